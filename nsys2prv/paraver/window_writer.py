@@ -1,11 +1,14 @@
-"""Lines of text as sequences of pieces, and batches of them whose numbers stand in columns: merge
-batches by time, and format them by the compiled `native/lines.c`, where the installation has it.
+"""Write a trace, one time window at a time: from sorted runs to lines, and into the file, of which
+every part is written where it belongs. Each window is a pure function over files.
+
+Lines are sequences of pieces, and come in batches whose numbers stand in columns. These are merged
+by time, and formatted by the compiled `native/lines.c`, where the installation has it.
 """
 
 from __future__ import annotations
 
-import mmap
 import pickle
+import re
 import shutil
 import threading
 import time
@@ -30,13 +33,241 @@ from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
 _BEHIND = bytes(16)
 #: A line of several batches is a number: that of its batch, and in so many bits its row.
 ROW_BITS = 40
+#: Bytes of text that the compiled writer makes at a time; many times what a line may need.
+TEXT_BYTES = 1 << 24
+#: Lines that polars formats at a time.
+LINES_AT_ONCE = 131_072
+#: Larger writes cost more per byte on common kernels.
+WRITE_BYTES = 1 << 20
+GZIP_LEVEL = 1
+#: How often a part looks whether those before it are written, in seconds.
+LOOK_SECONDS = 0.0005
+_FAILED = -1
 
 
-class Text(Struct, frozen=True):
-    """The same text in every line."""
+def derive_trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
+    """Return the .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or
+    `out.prv.gz`.
+    """
+    folder = Path(output).parent
+    name, packed = re.fullmatch(r"(?s)(.*?)(?:\.prv(\.gz)?)?", Path(output).name).groups()
+    prv = f"{name}.prv.gz" if compress or packed else f"{name}.prv"
+    return folder / prv, folder / f"{name}.pcf", folder / f"{name}.row"
 
-    #: Bytes of every line.
-    text: bytes
+
+class Manifest(Struct):
+    """Everything that writing the windows needs."""
+
+    #: Of the whole job.
+    runs: list[Run]
+    #: Maps their local indices to numbers of the trace.
+    global_ids: GlobalIds
+    #: Address of every thread, as records name it.
+    addresses: list[str]
+    #: (name, number) of every NVTX domain.
+    domain_codes: list[tuple[str, int]]
+    #: Event type by layout and label.
+    counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Thread and event types of the samples to set to 0 at the end.
+    closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    #: Times, ns: window k is bounds[k] <= time < bounds[k + 1], the last one open.
+    bounds: list[int] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
+    """Format one window and put it into its place; returns its number of lines, and by event type
+    how many sampled numbers were one of several of the same time.
+    """
+    formatter = _get_formatter(manifest_path)
+    formatter.repeated.clear()
+    batches: list[Batch] = []
+
+    def pieces() -> Iterator[np.ndarray]:
+        batches.extend(formatter.make_batches(number))
+        yield from merge_lines(batches)
+
+    output.write_part(number, pieces())
+    return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
+
+
+#: The formatter that each thread used last, by its manifest.
+_FORMATTERS: dict[tuple[Path, int], Formatter] = {}
+
+
+def _get_formatter(path: Path) -> Formatter:
+    key = path, threading.get_ident()
+    if key not in _FORMATTERS:
+        for other in [other for other in list(_FORMATTERS) if other[1] == key[1]]:
+            _FORMATTERS.pop(other).reader.close()
+        with path.open("rb") as file:
+            _FORMATTERS[key] = Formatter(pickle.load(file))
+    return _FORMATTERS[key]
+
+
+def close_formatter(path: Path) -> None:
+    """Let go of the files that windows written in this process keep open."""
+    for key in [key for key in list(_FORMATTERS) if key[0] == path]:
+        _FORMATTERS.pop(key).reader.close()
+
+
+class Formatter:
+    """Makes the lines of windows; keeps what all windows of a trace have in common."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.reader = WindowReader(manifest.runs, manifest.global_ids)
+        self.repeated: Counter[int] = Counter()
+        self._states, self._events, self._senders, self._receivers = (
+            Choice(tuple(f"{before}:{address}:".encode() for address in manifest.addresses))
+            for before in ("1", "2", "3", "")
+        )
+        self._shapes: dict[Hashable, LineShape] = {}
+
+    def make_batches(self, number: int) -> list[Batch]:
+        """Return the lines of a window by shape: states first, then ends, so that they come before
+        begins of the same time.
+        """
+        bounds = self.manifest.bounds
+        last = bounds[number + 1] if number + 1 < len(bounds) else None
+        records = self.reader.read(bounds[number], last)
+        ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
+        sampled = {shape: records.pop(shape) for shape in list(records) if shape.stream == COUNTER}
+        batches = [
+            self._make_batch(shape, records[shape])
+            for shape in sorted(
+                records,
+                key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
+            )
+        ]
+        batches += self._make_sample_batches(sampled)
+        return batches + self._make_closing_batches() if last is None else batches
+
+    def _make_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
+        times = pieces.times
+        if shape.stream == LINE:
+            return self._make_line_batch(shape, pieces)
+        objects = _make_column(pieces, "object")
+        if shape.stream == STATE:
+            columns = [objects, times, pieces.column("end"), pieces.column("state")]
+            return Batch(self._make_shape(shape, self._make_state_shape), times, columns)
+        layout = load_catalogue().layouts[shape.name]
+        fields = list_present_fields(layout, shape.present)
+        domain = [_make_column(pieces, "domain")] if layout.has_domain else []
+        if shape.stream == END:
+            if layout.is_state:
+                # Every part of a table closes what it saw; once is enough.
+                objects, first = np.unique(pieces.column("object"), return_index=True)
+                times = times[first]
+            coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
+            line = self._make_shape(shape, lambda: self._make_end_shape(fields))
+            return Batch(line, times, [objects, times, *coded])
+        columns = [objects, times]
+        for f in fields:
+            column = _make_column(pieces, f.name)
+            if f.offset:
+                column = np.add(pieces.column(f.name), f.offset, dtype=np.int64)
+            columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
+        # Of ranges that begin together the longer is the outer one, whichever attributes they
+        # carry.
+        line = self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields))
+        return Batch(line, times, columns, -pieces.column("end") if layout.nests else None)
+
+    def _make_begin_shape(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
+        yield from (self._events, NUMBER)
+        for code in codes:
+            yield from (self._make_code(code, b":"), NUMBER)
+
+    def _make_end_shape(self, fields: Sequence[Field]) -> Iterator[Piece]:
+        yield from (self._events, NUMBER)
+        for f in fields:
+            yield self._make_code(f.code, b":0")
+
+    def _make_state_shape(self) -> Iterator[Piece]:
+        yield from (self._states, NUMBER, b":", NUMBER, b":", NUMBER)
+
+    def _make_line_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
+        own = ["tag"] if "tag" in shape.dtype.names else []
+        sender, receiver, size, *tags = (
+            _make_column(pieces, name) for name in ("sender", "receiver", "size", *own)
+        )
+        send, receive = pieces.times, pieces.column("receive")
+
+        def line() -> Iterator[Piece]:
+            yield from (self._senders, NUMBER, b":", NUMBER)
+            yield from (self._receivers, NUMBER, b":", NUMBER, b":", NUMBER, b":")
+            yield NUMBER if tags else b"%d" % load_catalogue().lines[shape.name].tag
+
+        columns = [sender, send, send, receiver, receive, receive, size, *tags]
+        return Batch(self._make_shape(shape, line), send, columns)
+
+    def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
+        """Return lines of samples: one for each instant of an object, with all its numbers."""
+        tables = [self._read_samples(shape, pieces) for shape, pieces in records.items()]
+        joined = join_samples(tables) if tables else []
+        if len(joined) != len(tables) or any(
+            table is not before for table, before in zip(joined, tables, strict=True)
+        ):
+            self.repeated += count_samples(tables) - count_samples(joined)
+        return [self._make_sample_batch(part) for table in joined for part in split_at_holes(table)]
+
+    def _read_samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
+        codes = np.array(
+            [self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics]
+        )
+        order = np.argsort(codes)
+        stored = pieces.column("values")
+        return SampleTable(
+            codes[order],
+            pieces.times,
+            pieces.column("object"),
+            stored if (order[1:] > order[:-1]).all() else stored[:, order],
+        )
+
+    def _make_sample_batch(self, table: SampleTable) -> Batch:
+        codes = tuple(map(int, table.codes))
+        line = self._make_shape(codes, lambda: self._make_begin_shape(codes))
+        columns = [table.object, table.time, *(table.stored - 1).T]
+        return Batch(line, table.time, columns)
+
+    def _make_closing_batches(self) -> list[Batch]:
+        """Return zeros for every sampled number at the end of the trace."""
+        by_codes: dict[tuple[int, ...], list[int]] = {}
+        for thread, codes in self.manifest.closings:
+            by_codes.setdefault(codes, []).append(thread)
+        duration = self.manifest.global_ids.duration
+        return [
+            self._make_sample_batch(
+                SampleTable(
+                    np.array(codes),
+                    np.full(len(threads), duration),
+                    np.array(threads),
+                    np.ones((len(threads), len(codes)), np.int64),
+                )
+            )
+            for codes, threads in sorted(by_codes.items())
+        ]
+
+    def _make_code(self, code: int | DomainCode, behind: bytes) -> Piece:
+        """Return `:code` and what follows it."""
+        if isinstance(code, DomainCode):
+            codes = (code.code_of(*domain) for domain in self.manifest.domain_codes)
+            return Choice(tuple(b":%d%s" % (number, behind) for number in codes))
+        return b":%d%s" % (code, behind)
+
+    def _make_shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
+        if key not in self._shapes:
+            self._shapes[key] = LineShape([*pieces(), b"\n"])
+        return self._shapes[key]
+
+
+def _make_column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
+    """Return a column that holds no times, to be written."""
+    values, table = pieces.read_stored_column(name)
+    return values if table is None else Indices(values, table)
 
 
 class Choice(Struct, frozen=True, dict=True):
@@ -51,11 +282,10 @@ class Choice(Struct, frozen=True, dict=True):
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 
-class Number(Struct, frozen=True):
-    """A number from 0 up."""
-
-
-Piece = Text | Choice | Number
+#: Stands for a number from 0 up.
+NUMBER = None
+#: Part of a line: a text that is the same in all, one of several by index, or a number.
+Piece = bytes | Choice | None
 
 
 class LineShape:
@@ -63,7 +293,7 @@ class LineShape:
     in order.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         self.pieces = tuple(pieces)
 
     @cached_property
@@ -71,21 +301,15 @@ class LineShape:
         """The pieces for the compiled writer: texts, each with what follows it, see
         `native/lines.c`.
         """
-        return tuple(self._list_steps())
-
-    def _list_steps(self) -> Iterator[tuple]:
-        text = b""
+        steps, text = [], b""
         for piece in self.pieces:
-            if isinstance(piece, Text):
-                text += piece.text
+            if isinstance(piece, bytes):
+                text += piece
             else:
-                yield (
-                    (text + _BEHIND, *piece.joined)
-                    if isinstance(piece, Choice)
-                    else (text + _BEHIND, None)
-                )
+                followed_by = (None,) if piece is NUMBER else piece.joined
+                steps.append((text + _BEHIND, *followed_by))
                 text = b""
-        yield (text + _BEHIND,)
+        return (*steps, (text + _BEHIND,))
 
 
 class Indices(NamedTuple):
@@ -160,12 +384,6 @@ def _break_ties(
     order[places] = lines[np.lexsort((ties[lines], times[lines]))]
 
 
-#: Bytes of text that the compiled writer makes at a time; many times what a line may need.
-TEXT_BYTES = 1 << 24
-#: Lines that polars formats at a time.
-LINES_AT_ONCE = 131_072
-
-
 def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
     writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
@@ -203,30 +421,19 @@ def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
     columns = iter(batch.columns)
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(rows))]
     for piece in batch.shape.pieces:
-        if isinstance(piece, Text):
-            pieces.append(pl.lit(piece.text.decode("latin-1")))
+        if isinstance(piece, bytes):
+            pieces.append(pl.lit(piece.decode("latin-1")))
             continue
         column = next(columns)
         values = (
             column.table[column.indices[rows]] if isinstance(column, Indices) else column[rows]
         ).astype(np.uint64)
-        if isinstance(piece, Choice):
-            pieces.append(
-                pl.Series([text.decode("latin-1") for text in piece.texts]).gather(values)
-            )
-        else:
+        if piece is NUMBER:
             pieces.append(pl.Series(values).cast(pl.String))
+        else:
+            texts = pl.Series([text.decode("latin-1") for text in piece.texts])
+            pieces.append(texts.gather(values))
     return pl.select(pl.concat_str(pieces)).to_series()
-
-
-#: Larger writes cost more per byte on common kernels.
-WRITE_BYTES = 1 << 20
-GZIP_LEVEL = 1
-
-
-#: How often a part looks whether those before it are written, in seconds.
-LOOK_SECONDS = 0.0005
-_FAILED = -1
 
 
 class Output(Struct, frozen=True):
@@ -266,6 +473,9 @@ class SharedFileOutput(Output):
         """A file with the place of each part (int64; 0 until all before it are written)."""
         return self.folder / "places"
 
+    def _map_places(self) -> np.ndarray:
+        return np.memmap(self._places, np.int64, "r+")
+
     def begin(self, head: bytes, parts: int) -> None:
         super().begin(head, parts)
         self._places.write_bytes(
@@ -274,30 +484,25 @@ class SharedFileOutput(Output):
 
     def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         """Write a part. Waits until all parts before it are written, so those must be under way."""
-        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-            places = np.frombuffer(mapped, np.int64)
-            try:
-                data = _compress(pieces, self.compress)
-                while not places[number]:
-                    time.sleep(LOOK_SECONDS)
-                place = int(places[number])
-                if place == _FAILED:
-                    raise OSError(f"{self.path}: a part before this one was not written")
-                with self.path.open("r+b", buffering=0) as out:
-                    out.seek(place)
-                    _write_all(out, data)
-                places[number + 1] = place + sum(map(len, data))
-            except BaseException:
-                places[number + 1] = _FAILED
-                raise
-            finally:
-                del places
+        places = self._map_places()
+        try:
+            data = _compress(pieces, self.compress)
+            while not places[number]:
+                time.sleep(LOOK_SECONDS)
+            place = int(places[number])
+            if place == _FAILED:
+                raise OSError(f"{self.path}: a part before this one was not written")
+            with self.path.open("r+b", buffering=0) as out:
+                out.seek(place)
+                _write_all(out, data)
+            places[number + 1] = place + sum(map(len, data))
+        except BaseException:
+            places[number + 1] = _FAILED
+            raise
 
     def abandon(self) -> None:
-        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-            places = np.frombuffer(mapped, np.int64)
-            np.copyto(places, _FAILED, where=places == 0)
-            del places
+        places = self._map_places()
+        np.copyto(places, _FAILED, where=places == 0)
 
 
 class PartFilesOutput(Output):
@@ -336,240 +541,3 @@ def _write_all(out: FileIO, data: Iterable[memoryview]) -> None:
             left = piece[start : start + WRITE_BYTES]
             while len(left):
                 left = left[out.write(left) :]
-
-
-def derive_trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
-    """Return the .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or
-    `out.prv.gz`.
-    """
-    path = Path(output)
-    name = path.name
-    for ending in (".prv.gz", ".prv"):
-        if name.endswith(ending):
-            name = name[: -len(ending)]
-            compress = compress or ending == ".prv.gz"
-            break
-    folder = path.parent
-    return (
-        folder / (name + (".prv.gz" if compress else ".prv")),
-        folder / f"{name}.pcf",
-        folder / f"{name}.row",
-    )
-
-
-class Manifest(Struct):
-    """Everything that writing the windows needs."""
-
-    #: Of the whole job.
-    runs: list[Run]
-    #: Maps their local indices to numbers of the trace.
-    global_ids: GlobalIds
-    #: Address of every thread, as records name it.
-    addresses: list[str]
-    #: (name, number) of every NVTX domain.
-    domain_codes: list[tuple[str, int]]
-    #: Event type by layout and label.
-    counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
-    #: Thread and event types of the samples to set to 0 at the end.
-    closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    #: Times, ns: window k is bounds[k] <= time < bounds[k + 1], the last one open.
-    bounds: list[int] = field(default_factory=list)
-
-    def save(self, path: Path) -> None:
-        with path.open("wb") as file:
-            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
-    """Format one window and put it into its place; returns its number of lines, and by event type
-    how many sampled numbers were one of several of the same time.
-    """
-    formatter = _get_formatter(manifest_path)
-    formatter.repeated.clear()
-    batches: list[Batch] = []
-
-    def pieces() -> Iterator[np.ndarray]:
-        batches.extend(formatter.make_batches(number))
-        yield from merge_lines(batches)
-
-    output.write_part(number, pieces())
-    return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
-
-
-#: The formatter that each thread used last, by its manifest.
-_FORMATTERS: dict[tuple[Path, int], Formatter] = {}
-
-
-def _get_formatter(path: Path) -> Formatter:
-    key = path, threading.get_ident()
-    if key not in _FORMATTERS:
-        for other in [other for other in list(_FORMATTERS) if other[1] == key[1]]:
-            _FORMATTERS.pop(other).reader.close()
-        with path.open("rb") as file:
-            _FORMATTERS[key] = Formatter(pickle.load(file))
-    return _FORMATTERS[key]
-
-
-def close_formatter(path: Path) -> None:
-    """Let go of the files that windows written in this process keep open."""
-    for key in [key for key in list(_FORMATTERS) if key[0] == path]:
-        _FORMATTERS.pop(key).reader.close()
-
-
-class Formatter:
-    """Makes the lines of windows; keeps what all windows of a trace have in common."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.reader = WindowReader(manifest.runs, manifest.global_ids)
-        self.repeated: Counter[int] = Counter()
-        addresses = [address.encode() for address in manifest.addresses]
-        self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
-        self._states = Choice(tuple(b"1:" + address + b":" for address in addresses))
-        self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
-        self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
-        self._shapes: dict[Hashable, LineShape] = {}
-
-    def make_batches(self, number: int) -> list[Batch]:
-        """Return the lines of a window by shape: states first, then ends, so that they come before
-        begins of the same time.
-        """
-        bounds = self.manifest.bounds
-        last = bounds[number + 1] if number + 1 < len(bounds) else None
-        records = self.reader.read(bounds[number], last)
-        ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
-        sampled = {shape: records.pop(shape) for shape in list(records) if shape.stream == COUNTER}
-        batches = [
-            self._make_batch(shape, records[shape])
-            for shape in sorted(
-                records,
-                key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
-            )
-        ]
-        batches += self._make_sample_batches(sampled)
-        return batches + self._make_closing_batches() if last is None else batches
-
-    def _make_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
-        times = pieces.times
-        if shape.stream == LINE:
-            return self._make_line_batch(shape, times, pieces)
-        objects = _make_column(pieces, "object")
-        if shape.stream == STATE:
-            columns = [objects, times, pieces.column("end"), pieces.column("state")]
-            return Batch(self._make_shape(shape, self._make_state_shape), times, columns)
-        layout = load_catalogue().layouts[shape.name]
-        fields = list_present_fields(layout, shape.present)
-        domain = [_make_column(pieces, "domain")] if layout.has_domain else []
-        if shape.stream == END:
-            if layout.is_state:
-                # Every part of a table closes what it saw; once is enough.
-                objects, first = np.unique(pieces.column("object"), return_index=True)
-                times = times[first]
-            coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
-            line = self._make_shape(shape, lambda: self._make_end_shape(fields))
-            return Batch(line, times, [objects, times, *coded])
-        columns = [objects, times]
-        for f in fields:
-            column = _make_column(pieces, f.name)
-            if f.offset:
-                column = np.add(pieces.column(f.name), f.offset, dtype=np.int64)
-            columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
-        # Of ranges that begin together the longer is the outer one, whichever attributes they
-        # carry.
-        line = self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields))
-        return Batch(line, times, columns, -pieces.column("end") if layout.nests else None)
-
-    def _make_begin_shape(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
-        yield from (self._events, Number())
-        for code in codes:
-            yield from (self._make_code(code, b":"), Number())
-
-    def _make_end_shape(self, fields: Sequence[Field]) -> Iterator[Piece]:
-        yield from (self._events, Number())
-        for f in fields:
-            yield self._make_code(f.code, b":0")
-
-    def _make_state_shape(self) -> Iterator[Piece]:
-        yield from (self._states, Number(), Text(b":"), Number(), Text(b":"), Number())
-
-    def _make_line_batch(self, shape: Shape, send: np.ndarray, pieces: WindowRecords) -> Batch:
-        own = ["tag"] if "tag" in shape.dtype.names else []
-        sender, receiver, size, *tags = (
-            _make_column(pieces, name) for name in ("sender", "receiver", "size", *own)
-        )
-        receive = pieces.column("receive")
-        tag = load_catalogue().lines[shape.name].tag
-
-        def line() -> Iterator[Piece]:
-            further = Text(b":"), Number()
-            yield from (self._senders, Number(), *further, self._receivers, Number())
-            yield from (*further, *further)
-            yield from further if tags else (Text(b":%d" % tag),)
-
-        columns = [sender, send, send, receiver, receive, receive, size, *tags]
-        return Batch(self._make_shape(shape, line), send, columns)
-
-    def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
-        """Return lines of samples: one for each instant of an object, with all its numbers."""
-        tables = [self._read_samples(shape, pieces) for shape, pieces in records.items()]
-        joined = join_samples(tables) if tables else []
-        if len(joined) != len(tables) or any(
-            table is not before for table, before in zip(joined, tables, strict=True)
-        ):
-            self.repeated += count_samples(tables) - count_samples(joined)
-        return [self._make_sample_batch(part) for table in joined for part in split_at_holes(table)]
-
-    def _read_samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
-        codes = np.array(
-            [self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics]
-        )
-        order = np.argsort(codes)
-        stored = pieces.column("values")
-        return SampleTable(
-            codes[order],
-            pieces.times,
-            pieces.column("object"),
-            stored if (order[1:] > order[:-1]).all() else stored[:, order],
-        )
-
-    def _make_sample_batch(self, table: SampleTable) -> Batch:
-        codes = tuple(map(int, table.codes))
-        line = self._make_shape(codes, lambda: self._make_begin_shape(codes))
-        columns = [table.object, table.time, *(table.stored - 1).T]
-        return Batch(line, table.time, columns)
-
-    def _make_closing_batches(self) -> list[Batch]:
-        """Return zeros for every sampled number at the end of the trace."""
-        by_codes: dict[tuple[int, ...], list[int]] = {}
-        for thread, codes in self.manifest.closings:
-            by_codes.setdefault(codes, []).append(thread)
-        duration = self.manifest.global_ids.duration
-        return [
-            self._make_sample_batch(
-                SampleTable(
-                    np.array(codes),
-                    np.full(len(threads), duration),
-                    np.array(threads),
-                    np.ones((len(threads), len(codes)), np.int64),
-                )
-            )
-            for codes, threads in sorted(by_codes.items())
-        ]
-
-    def _make_code(self, code: int | DomainCode, behind: bytes) -> Piece:
-        """Return `:code` and what follows it."""
-        if isinstance(code, DomainCode):
-            codes = (code.code_of(*domain) for domain in self.manifest.domain_codes)
-            return Choice(tuple(b":%d%s" % (number, behind) for number in codes))
-        return Text(b":%d%s" % (code, behind))
-
-    def _make_shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
-        if key not in self._shapes:
-            self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
-        return self._shapes[key]
-
-
-def _make_column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
-    """Return a column that holds no times, to be written."""
-    values, table = pieces.read_stored_column(name)
-    return values if table is None else Indices(values, table)
