@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
@@ -24,7 +24,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
+from nsys2prv.events.catalogue import DomainCode, load_catalogue
 from nsys2prv.store.corrections import SampleTable, count_samples, join_samples, split_at_holes
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
 from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
@@ -125,7 +125,7 @@ class Formatter:
             Choice(tuple(f"{before}:{address}:".encode() for address in manifest.addresses))
             for before in ("1", "2", "3", "")
         )
-        self._shapes: dict[Hashable, LineShape] = {}
+        self._domain_codes: dict[tuple[DomainCode, bytes], Choice] = {}
 
     def make_batches(self, number: int) -> list[Batch]:
         """Return the lines of a window by shape: states first, then ends, so that they come before
@@ -134,79 +134,82 @@ class Formatter:
         bounds = self.manifest.bounds
         last = bounds[number + 1] if number + 1 < len(bounds) else None
         records = self.reader.read(bounds[number], last)
-        ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: records.pop(shape) for shape in list(records) if shape.stream == COUNTER}
+        makers = {
+            STATE: self._make_state_batch,
+            END: self._make_end_batch,
+            BEGIN: self._make_begin_batch,
+            LINE: self._make_line_batch,
+        }
+        order = [*makers]
         batches = [
-            self._make_batch(shape, records[shape])
+            makers[shape.stream](shape, records[shape])
             for shape in sorted(
                 records,
-                key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
+                key=lambda shape: (
+                    order.index(shape.stream),
+                    shape.name,
+                    shape.present,
+                    shape.wide,
+                ),
             )
         ]
         batches += self._make_sample_batches(sampled)
         return batches + self._make_closing_batches() if last is None else batches
 
-    def _make_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
-        times = pieces.times
-        if shape.stream == LINE:
-            return self._make_line_batch(shape, pieces)
-        objects = _make_column(pieces, "object")
-        if shape.stream == STATE:
-            columns = [objects, times, pieces.column("end"), pieces.column("state")]
-            return Batch(self._make_shape(shape, self._make_state_shape), times, columns)
+    def _make_state_batch(self, _: Shape, records: WindowRecords) -> Batch:
+        objects, end = _read_column(records, "object"), records.column("end")
+        state = records.column("state")
+        parts = [(self._states, objects), records.times, b":", end, b":", state]
+        return _make_batch(records.times, parts)
+
+    def _make_end_batch(self, shape: Shape, records: WindowRecords) -> Batch:
         layout = load_catalogue().layouts[shape.name]
+        times, objects = records.times, _read_column(records, "object")
+        if layout.is_state:
+            # Every part of a table closes what it saw; once is enough.
+            objects, first = np.unique(records.column("object"), return_index=True)
+            times = times[first]
         fields = list_present_fields(layout, shape.present)
-        domain = [_make_column(pieces, "domain")] if layout.has_domain else []
-        if shape.stream == END:
-            if layout.is_state:
-                # Every part of a table closes what it saw; once is enough.
-                objects, first = np.unique(pieces.column("object"), return_index=True)
-                times = times[first]
-            coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
-            line = self._make_shape(shape, lambda: self._make_end_shape(fields))
-            return Batch(line, times, [objects, times, *coded])
-        columns = [objects, times]
-        for f in fields:
-            column = _make_column(pieces, f.name)
-            if f.offset:
-                column = np.add(pieces.column(f.name), f.offset, dtype=np.int64)
-            columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
+        codes = [self._make_code(one.code, b":0", records) for one in fields]
+        return _make_batch(times, [(self._events, objects), times, *codes])
+
+    def _make_begin_batch(self, shape: Shape, records: WindowRecords) -> Batch:
+        layout = load_catalogue().layouts[shape.name]
+        parts = [(self._events, _read_column(records, "object")), records.times]
+        for one in list_present_fields(layout, shape.present):
+            column = _read_column(records, one.name)
+            if one.offset:
+                column = np.add(records.column(one.name), one.offset, dtype=np.int64)
+            parts += [self._make_code(one.code, b":", records), column]
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
-        line = self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields))
-        return Batch(line, times, columns, -pieces.column("end") if layout.nests else None)
+        return _make_batch(records.times, parts, -records.column("end") if layout.nests else None)
 
-    def _make_begin_shape(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
-        yield from (self._events, NUMBER)
-        for code in codes:
-            yield from (self._make_code(code, b":"), NUMBER)
+    def _make_code(self, code: int | DomainCode, behind: bytes, records: WindowRecords) -> Part:
+        """Return `:code` and what follows it."""
+        if not isinstance(code, DomainCode):
+            return b":%d%s" % (code, behind)
+        if (code, behind) not in self._domain_codes:
+            codes = (code.code_of(*domain) for domain in self.manifest.domain_codes)
+            texts = tuple(b":%d%s" % (number, behind) for number in codes)
+            self._domain_codes[code, behind] = Choice(texts)
+        return self._domain_codes[code, behind], _read_column(records, "domain")
 
-    def _make_end_shape(self, fields: Sequence[Field]) -> Iterator[Piece]:
-        yield from (self._events, NUMBER)
-        for f in fields:
-            yield self._make_code(f.code, b":0")
-
-    def _make_state_shape(self) -> Iterator[Piece]:
-        yield from (self._states, NUMBER, b":", NUMBER, b":", NUMBER)
-
-    def _make_line_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
-        own = ["tag"] if "tag" in shape.dtype.names else []
-        sender, receiver, size, *tags = (
-            _make_column(pieces, name) for name in ("sender", "receiver", "size", *own)
+    def _make_line_batch(self, shape: Shape, records: WindowRecords) -> Batch:
+        sender, receiver, size = (
+            _read_column(records, name) for name in ("sender", "receiver", "size")
         )
-        send, receive = pieces.times, pieces.column("receive")
-
-        def line() -> Iterator[Piece]:
-            yield from (self._senders, NUMBER, b":", NUMBER)
-            yield from (self._receivers, NUMBER, b":", NUMBER, b":", NUMBER, b":")
-            yield NUMBER if tags else b"%d" % load_catalogue().lines[shape.name].tag
-
-        columns = [sender, send, send, receiver, receive, receive, size, *tags]
-        return Batch(self._make_shape(shape, line), send, columns)
+        send, receive = records.times, records.column("receive")
+        fixed = load_catalogue().lines[shape.name].tag
+        tag = _read_column(records, "tag") if fixed is None else b"%d" % fixed
+        sent = [(self._senders, sender), send, b":", send]
+        received = [(self._receivers, receiver), receive, b":", receive]
+        return _make_batch(send, [*sent, *received, b":", size, b":", tag])
 
     def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
-        tables = [self._read_samples(shape, pieces) for shape, pieces in records.items()]
+        tables = [self._read_samples(*item) for item in records.items()]
         joined = join_samples(tables) if tables else []
         if len(joined) != len(tables) or any(
             table is not before for table, before in zip(joined, tables, strict=True)
@@ -214,24 +217,20 @@ class Formatter:
             self.repeated += count_samples(tables) - count_samples(joined)
         return [self._make_sample_batch(part) for table in joined for part in split_at_holes(table)]
 
-    def _read_samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
+    def _read_samples(self, shape: Shape, records: WindowRecords) -> SampleTable:
         codes = np.array(
             [self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics]
         )
         order = np.argsort(codes)
-        stored = pieces.column("values")
-        return SampleTable(
-            codes[order],
-            pieces.times,
-            pieces.column("object"),
-            stored if (order[1:] > order[:-1]).all() else stored[:, order],
-        )
+        stored = records.column("values")
+        if (order[1:] < order[:-1]).any():
+            stored = stored[:, order]
+        return SampleTable(codes[order], records.times, records.column("object"), stored)
 
     def _make_sample_batch(self, table: SampleTable) -> Batch:
-        codes = tuple(map(int, table.codes))
-        line = self._make_shape(codes, lambda: self._make_begin_shape(codes))
-        columns = [table.object, table.time, *(table.stored - 1).T]
-        return Batch(line, table.time, columns)
+        values = zip(table.codes.tolist(), (table.stored - 1).T, strict=True)
+        parts = [part for code, column in values for part in (b":%d:" % code, column)]
+        return _make_batch(table.time, [(self._events, table.object), table.time, *parts])
 
     def _make_closing_batches(self) -> list[Batch]:
         """Return zeros for every sampled number at the end of the trace."""
@@ -251,23 +250,25 @@ class Formatter:
             for codes, threads in sorted(by_codes.items())
         ]
 
-    def _make_code(self, code: int | DomainCode, behind: bytes) -> Piece:
-        """Return `:code` and what follows it."""
-        if isinstance(code, DomainCode):
-            codes = (code.code_of(*domain) for domain in self.manifest.domain_codes)
-            return Choice(tuple(b":%d%s" % (number, behind) for number in codes))
-        return b":%d%s" % (code, behind)
 
-    def _make_shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
-        if key not in self._shapes:
-            self._shapes[key] = LineShape([*pieces(), b"\n"])
-        return self._shapes[key]
-
-
-def _make_column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
+def _read_column(records: WindowRecords, name: str) -> Column:
     """Return a column that holds no times, to be written."""
-    values, table = pieces.read_stored_column(name)
+    values, table = records.read_stored_column(name)
     return values if table is None else Indices(values, table)
+
+
+def _make_batch(times: np.ndarray, parts: Iterable[Part], ties: np.ndarray | None = None) -> Batch:
+    """Return a batch of lines that consist of these parts."""
+    pieces: list[Piece] = []
+    columns: list[Column] = []
+    for part in parts:
+        if isinstance(part, bytes):
+            pieces.append(part)
+            continue
+        piece, column = part if isinstance(part[0], Choice) else (NUMBER, part)
+        pieces.append(piece)
+        columns.append(column)
+    return Batch([*pieces, b"\n"], times, columns, ties)
 
 
 class Choice(Struct, frozen=True, dict=True):
@@ -288,30 +289,6 @@ NUMBER = None
 Piece = bytes | Choice | None
 
 
-class LineShape:
-    """A line as a sequence of pieces; the columns to format are those of its choices and numbers,
-    in order.
-    """
-
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self.pieces = tuple(pieces)
-
-    @cached_property
-    def program(self) -> tuple[tuple, ...]:
-        """The pieces for the compiled writer: texts, each with what follows it, see
-        `native/lines.c`.
-        """
-        steps, text = [], b""
-        for piece in self.pieces:
-            if isinstance(piece, bytes):
-                text += piece
-            else:
-                followed_by = (None,) if piece is NUMBER else piece.joined
-                steps.append((text + _BEHIND, *followed_by))
-                text = b""
-        return (*steps, (text + _BEHIND,))
-
-
 class Indices(NamedTuple):
     """A column of indices into a table of what they stand for."""
 
@@ -321,15 +298,20 @@ class Indices(NamedTuple):
     table: np.ndarray
 
 
-class Batch(Struct):
-    """Lines of one shape."""
+Column = np.ndarray | Indices
+#: A text, a choice by the indices of a column, or the numbers of a column.
+Part = bytes | tuple[Choice, Column] | Column
 
-    #: Of the lines.
-    shape: LineShape
+
+class Batch(Struct):
+    """Lines that consist of the same pieces."""
+
+    #: Of a line.
+    pieces: Sequence[Piece]
     #: Time of each line, ns.
     times: np.ndarray
-    #: Columns of the shape, integers of any size, from 0 up.
-    columns: Sequence[np.ndarray | Indices]
+    #: Those of the choices and numbers, in order; integers of any size, from 0 up.
+    columns: Sequence[Column]
     #: Order among lines of equal time.
     ties: np.ndarray | None = None
 
@@ -388,7 +370,9 @@ def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
     writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
     """
-    programs = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
+    programs = [
+        (make_program(batch.pieces), tuple(batch.columns), len(batch.times)) for batch in batches
+    ]
     done = 0
     while done < len(order):
         text = np.empty(TEXT_BYTES, np.uint8)
@@ -397,6 +381,21 @@ def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.
             raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
         done += lines
         yield text[:size]
+
+
+def make_program(pieces: Iterable[Piece]) -> tuple[tuple, ...]:
+    """Return a line's pieces for the compiled writer: texts, each with what follows it, see
+    `native/lines.c`.
+    """
+    steps, text = [], b""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            text += piece
+        else:
+            followed_by = (None,) if piece is NUMBER else piece.joined
+            steps.append((text + _BEHIND, *followed_by))
+            text = b""
+    return (*steps, (text + _BEHIND,))
 
 
 def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
@@ -420,7 +419,7 @@ def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
     """
     columns = iter(batch.columns)
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(rows))]
-    for piece in batch.shape.pieces:
+    for piece in batch.pieces:
         if isinstance(piece, bytes):
             pieces.append(pl.lit(piece.decode("latin-1")))
             continue
