@@ -5,23 +5,21 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.columns import number_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.check import BlockReporter, CheckFindings, check_lines, split_lines
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Header, Labels, Objects
 
-_SIZES = [1 << bits for bits in range(10, 21)]
-
 
 class ValueNumbers:
-    """Numbers distinct values in the order in which they are met. `values`: the value of each
-    number.
-    """
+    """Numbers distinct values in the order in which they are met."""
 
     def __init__(self) -> None:
+        #: Value of each number.
         self.values = np.empty(0, np.int64)
-        self._size = _SIZES[0]
-        self._table = np.zeros(self._size, np.int64)
-        self._hashed = True
+        #: The numbers by value; their values, and behind them one that is none.
+        self._order = np.empty(0, np.int64)
+        self._sorted = np.array([NO_VALUE])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -30,45 +28,17 @@ class ValueNumbers:
         """Return the number of each value of a column, and the places of those never met before,
         each once, in the order of their numbers.
         """
-        numbers, is_known = self._look_up(column)
-        if is_known.all():
-            return numbers, np.empty(0, np.int64)
-        unknown = np.flatnonzero(~is_known)
-        values, first = np.unique(column[unknown], return_index=True)
-        order = np.argsort(first)
-        self.values = np.append(self.values, values[order])
-        self._build()
-        return self._look_up(column)[0], unknown[first[order]]
-
-    def _look_up(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not len(self.values):
-            return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
-        if self._hashed:
-            numbers = self._table[column & (self._size - 1)]
-        else:
-            numbers = self._order[
-                np.minimum(np.searchsorted(self._sorted, column), len(self._sorted) - 1)
-            ]
-        return numbers, self.values[numbers] == column
-
-    def _build(self) -> None:
-        """Build a table by the lowest bits, the smallest in which no two values meet; where there
-        is none, a sorted list.
-        """
-        for size in _SIZES:
-            if size >= len(self.values) and len(np.unique(self.values & (size - 1))) == len(
-                self.values
-            ):
-                self._size, self._hashed = size, True
-                self._table = np.zeros(size, np.int64)
-                self._table[self.values & (size - 1)] = np.arange(len(self.values))
-                return
-        self._hashed = False
-        self._order = np.argsort(self.values)
-        self._sorted = self.values[self._order]
+        first, codes = number_rows(column)
+        distinct = column[first]
+        new = np.sort(first[self._sorted[np.searchsorted(self._sorted, distinct)] != distinct])
+        if len(new):
+            self.values = np.append(self.values, column[new])
+            self._order = np.argsort(self.values)
+            self._sorted = np.append(self.values[self._order], NO_VALUE)
+        return self._order[np.searchsorted(self._sorted, distinct)][codes], new
 
 
-LAST_TYPE, LAST_EXACT = 2**32 - 1, 2**53
+LAST_TYPE, LAST_EXACT, NO_VALUE = 2**32 - 1, 2**53, 2**63 - 1
 #: Labelled values up to this are looked up in a table.
 LARGEST_TABLE = 1 << 22
 #: Missing labels that are named one by one.
@@ -91,9 +61,7 @@ class _Pairs(Struct, frozen=True):
     rows: np.ndarray
     #: Time of the event.
     times: np.ndarray
-    #: Event type.
-    types: np.ndarray
-    #: Its value.
+    #: Value of the pair.
     values: np.ndarray
 
 
@@ -131,7 +99,7 @@ class Events:
             record, types, values = record[sound], types[sound], values[sound]
         if not len(types):
             return
-        pairs = _Pairs(place, lines[record], rows[record], times[record], types, values)
+        pairs = _Pairs(place, lines[record], rows[record], times[record], values)
         self.pairs += len(types)
         code, new = self.types.numbers(types)
         if len(new):
@@ -212,51 +180,18 @@ class Events:
         time_before, value_before = np.empty_like(times), np.empty_like(values)
         time_before[1:], value_before[1:] = times[:-1], values[:-1]
         time_before[begins], value_before[begins] = state["time"][groups], state["value"][groups]
-        again = (times == time_before) & (value_before != 0)
-        if again.any():
-            place.report("zero-length-range", np.sort(lines[again & ranges & (values == 0)]))
-            place.report("value-overwritten", np.sort(lines[again & ~ranges & (values != 0)]))
         zero = values == 0
+        again = (times == time_before) & (value_before != 0)
+        place.report("zero-length-range", np.sort(lines[again & ranges & zero]))
+        place.report("value-overwritten", np.sort(lines[again & ~ranges & ~zero]))
         count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
-        self._count_open(place, lines, ranges, zero, begins, count, groups)
+        extra, state["depth"][groups] = _count_open(zero, begins, count, state["depth"][groups])
+        place.report("end-without-begin", np.sort(lines[extra & ranges]))
         state["time"][groups] = times[last]
         state["value"][groups] = values[last]
         state["line"][groups] = place.base + lines[last]
         state["pairs"][groups] += count
         state["zeros"][groups] += zeros
-
-    def _count_open(
-        self,
-        place: BlockReporter,
-        lines: np.ndarray,
-        ranges: np.ndarray,
-        zero: np.ndarray,
-        begins: np.ndarray,
-        count: np.ndarray,
-        groups: np.ndarray,
-    ) -> None:
-        """Return the number of open ranges after each pair; an end without an open range leaves it
-        at none.
-        """
-        step = 1 - 2 * zero.astype(np.int64)
-        level = np.cumsum(step)
-        start = level[begins] - step[begins] - self._state["depth"][groups]
-        # Every group lies below the one before, so that the running minimum begins anew with each.
-        drop = np.arange(len(begins)) * (
-            2 * len(step) + int(self._state["depth"][groups].sum()) + 2
-        )
-        shift = np.repeat(start + drop, count)
-        lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
-        np.minimum(lowest, 0, out=lowest)
-        level -= np.repeat(start, count)
-        before = np.empty_like(lowest)
-        before[1:] = lowest[:-1]
-        before[begins] = 0
-        extra = (lowest < before) & ranges
-        if extra.any():
-            place.report("end-without-begin", np.sort(lines[extra]))
-        last = begins + count - 1
-        self._state["depth"][groups] = level[last] - lowest[last]
 
     def close(self, end: float, findings: CheckFindings, of_labels: CheckFindings) -> None:
         """Report, after all records, open ranges and types without a label.
@@ -308,11 +243,34 @@ class Events:
             findings.add(rule, int(lines.min()), *examples, count=len(places))
 
 
-def _make_label_table(values: dict[int, str]) -> np.ndarray:
-    """Return the values that have a label: a mask by value, or their sorted numbers if these are
-    large.
+def _count_open(
+    is_end: np.ndarray, begins: np.ndarray, count: np.ndarray, depth: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which pairs end a range while none is open, which leaves it at none, and how many are
+    open after each group of pairs. begins, count, depth: of the groups, their first pair, their
+    number of pairs, and how many ranges are open before.
     """
-    numbers = np.array(sorted(value for value in values if 0 <= value <= LAST_LABELLED), np.int64)
+    step = 1 - 2 * is_end.astype(np.int64)
+    level = np.cumsum(step)
+    start = level[begins] - step[begins] - depth
+    # Every group lies below the one before, so that the running minimum begins anew with each.
+    drop = np.arange(len(begins)) * (2 * len(step) + int(depth.sum()) + 2)
+    shift = np.repeat(start + drop, count)
+    lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
+    np.minimum(lowest, 0, out=lowest)
+    level -= np.repeat(start, count)
+    before = np.empty_like(lowest)
+    before[1:] = lowest[:-1]
+    before[begins] = 0
+    last = begins + count - 1
+    return lowest < before, level[last] - lowest[last]
+
+
+def _make_label_table(values: dict[int, str]) -> np.ndarray:
+    """Return the values other than 0 that have a label: a mask by value, or their sorted numbers if
+    these are large.
+    """
+    numbers = np.array(sorted(value for value in values if 0 < value <= LAST_LABELLED), np.int64)
     if not len(numbers) or numbers[-1] >= LARGEST_TABLE:
         return numbers
     table = np.zeros(int(numbers[-1]) + 2, bool)
@@ -322,10 +280,9 @@ def _make_label_table(values: dict[int, str]) -> np.ndarray:
 
 def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
     if table.dtype == bool:
-        return table[np.clip(values, 0, len(table) - 1)] & (values >= 0)
-    if not len(table):
-        return np.zeros(len(values), bool)
-    return table[np.minimum(np.searchsorted(table, values), len(table) - 1)] == values
+        return table.take(values, mode="clip")
+    places = np.searchsorted(table, values)
+    return np.append(table, NO_VALUE)[places] == values
 
 
 #: Communications behind the end that are kept until the end is known.
