@@ -1,4 +1,6 @@
-"""Check a trace: the way through its files, and the result as text."""
+"""Go through the files of a trace: check them, with the result as text; or collect the event types,
+small values of them, communication tags and states of the trace, and of each of its rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from nsys2prv.paraver.check import (
     split_lines,
     split_opening,
 )
-from nsys2prv.paraver.check.labels import (
+from nsys2prv.paraver.check.declarations import (
     MAGIC,
     Header,
     Objects,
@@ -34,13 +36,20 @@ from nsys2prv.paraver.check.labels import (
     read_header,
     read_pcf,
 )
-from nsys2prv.paraver.check.records import STATE_VALUE, Records
+from nsys2prv.paraver.check.records import LAST_TYPE, STATE_VALUE, TAG, Records
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
+#: Event types that are named one by one.
+MOST_TYPES = 12
+#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
+#: or state.
+VALUE_BITS, ROW = 7, 39
+#: Numbers that are collected before they are brought together.
+MANY = 1_000_000
 
 
 class CheckedContents(Struct, frozen=True):
@@ -114,14 +123,10 @@ def check_trace(path: str | Path) -> CheckResult:
     if not path.is_file():
         raise Nsys2prvError(describe_missing_file(path))
     findings = CheckFindings(path.name)
-    stem = path.name
-    for ending in ENDINGS:
-        if stem.endswith(ending):
-            stem = stem.removesuffix(ending)
-            break
-    else:
+    ending = next(filter(path.name.endswith, ENDINGS), "")
+    if not ending:
         findings.add("file-name")
-        stem = path.stem
+    stem = path.name.removesuffix(ending or path.suffix)
     of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
     labels = read_pcf(path.with_name(of_labels.file), of_labels)
     judge_groups(labels, _list_type_groups(), of_labels)
@@ -180,10 +185,6 @@ def _list_type_groups() -> list[frozenset[int]]:
     )
 
 
-#: Event types that are named one by one.
-MOST_TYPES = 12
-
-
 def format_result(result: CheckResult) -> Iterator[str]:
     """Yield the contents of the trace, its findings, the worst first, and a line of counts."""
     yield f"{result.path}:"
@@ -224,16 +225,6 @@ def _format_contents(contents: CheckedContents) -> Iterator[str]:
 def _format_finding(finding: CheckFinding) -> str:
     where = f"{finding.file}:{finding.line}" if finding.line else finding.file
     return f"{finding.severity.value:<7} {finding.rule} {where}{f' ({finding.count} places)' if finding.count > 1 else ''}: {finding.message}"
-
-
-#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
-#: or state.
-VALUE_BITS, ROW = 7, 39
-LAST_TYPE = 2**32 - 1
-#: Place of the tag among the fields of a communication.
-TAG = 14
-#: Numbers that are collected before they are brought together.
-MANY = 1_000_000
 
 
 class TraceContents:

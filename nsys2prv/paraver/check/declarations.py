@@ -1,4 +1,6 @@
-"""Check the first line of a .prv: the objects of the trace, its CPUs and its duration."""
+"""Check what a trace declares: in the first line of the .prv its objects, their CPUs and its
+duration; in the .pcf labels of event types, values and states; in the .row names of objects.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,24 @@ _DATE = re.compile(
     r"(\d{1,2}/(\d{1,2}|[A-Z][a-z]{2})/\d{4}|\d{4}/(\d{1,2}|[A-Z][a-z]{2})/\d{1,2}|[A-Z][a-z]{2}/\d{1,2}/\d{4})"
     r"( (at )?\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?"
 )
+SECTIONS = {
+    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
+    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
+}
+LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
+#: Labels of 0 that say that nothing is going on.
+_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
+_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
+_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
+_IN_BRACKETS = re.compile(r"\[.*\]")
+LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
+#: Levels whose names a trace should have: those that views show as rows.
+WANTED = ("TASK", "THREAD", "NODE")
+LONG_NAME = 100
+_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
+_LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 
 
 class Header(Struct, frozen=True, dict=True):
@@ -40,7 +60,7 @@ class Header(Struct, frozen=True, dict=True):
     date: str
     #: In the trace's unit.
     duration: float
-    #: `ns` or `us`.
+    #: `_ns`, `_us` or what else stands behind the duration.
     unit: str
     #: The CPUs of each.
     nodes: tuple[int, ...]
@@ -261,20 +281,6 @@ class Objects:
         place.report("cpu-shared", lines[self._row_of_cpu[cpu] != rows])
 
 
-SECTIONS = {
-    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
-    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
-}
-LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
-#: Labels of 0 that say that nothing is going on.
-_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
-_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
-_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
-_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
-_IN_BRACKETS = re.compile(r"\[.*\]")
-
-
 class Labels(Struct):
     """Contents of a .pcf."""
 
@@ -357,15 +363,15 @@ class _Reader:
             self._check_zero(code)
 
     def _read_content(self, text: str, number: int) -> None:
-        match self._section:
-            case "":
-                self._add("outside-section", number, text)
-            case "STATES":
-                self._read_state(text, number)
-            case "STATES_COLOR":
-                self._read_color(text, number)
-            case "EVENT_TYPE":
-                self._read_event(text, number)
+        if not self._section:
+            self._add("outside-section", number, text)
+        readers = {
+            "STATES": self._read_state,
+            "STATES_COLOR": self._read_color,
+            "EVENT_TYPE": self._read_event,
+        }
+        if self._section in readers:
+            readers[self._section](text, number)
 
     def _read_event(self, text: str, number: int) -> None:
         if text == "VALUES":
@@ -471,14 +477,6 @@ def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Che
                     reported.add((value, other, code))
                     example = f"{value}: {before} of {other}, {label} of {code}"
                     findings.add("values-overlap", labels.lines[code], example)
-
-
-LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
-#: Levels whose names a trace should have: those that views show as rows.
-WANTED = ("TASK", "THREAD", "NODE")
-LONG_NAME = 100
-_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
-_LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 
 
 def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
