@@ -1,4 +1,6 @@
-"""Columns of integers that several rooms work with, vectorized, and frames in files."""
+"""Columns of integers, vectorized: what stands for absent and open, distinct values, slices; and
+frames in files.
+"""
 
 from __future__ import annotations
 
@@ -148,15 +150,12 @@ class FrameWriter:
         frame.write_ipc_stream(self._file)
         return StoredFrame(self.path, offset, self._file.tell() - offset)
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def __enter__(self) -> FrameWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -19,7 +19,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.foreign_data import parse_yaml
+from nsys2prv._util.data_files import parse_yaml
 from nsys2prv.events.catalogue import (
     Field,
     Layout,

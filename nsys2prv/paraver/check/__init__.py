@@ -17,8 +17,8 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
+from nsys2prv._util.data_files import load_shipped, read_data_text
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
 
 
 class Severity(Enum):
