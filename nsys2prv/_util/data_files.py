@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
 from nsys2prv._util.native import core
 
@@ -82,9 +82,8 @@ def parse_yaml(text: str) -> Any:
 def read_rule_file(path: Path, what: str) -> str:
     """Return the text of a user's file; `what`: of what rules, for errors."""
     try:
-        return read_given(path).decode("utf-8")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
+        with blame_file(path):
+            return read_given(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Nsys2prvError(f"{path}: {what} rules must be UTF-8 text") from error
 

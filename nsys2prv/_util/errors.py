@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -37,6 +39,15 @@ class Unreadable(Nsys2prvError):
     def __init__(self, text: str, report: Path) -> None:
         super().__init__(text)
         self.report = report
+
+
+@contextmanager
+def blame_file(path: Path) -> Iterator[None]:
+    """Turn an OSError into one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
 
 
 class NothingToWrite(Nsys2prvError):

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import LARGEST_PCF, read_given
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
 
@@ -219,12 +219,10 @@ class PcfType(Struct):
 
 def read_pcf(path: Path) -> list[PcfType]:
     """Return the event types of a .pcf, whoever wrote it. Raises one line where it is none."""
-    try:
+    with blame_file(path):
         if path.is_file() and _is_trace(path):
             raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
         text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
     types: list[PcfType] = []
     block: list[PcfType] = []
     inside, valued = False, False

@@ -163,34 +163,16 @@ def _rows_by_level(trace: Path) -> dict[str, int]:
 
 
 def make_workspaces() -> dict[str, str]:
-    """Return name -> text of files that Paraver imports: one for each menu."""
-    known_codes = frozenset(
-        code for codes in load_codes(find_catalogue()).values() for code in codes
-    )
-    spaces = (
-        make_workspace(f"nsys2prv {title}", group, known_codes)
-        for title, group in load_menus(find_catalogue()).items()
-    )
-    return {space.name.replace(" ", "-") + SUFFIX: format_workspace(space) for space in spaces}
-
-
-class Workspace(Struct, frozen=True):
-    """Views that Paraver offers together."""
-
-    #: As Paraver shows it.
-    name: str
-    #: Event types of which one in a trace makes Paraver offer the views.
-    types: tuple[int, ...]
-    #: In the order of the menu.
-    views: tuple[View, ...]
-
-
-def make_workspace(name: str, views: Sequence[View], known_codes: frozenset[int]) -> Workspace:
-    """Return a workspace of views, offered on traces with an event type that tells that one of them
-    shows something; known_codes: all types.
+    """Return name -> text of files that Paraver imports: one for each menu. It offers the views on
+    traces with an event type that tells that one of them shows something.
     """
-    types = {code for view in views for code in _find_telling_types(view, known_codes)}
-    return Workspace(name, tuple(sorted(types)), tuple(views))
+    known = frozenset(code for codes in load_codes(find_catalogue()).values() for code in codes)
+    texts = {}
+    for title, group in load_menus(find_catalogue()).items():
+        name = f"nsys2prv {title}"
+        types = {code for view in group for code in _find_telling_types(view, known)}
+        texts[name.replace(" ", "-") + SUFFIX] = format_workspace(name, sorted(types), group)
+    return texts
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
@@ -217,13 +199,15 @@ def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
     return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
 
 
-def format_workspace(space: Workspace) -> str:
-    """Return the file; raises CfgError if Paraver could not import it as meant."""
-    files = [PurePosixPath(view.path).name for view in space.views]
+def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -> str:
+    """Return the file of views that Paraver offers under a name, in this order, on traces with one
+    of these event types. Raises CfgError if it could not be imported as meant.
+    """
+    files = [PurePosixPath(view.path).name for view in views]
     if len(set(files)) < len(files):
-        raise CfgError(f"workspace {space.name}: two views have one file name")
+        raise CfgError(f"workspace {name}: two views have one file name")
     hints = []
-    for file, view in zip(files, space.views, strict=True):
+    for file, view in zip(files, views, strict=True):
         hints += [
             "\t\t<item>" if hints else '\t\t<item class_id="3" tracking_level="0" version="0">',
             f"\t\t\t<first>{escape(file)}</first>",
@@ -235,10 +219,10 @@ def format_workspace(space: Workspace) -> str:
         "<!DOCTYPE boost_serialization>",
         f'<boost_serialization signature="serialization::archive" version="{ARCHIVE}">',
         f'<workspace class_id="0" tracking_level="0" version="{CLASS}">',
-        f"\t<name>{escape(space.name)}</name>",
+        f"\t<name>{escape(name)}</name>",
         "\t<autoTypes>",
-        *_format_count(space.types),
-        *(f"\t\t<item>{code}</item>" for code in space.types),
+        *_format_count(types),
+        *(f"\t\t<item>{code}</item>" for code in types),
         "\t</autoTypes>",
         '\t<hintCFGs class_id="2" tracking_level="0" version="0">',
         *_format_count(files),
@@ -248,9 +232,7 @@ def format_workspace(space: Workspace) -> str:
         "</boost_serialization>",
         "",
     ]
-    parts = [
-        f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, space.views, strict=True)
-    ]
+    parts = [f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, views, strict=True)]
     return "\n".join(head) + "\n" + "".join(parts)
 
 

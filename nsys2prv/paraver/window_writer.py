@@ -211,9 +211,7 @@ class Formatter:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
         tables = [self._read_samples(*item) for item in records.items()]
         joined = join_samples(tables) if tables else []
-        if len(joined) != len(tables) or any(
-            table is not before for table, before in zip(joined, tables, strict=True)
-        ):
+        if [*map(id, joined)] != [*map(id, tables)]:
             self.repeated += count_samples(tables) - count_samples(joined)
         return [self._make_sample_batch(part) for table in joined for part in split_at_holes(table)]
 

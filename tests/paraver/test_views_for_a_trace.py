@@ -38,7 +38,6 @@ from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
     OTHERS,
-    Workspace,
     copy_views,
     find_views_for_trace,
     format_workspace,
@@ -691,12 +690,10 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 
 def test_names_are_written_as_xml_and_not_twice() -> None:
     kernels = VIEWS["extra/basics/cuda_kernels.cfg"]
-    odd = format_workspace(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
+    odd = format_workspace("a & b", (1,), (replace(kernels, title="1 < 2"),))
     space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
     assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
     (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
     assert isinstance(window, Single)
     with pytest.raises(CfgError, match="one file name"):
-        format_workspace(
-            Workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))
-        )
+        format_workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))

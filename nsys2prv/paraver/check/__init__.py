@@ -18,7 +18,7 @@ from isal import isal_zlib
 from msgspec import Struct, field
 
 from nsys2prv._util.data_files import load_shipped, read_data_text
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 
 
 class Severity(Enum):
@@ -188,15 +188,12 @@ def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
 
 
 def _read_pieces(path: Path, findings: CheckFindings) -> Iterator[bytes]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            if path.suffix == ".gz":
-                yield from _decompress_members(file, findings)
-                return
-            while piece := file.read(BLOCK):
-                yield piece
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    with blame_file(path), path.open("rb", buffering=0) as file:
+        if path.suffix == ".gz":
+            yield from _decompress_members(file, findings)
+            return
+        while piece := file.read(BLOCK):
+            yield piece
 
 
 def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv.paraver.check import BlockReporter, CheckFindings
 
 MAGIC = "#Paraver"
@@ -316,12 +316,9 @@ def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, without their ends."""
     if not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file")
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                yield line.removesuffix(b"\n")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    with blame_file(path), path.open("rb") as file:
+        for line in file:
+            yield line.removesuffix(b"\n")
 
 
 class _Reader:

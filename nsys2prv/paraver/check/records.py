@@ -97,14 +97,11 @@ class Records:
         if unknown:
             place.report("state-unlabelled", lines[np.isin(value, unknown)], unknown[0])
         order = np.argsort(rows, kind="stable")
-        rows = rows[order]
-        begins = np.flatnonzero(np.diff(rows, prepend=-1))
-        before = np.empty_like(rows)
-        before[1:] = end[order][:-1]
-        before[begins] = self._state_ends[rows[begins]]
+        rows, end = rows[order], end[order]
+        begins, last = _find_groups(rows)
+        before = _shift(end, begins, self._state_ends[rows[begins]])
         place.report("state-overlap", np.sort(lines[order[begin[order] < before]]))
-        last = np.append(begins[1:], len(rows)) - 1
-        self._state_ends[rows[last]] = end[order][last]
+        self._state_ends[rows[last]] = end[last]
 
     def _add_comms(self, place: BlockReporter, lines: np.ndarray) -> None:
         numbers, first = place.lines.numbers, place.lines.first[lines]
@@ -303,11 +300,10 @@ class Events:
         key = packed >> bits
         values, times, lines = pairs.values[order], pairs.times[order], pairs.lines[order]
         ranges = self._ranges[code[order]]
-        begins = np.flatnonzero(np.diff(key, prepend=-1))
-        groups, last = key[begins], np.append(begins[1:], len(key)) - 1
-        time_before, value_before = np.empty_like(times), np.empty_like(values)
-        time_before[1:], value_before[1:] = times[:-1], values[:-1]
-        time_before[begins], value_before[begins] = state["time"][groups], state["value"][groups]
+        begins, last = _find_groups(key)
+        groups = key[begins]
+        time_before = _shift(times, begins, state["time"][groups])
+        value_before = _shift(values, begins, state["value"][groups])
         zero = values == 0
         again = (times == time_before) & (value_before != 0)
         place.report("zero-length-range", np.sort(lines[again & ranges & zero]))
@@ -402,11 +398,22 @@ def _count_open(
     lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
     np.minimum(lowest, 0, out=lowest)
     level -= np.repeat(start, count)
-    before = np.empty_like(lowest)
-    before[1:] = lowest[:-1]
-    before[begins] = 0
     last = begins + count - 1
-    return lowest < before, level[last] - lowest[last]
+    return lowest < _shift(lowest, begins, 0), level[last] - lowest[last]
+
+
+def _find_groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and the last element of each run of equal keys (from 0 up)."""
+    begins = np.flatnonzero(np.diff(keys, prepend=-1))
+    return begins, np.append(begins[1:], len(keys)) - 1
+
+
+def _shift(values: np.ndarray, begins: np.ndarray, first: np.ndarray | int) -> np.ndarray:
+    """Return the value before each; `first` before those where groups begin."""
+    before = np.empty_like(values)
+    before[1:] = values[:-1]
+    before[begins] = first
+    return before
 
 
 def _make_label_table(values: dict[int, str]) -> np.ndarray:
