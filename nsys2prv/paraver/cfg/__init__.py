@@ -1,9 +1,10 @@
-"""A view as data, the words of Paraver's .cfg files as its loader knows them, and what is wrong with
-a view.
+"""Paraver views (.cfg files) as data: the words of their grammar as Paraver's loader knows them, what
+is wrong with a view, and where those of the package are.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
 derived window without parents end the program. So every name is checked against these tables before
-a view is written.
+a view is written. ``python tools/make_views.py`` writes every view of ``cfgs/catalogue`` that is
+committed.
 """
 
 from __future__ import annotations
@@ -140,6 +141,9 @@ LAST_TYPE = 2**31 - 1
 
 #: An event value that no trace holds.
 NO_VALUE = -1
+#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
+#: event types that one window shows together by their values.
+FIRST, GROUPS = "first.jsonl", "groups.json"
 
 
 class CfgError(Nsys2prvError):
@@ -417,11 +421,6 @@ def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     return set(window.parents).union(
         *(_list_ancestors(windows, parent) for parent in window.parents)
     )
-
-
-#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
-#: event types that one window shows together by their values.
-FIRST, GROUPS = "first.jsonl", "groups.json"
 
 
 def find_views_folder() -> Path:

@@ -161,13 +161,12 @@ def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
     every block ends with a line end.
     """
     rest: list[bytes] = []
-    length, number, returns, cut = 0, 1, 0, True
+    number, returns = 1, 0
     for piece in _read_pieces(path, findings):
         end = piece.rfind(b"\n") + 1
         if not end:
             rest.append(piece)
-            length += len(piece)
-            if length > LONGEST_LINE:
+            if sum(map(len, rest)) > LONGEST_LINE:
                 raise Nsys2prvError(
                     f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB"
                 )
@@ -180,9 +179,8 @@ def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
             block = block.replace(b"\r\n", b"\n")
         number += block.count(b"\n")
         yield block
-        rest, length = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
-        cut = bool(rest)
-    if cut and length:
+        rest = [piece[end:]] if end < len(piece) else []
+    if rest:
         findings.add("line-cut", number)
         yield b"".join(rest).removesuffix(b"\r") + b"\n"
 
@@ -244,8 +242,8 @@ class BlockLines(Struct, frozen=True):
     broken: np.ndarray
     #: Fields whose number is too large.
     overflow: np.ndarray
-    #: Fields without a character.
-    empty: np.ndarray
+    #: Number of characters of each field, without a minus.
+    widths: np.ndarray
 
     def find_lines(self, fields: np.ndarray) -> np.ndarray:
         """Return the lines in which these fields stand."""
@@ -324,7 +322,7 @@ def split_lines(block: bytes) -> BlockLines:
         ends,
         np.unique(np.searchsorted(ends[last], broken)),
         overflow,
-        np.flatnonzero(widths == 0),
+        widths,
     )
 
 
@@ -388,10 +386,8 @@ def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
     """Return the records of a block; `communicators` lines of them follow the header."""
     lines = place.lines
     kind = lines.kind
-    empty = lines.fields == 1
-    empty[empty] = lines.ends[lines.first[empty]] == np.where(
-        lines.first[empty] > 0, lines.ends[lines.first[empty] - 1] + 1, 0
-    )
+    width = lines.widths[lines.first]
+    empty = (lines.fields == 1) & (width == 0)
     record = (kind >= STATE) & (kind <= COMM)
     other = np.flatnonzero(~record)
     if len(other) or empty.any():
@@ -401,9 +397,7 @@ def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
     if place.base <= communicators + 1:
         missing = np.flatnonzero(record[: max(communicators + 2 - place.base, 0)])
         place.report("communicators-missing", missing)
-    single = (
-        lines.ends[lines.first] - np.concatenate(([0], lines.ends[lines.first[1:] - 1] + 1)) == 1
-    )
+    single = width == 1
     broken = np.zeros(len(kind), bool)
     broken[lines.broken] = True
     place.report("unknown-record", np.flatnonzero(record & ~single & ~broken))
@@ -465,11 +459,10 @@ def _check_fields(place: BlockReporter, record: np.ndarray) -> None:
         "event-without-pair",
         np.flatnonzero(event & ((fields == EVENT_FIELDS) | (colon & (fields == EVENT_FIELDS + 1)))),
     )
-    if len(lines.empty):
-        at = lines.find_lines(lines.empty)
-        inside = record[at] & ~(colon[at] & (lines.empty == last[at]))
-        place.report("empty-field", np.unique(at[inside]))
-    if len(lines.overflow):
-        at = lines.find_lines(lines.overflow)
-        place.report("number-overflow", np.unique(at[record[at]]))
+    empty = np.flatnonzero(lines.widths == 0)
+    at = lines.find_lines(empty)
+    inside = record[at] & ~(colon[at] & (empty == last[at]))
+    place.report("empty-field", np.unique(at[inside]))
+    at = lines.find_lines(lines.overflow)
+    place.report("number-overflow", np.unique(at[record[at]]))
     record &= ~few
