@@ -7,7 +7,7 @@ Paraver was seen to make of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct, json
@@ -48,12 +48,19 @@ OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
 OF_ANY_VALUE = frozenset(
     ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
 )
-#: Functions that make something else of 0: always; if their number is not 0; if it is; if 0 lies
-#: between their numbers; if not on the last.
-FROM_ZERO = frozenset(("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"))
-FROM_ZERO_BY_A_NUMBER = frozenset(("Add", "Subs", "Complement"))
-FROM_ZERO_IF_WANTED = frozenset(("Is Equal (Sign)",))
-FROM_ZERO_WITHIN, FROM_ZERO_BELOW_THE_END = "Is In Range", "Is In Range [)"
+#: Functions that add a number.
+ADDING = ("Add", "Subs", "Complement")
+#: Function that may make something else of 0 -> whether it does with these numbers as parameters.
+FROM_ZERO: dict[str, Callable[[list[float]], bool]] = {
+    **dict.fromkeys(
+        ("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"),
+        lambda _: True,
+    ),
+    **dict.fromkeys(ADDING, any),
+    "Is Equal (Sign)": lambda numbers: 0 in numbers,
+    "Is In Range": lambda numbers: min(numbers) <= 0 <= max(numbers),
+    "Is In Range [)": lambda numbers: min(numbers) <= 0 < max(numbers),
+}
 EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
 #: A number added before it keeps its argument from being 0, and is not meant to be seen.
 LOGARITHM = "log N"
@@ -219,18 +226,13 @@ class _Windows(Struct, frozen=True):
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
-        logarithm = any(function.name == LOGARITHM for function in functions)
-        if any(
-            _changes_zero(function)
-            for function in functions
-            if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)
-        ):
+        if any(function.name == LOGARITHM for function in functions):
+            functions = [function for function in functions if function.name not in ADDING]
+        if any(map(_changes_zero, functions)):
             return []
-        return (
-            self._explain_composed(window)
-            if isinstance(window, Composed)
-            else self._explain_single(window)
-        )
+        if isinstance(window, Composed):
+            return self._explain_composed(window)
+        return self._explain_single(window)
 
     def _explain_composed(self, window: Composed) -> list[str]:
         if window.operation in OF_NONE:
@@ -248,11 +250,9 @@ class _Windows(Struct, frozen=True):
             return []
         if function in OF_STATES:
             return [] if any(self.trace.states) else ["no states"]
-        return (
-            self._explain_tags(window)
-            if function in OF_COMMUNICATIONS
-            else list(self._explain_events(window, function))
-        )
+        if function in OF_COMMUNICATIONS:
+            return self._explain_tags(window)
+        return list(self._explain_events(window, function))
 
     def _explain_events(self, window: Single, function: str) -> Iterator[str]:
         types = window.types
@@ -291,13 +291,7 @@ def _get_function_name(window: Single) -> str:
 def _changes_zero(function: Function) -> bool:
     """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
-    return (
-        function.name in FROM_ZERO
-        or (function.name in FROM_ZERO_BY_A_NUMBER and any(numbers))
-        or (function.name in FROM_ZERO_IF_WANTED and 0 in numbers)
-        or (function.name == FROM_ZERO_WITHIN and min(numbers) <= 0 <= max(numbers))
-        or (function.name == FROM_ZERO_BELOW_THE_END and min(numbers) <= 0 < max(numbers))
-    )
+    return function.name in FROM_ZERO and FROM_ZERO[function.name](numbers)
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:

@@ -93,27 +93,6 @@ class Header(Struct, frozen=True, dict=True):
             "CPU": self.cpus,
         }
 
-    @cached_property
-    def tables(self) -> tuple[np.ndarray, ...]:
-        """First task and number of tasks of each application; first row, number of threads, first
-        and last CPU of each task (i64).
-        """
-        counts = np.array([len(tasks) for tasks in self.applications], np.int64)
-        threads = np.array([threads for threads, _ in self.tasks], np.int64)
-        bounds = np.concatenate(([0], np.cumsum(np.array(self.nodes, np.int64))))
-        nodes = np.array(
-            [node if 1 <= node <= len(self.nodes) else 0 for _, node in self.tasks], np.int64
-        )
-        first = np.where(nodes > 0, bounds[nodes - 1] + 1, 1)
-        return (
-            np.cumsum(counts) - counts,
-            counts,
-            np.cumsum(threads) - threads,
-            threads,
-            first,
-            np.where(nodes > 0, bounds[nodes], 0),
-        )
-
 
 def read_header(line: str, findings: CheckFindings) -> Header | None:
     """Return the header, or None where what follows cannot be understood without it; what is wrong
@@ -239,7 +218,17 @@ class Objects:
     """
 
     def __init__(self, header: Header) -> None:
-        self._tables = header.tables
+        counts = np.array([len(tasks) for tasks in header.applications], np.int64)
+        self._first_task, self._tasks = np.cumsum(counts) - counts, counts
+        threads = np.array([threads for threads, _ in header.tasks], np.int64)
+        self._first_row, self._threads = np.cumsum(threads) - threads, threads
+        last_cpus = np.concatenate(([0], np.cumsum(np.array(header.nodes, np.int64))))
+        nodes = np.array(
+            [node if 1 <= node <= len(header.nodes) else 0 for _, node in header.tasks], np.int64
+        )
+        #: CPUs of each task's node; none where there is no such node.
+        self._first_cpu = np.where(nodes > 0, last_cpus[nodes - 1] + 1, 1)
+        self._last_cpu = np.where(nodes > 0, last_cpus[nodes], 0)
         self._cpus = header.cpus
         self._row_of_cpu = np.full(header.cpus + 1, -1, np.int64)
         self.with_cpu = 0
@@ -250,19 +239,18 @@ class Objects:
         """
         numbers, first = place.lines.numbers, place.lines.first[lines] + at
         cpu, appl, task, thread = (numbers[first + field] for field in range(4))
-        first_task, tasks, first_row, threads, first_cpu, last_cpu = self._tables
         wraps = (appl > MOST_OBJECTS) | (task > MOST_OBJECTS) | (thread > MOST_OBJECTS)
-        sound = (appl >= 1) & (appl <= len(tasks))
+        sound = (appl >= 1) & (appl <= len(self._tasks))
         own = np.where(sound, appl - 1, 0)
-        sound &= (task >= 1) & (task <= tasks[own])
-        own = np.where(sound, first_task[own] + task - 1, 0)
-        sound &= (thread >= 1) & (thread <= threads[own])
-        rows = np.where(sound, first_row[own] + thread - 1, -1)
+        sound &= (task >= 1) & (task <= self._tasks[own])
+        own = np.where(sound, self._first_task[own] + task - 1, 0)
+        sound &= (thread >= 1) & (thread <= self._threads[own])
+        rows = np.where(sound, self._first_row[own] + thread - 1, -1)
         if not sound.all():
             place.report("object-wraps", lines[wraps])
             place.report("object-absent", lines[~sound & ~wraps])
         self.with_cpu += int(np.count_nonzero(cpu))
-        on_node = (cpu >= first_cpu[own]) & (cpu <= last_cpu[own])
+        on_node = (cpu >= self._first_cpu[own]) & (cpu <= self._last_cpu[own])
         elsewhere = (cpu != 0) & ~on_node
         absent = (cpu < 0) | (cpu > self._cpus)
         place.report("cpu-absent", lines[absent])
