@@ -133,7 +133,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
     cfgs = {view.path: view.cfg for view in load_views(find_catalogue())}
     rows: dict[str, int] = {}
     if trace:
-        contents, rows = TraceContents(trace), _rows_by_level(trace)
+        contents, rows = TraceContents(trace), _count_rows_by_level(trace)
         types, by_row = contents.whole.types, contents.rows
         for path, cfg in cfgs.items():
             cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
@@ -148,7 +148,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
     return list(texts), list(spaces)
 
 
-def _rows_by_level(trace: Path) -> dict[str, int]:
+def _count_rows_by_level(trace: Path) -> dict[str, int]:
     """Return level -> number of its rows, as the file of names next to a trace tells; empty if
     there is none.
     """

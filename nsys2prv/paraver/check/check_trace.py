@@ -129,7 +129,9 @@ def check_trace(path: str | Path) -> CheckResult:
     stem = path.name.removesuffix(ending or path.suffix)
     of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
     labels = read_pcf(path.with_name(of_labels.file), of_labels)
-    judge_groups(labels, _list_type_groups(), of_labels)
+    # Those that one window of our views shows together by their values.
+    groups = json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8"))
+    judge_groups(labels, map(frozenset, groups), of_labels)
     opening, text = split_opening(path, findings)
     header = read_header(opening.decode("utf-8", "replace"), findings)
     if header is None:
@@ -174,14 +176,7 @@ def _summarize_contents(records: Records, header: Header) -> CheckedContents:
         times.last,
         times.end,
         header.unit.removeprefix("_") or "us",
-        header.sizes(),
-    )
-
-
-def _list_type_groups() -> list[frozenset[int]]:
-    """Return types that one window of our views shows together by their values."""
-    return list(
-        map(frozenset, json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8")))
+        header.count_objects(),
     )
 
 
@@ -254,7 +249,7 @@ class TraceContents:
         """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
         sound, first, numbers = check_lines(place, 0), place.lines.first, place.lines.numbers
         rows_of_states, rows_of_events = (
-            objects.rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
+            objects.find_rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
             for lines in (sound.states, sound.events)
         )
         self._tags.add(numbers[first[sound.comms] + TAG])

@@ -81,7 +81,7 @@ class Header(Struct, frozen=True, dict=True):
     def cpus(self) -> int:
         return sum(self.nodes)
 
-    def sizes(self) -> dict[str, int]:
+    def count_objects(self) -> dict[str, int]:
         """Return level of the .row file -> its objects."""
         return {
             "WORKLOAD": 1,
@@ -233,7 +233,7 @@ class Objects:
         self._row_of_cpu = np.full(header.cpus + 1, -1, np.int64)
         self.with_cpu = 0
 
-    def rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
+    def find_rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
         """Return the row of `cpu:appl:task:thread` from this field of each line on; -1 where
         Paraver would skip the record.
         """
@@ -481,7 +481,7 @@ def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
 
 def _check_levels(lines: list[str], header: Header, findings: CheckFindings) -> None:
     """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
-    sizes, seen, at = header.sizes(), set(), 0
+    sizes, seen, at = header.count_objects(), set(), 0
     while at < len(lines):
         line, number = lines[at], at + 1
         at += 1

@@ -65,7 +65,7 @@ class Records:
 
     def _add_events(self, place: BlockReporter, lines: np.ndarray) -> None:
         times = place.lines.numbers[place.lines.first[lines] + TIME]
-        rows = self.objects.rows(place, lines, 1)
+        rows = self.objects.find_rows(place, lines, 1)
         kept = self.times.check(place, lines, [times], moves_end=True) & (rows >= 0)
         if not kept.all():
             lines, rows, times = lines[kept], rows[kept], times[kept]
@@ -78,7 +78,7 @@ class Records:
         is_open = end == OPEN_ENDED
         place.report("state-open", lines[is_open])
         end = np.where(is_open, begin, end)
-        rows = self.objects.rows(place, lines, 1)
+        rows = self.objects.find_rows(place, lines, 1)
         kept = self.times.check(place, lines, [begin, end], moves_end=True) & (rows >= 0)
         place.report("negative-state", lines[value < 0])
         place.report("state-wraps", lines[value > LAST_STATE])
@@ -109,8 +109,8 @@ class Records:
             numbers[first + field]
             for field in (TIME, PHYSICAL_SEND, RECEIVE, PHYSICAL_RECEIVE, SIZE)
         )
-        kept = self.objects.rows(place, lines, 1) >= 0
-        kept &= self.objects.rows(place, lines, RECEIVER) >= 0
+        kept = self.objects.find_rows(place, lines, 1) >= 0
+        kept &= self.objects.find_rows(place, lines, RECEIVER) >= 0
         kept &= self.times.check(
             place, lines, [sent, physically_sent, received, physically_received], moves_end=False
         )
@@ -226,7 +226,7 @@ class Events:
             return
         pairs = _Pairs(place, lines[record], rows[record], times[record], values)
         self.pairs += len(types)
-        code, new = self.types.numbers(types)
+        code, new = self.types.number(types)
         if len(new):
             self._note_new_types(place, pairs.lines[new])
         self._counts += np.bincount(code, minlength=len(self.types))
@@ -286,7 +286,7 @@ class Events:
     def _follow_pairs(self, pairs: _Pairs, code: np.ndarray) -> None:
         """Bring what is open up to date, by (row, type), and check what depends on the pair before."""
         place = pairs.place
-        key, new = self._keys.numbers(code * self._rows + pairs.rows)
+        key, new = self._keys.number(code * self._rows + pairs.rows)
         if len(new):
             unseen = np.zeros(len(new), _OPEN)
             unseen["time"] = -1
@@ -448,7 +448,7 @@ class ValueNumbers:
     def __len__(self) -> int:
         return len(self.values)
 
-    def numbers(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def number(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of each value of a column, and the places of those never met before,
         each once, in the order of their numbers.
         """
