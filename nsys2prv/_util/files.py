@@ -96,9 +96,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Owner(Struct, frozen=True):
-    """A process: a digest of its host's name, the namespace in which its pid is one, the pid, and
-    when it began (in the system's ticks); 0 where not known.
-    """
+    """A process to which a folder belongs."""
 
     #: Digest of the host's name.
     host: str

@@ -123,7 +123,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
 
 class RankedProcess(Struct, frozen=True):
-    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+    """A process in its place among all of the trace."""
 
     #: Index of the report.
     report: int

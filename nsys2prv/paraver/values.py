@@ -49,12 +49,9 @@ COMPUTED_FROM = ON_GPU | {
 
 
 class NameFile(Struct, frozen=True):
-    """The names that one reading task met of one set, in the order of their local indices.
+    """The names that one reading task met of one set, in the order of their local indices."""
 
-    Columns: text; where any name has one, short and domain, an index into `domains`.
-    """
-
-    #: Columns text, and where any name has one short and domain.
+    #: Columns text, and where any name has one short and domain, an index into `domains`.
     frame: StoredFrame
     #: Names of NVTX domains that the column domain indexes.
     domains: Sequence[str] = ()

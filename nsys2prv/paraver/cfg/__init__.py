@@ -9,7 +9,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -283,12 +283,11 @@ class Cfg(Struct, frozen=True):
 
 def check_view(cfg: Cfg) -> None:
     """Check a view. Raises CfgError with everything that is wrong with it."""
-    problems = list(find_problems(cfg))
-    if problems:
-        raise CfgError("; ".join(problems))
+    if problems := "; ".join(_find_problems(cfg)):
+        raise CfgError(problems)
 
 
-def find_problems(cfg: Cfg) -> Iterator[str]:
+def _find_problems(cfg: Cfg) -> Iterator[str]:
     if not cfg.windows:
         yield "no window"
     if any(
@@ -376,10 +375,18 @@ def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) ->
         yield f"parents {window.parents} are not windows before it"
         return
     levels = [windows[parent - 1].level for parent in window.parents]
+    finer = f"level {window.level} is finer than those of its parents"
+    yield from _check_levels(window.level, levels, finer)
+
+
+def _check_levels(level: str, others: Sequence[str], finer: str) -> Iterator[str]:
+    """Check that a level is of one kind with others, and not finer than all of these; `finer`: what
+    is wrong then.
+    """
     for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
-        if all(level in kind for level in (window.level, *levels)):
-            if kind.index(window.level) > max(map(kind.index, levels)):
-                yield f"level {window.level} is finer than those of its parents"
+        if all(one in kind for one in (level, *others)):
+            if kind.index(level) > max(map(kind.index, others)):
+                yield finer
             return
     yield "levels of processes and of resources together"
 
@@ -400,15 +407,10 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
             yield f"{name} window {number} is not there"
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
-    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
-        if (
-            control.level in kind
-            and data.level in kind
-            and kind.index(data.level) > kind.index(control.level)
-        ):
-            yield f"the data window's level {data.level} is finer than the control window's {control.level}"
-        elif control.level in kind and data.level not in kind:
-            yield "levels of processes and of resources together"
+    finer = (
+        f"the data window's level {data.level} is finer than the control window's {control.level}"
+    )
+    yield from _check_levels(data.level, [control.level], finer)
     for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
         if above != below and above in _list_ancestors(windows, below):
             yield f"window {above} is a parent of window {below}: control and data must not be"

@@ -233,7 +233,7 @@ class TraceContents:
         findings = CheckFindings(path.name)
         self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
         opening, blocks = split_opening(path, findings)
-        _check_whole(path, findings)
+        _refuse_damaged(path, findings)
         if not opening.startswith(MAGIC.encode()):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
         header = read_header(opening.decode("latin-1"), CheckFindings(path.name))
@@ -243,7 +243,7 @@ class TraceContents:
         self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
         for block in blocks:
             self._add(BlockReporter(split_lines(block), 2, CheckFindings(path.name)), objects)
-        _check_whole(path, findings)
+        _refuse_damaged(path, findings)
 
     def _add(self, place: BlockReporter, objects: Objects | None) -> None:
         """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
@@ -311,7 +311,7 @@ class TraceContents:
         ]
 
 
-def _check_whole(path: Path, findings: CheckFindings) -> None:
+def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
     if damaged := findings.by_rule.get("damaged-gzip"):
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {damaged.examples[0]}")
