@@ -419,7 +419,7 @@ def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> Non
 
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.
-        processes.pre_start_workers(
+        processes.prestart_workers(
             jobs,
             1 + report_files.weigh_reports(paths) // max(1, report_files.SMALL_JOB_BYTES),
             _import_for_tasks,
