@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
+from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import parse_yaml
 
 
 class Shifts(Struct, frozen=True, eq=False, dict=True):

@@ -15,14 +15,14 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import (
+from nsys2prv._util.data_files import (
     check_rule_keys,
     load_shipped,
     parse_rule_file,
     read_data_text,
     read_rule_file,
 )
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 
 #: Calls that wait until the device has done something.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64

@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
 from nsys2prv.events.catalogue import Metric, load_catalogue
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import (
+from nsys2prv._util.data_files import (
     check_rule_keys,
     load_shipped,
     parse_rule_file,
     read_data_text,
     read_rule_file,
 )
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.source import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"

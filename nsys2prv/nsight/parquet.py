@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.data_files import panics_unseen
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import panics_unseen
 from nsys2prv.nsight.report_files import remove_quoted_content
 from nsys2prv.nsight.source import (
     SPREAD,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text, read_data_texts
+from nsys2prv._util.data_files import load_shipped, read_data_text, read_data_texts
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see

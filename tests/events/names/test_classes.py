@@ -19,8 +19,8 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
+from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.classes import (

@@ -21,8 +21,8 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
