@@ -108,6 +108,21 @@ class Messages(Struct, frozen=True):
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
+class Corrections(Struct, frozen=True):
+    """Corrections of the hosts' clocks: corrected = time + offset + drift * time, times in float ns
+    relative to the pivot. Arrays have one element per host.
+    """
+
+    #: ns at the pivot.
+    offset: np.ndarray
+    #: ns per ns.
+    drift: np.ndarray
+
+    def apply(self, time: np.ndarray, host: np.ndarray) -> np.ndarray:
+        """Return the times, each of the clock of a host, as corrected."""
+        return time * (1 + self.drift[host]) + self.offset[host]
+
+
 #: What findings of a kind say, where it is the same of all.
 REASONS = {
     "backwards": "calls that end before they begin are left out",
