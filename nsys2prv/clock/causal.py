@@ -29,7 +29,7 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     Messages,
-    make_call_frame,
+    find_shared_calls,
     sort_findings,
 )
 from nsys2prv.clock.sequences import number_calls
@@ -142,7 +142,7 @@ class BoundCalls(Struct, frozen=True):
 
 def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
-    table, findings = make_call_frame(calls, pivot)
+    table, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(table)
     table, lost = drop_unrelated_members(table)
     begins, ends, collectives, torn = _bind_collectives(table)

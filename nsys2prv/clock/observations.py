@@ -186,17 +186,22 @@ def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
-def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
-    relative to `pivot`.
-    """
+def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
+    """Return the calls as a frame of the columns of :class:`Calls`, with times relative to `pivot`."""
     kinds = {"clock": pl.Int32, "role": pl.Int8, "is_root": pl.Boolean, "began": pl.Boolean}
-    table = pl.DataFrame(
+    return pl.DataFrame(
         {
             name: pl.Series(np.asarray(column)).cast(kinds.get(name, pl.Int64))
             for name, column in asdict(calls).items()
         }
-    )
+    ).with_columns(pl.col("begin", "end") - pivot)
+
+
+def find_shared_calls(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the frame of the calls of groups on several clocks, with `key` numbering (source,
+    group), and `numbered`: whether the report numbers all calls of the group.
+    """
+    table = make_call_frame(calls, pivot)
     unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
     if unknown:
         raise ValueError(f"Sources without a noise model: {unknown}")
@@ -210,8 +215,7 @@ def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockF
         numbered=(pl.col("number") >= 0).all(),
     )
     groups = groups.filter("clocks").sort("source", "group").drop("clocks").with_row_index("key")
-    table = table.join(groups.cast({"key": pl.Int32}), on=["source", "group"])
-    return table.with_columns(pl.col("begin", "end") - pivot), findings
+    return table.join(groups.cast({"key": pl.Int32}), on=["source", "group"]), findings
 
 
 #: Median absolute deviation to standard deviation, of normal noise.

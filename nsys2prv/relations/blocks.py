@@ -20,14 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together
-from nsys2prv.clock import Role
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
+    from nsys2prv.clock.gathering import GatheredCalls
     from nsys2prv.clock.observations import Calls, Messages
 
 #: A block, or what holds one.
@@ -346,33 +345,23 @@ class CallPortion(Struct, frozen=True):
         from nsys2prv.clock.gathering import gather_by_member
         from nsys2prv.clock.sequences import Member
 
-        members: dict[int, list[MemberBlock]] = {}
+        by_member: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
-            members.setdefault(block.member, []).append(block)
-        ordered = [
+            by_member.setdefault(block.member, []).append(replace(block, numbered=False))
+        members = [
             Member(
                 member,
-                sum(block.block.rows for block in member_blocks),
-                partial(_read_member_calls, member_blocks, pivot),
-                all(block.began for block in member_blocks),
-                member_blocks[0].host,
+                sum(block.block.rows for block in blocks),
+                partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot),
+                all(block.began for block in blocks),
+                blocks[0].host,
             )
-            for member, member_blocks in sorted(members.items())
+            for member, blocks in sorted(by_member.items())
         ]
-        return gather_by_member(ordered, self.source, 1 + self.number * GROUPS)
+        return gather_by_member(members, self.source, 1 + self.number * GROUPS)
 
 
-def _read_member_calls(blocks: Sequence[MemberBlock], pivot: int) -> MemberCalls:
-    from nsys2prv.clock.gathering import MemberCalls
+def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
+    from nsys2prv.clock.observations import make_call_frame
 
-    rows = np.concatenate([block.block.read() for block in blocks])
-    rows = rows[np.argsort(rows[:, CALL_COLUMNS.index("begin")], kind="stable")]
-    column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
-    return MemberCalls(
-        (column["end"] - pivot).astype(np.float64),
-        column["signature"],
-        column["role"] == Role.ALL,
-        column["begin"] - pivot,
-        column["role"],
-        column["is_root"] == 1,
-    )
+    return make_call_frame(portion.calls(), pivot).sort("begin", maintain_order=True)

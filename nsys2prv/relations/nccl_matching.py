@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -17,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.classes import GROUP, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
@@ -35,9 +34,6 @@ from nsys2prv.relations.nccl_kernels import (
     where_comparable,
 )
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
-
-if TYPE_CHECKING:
-    from nsys2prv.clock.sequences import CallSequence
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
@@ -303,14 +299,14 @@ def number_by_ends(
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
 
 
-def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
-    from nsys2prv.clock.sequences import CallSequence
-
+def _read_calls(part: _MemberKernels, pivot: int) -> pl.DataFrame:
     columns = part.read()
-    return CallSequence(
-        (columns["time_end"] - pivot).astype(np.float64),
-        hash_signatures(*(columns[name] for name in KIND)),
-        list_operation_roles(columns["first_operation"]) == Role.ALL,
+    return pl.DataFrame(
+        {
+            "end": columns["time_end"] - pivot,
+            "signature": hash_signatures(*(columns[name] for name in KIND)),
+            "role": list_operation_roles(columns["first_operation"]),
+        }
     )
 
 
