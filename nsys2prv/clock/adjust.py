@@ -97,7 +97,7 @@ def make_estimates(net: Network, floors: np.ndarray) -> list[Estimate]:
     of their own. floors: by host, ns.
     """
     estimates = []
-    size = len(net.offset)
+    size = len(net.reference)
     for host in range(size):
         seen = int(net.observations[host])
         shared = {"observations": seen, "spread": float(net.spread[host])}
@@ -114,8 +114,8 @@ def make_estimates(net: Network, floors: np.ndarray) -> list[Estimate]:
                 host,
                 int(net.reference[host]),
                 ENDS,
-                float(net.offset[host]),
-                float(net.drift[host]),
+                float(net.corrections.offset[host]),
+                float(net.corrections.drift[host]),
                 float(floors[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
                 COVER * drift_variance**0.5 / SECOND,
                 **shared,

@@ -161,10 +161,10 @@ def _solve_network(
     blocks = make_blocks(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
-    steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
+    steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
-            reason = f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
+            reason = f"a drift of {net.corrections.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
             findings.append(
                 ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
             )
