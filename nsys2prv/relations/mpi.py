@@ -9,8 +9,7 @@ report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -38,12 +37,13 @@ from nsys2prv.events.mpi import (
     USED,
 )
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext, T
+from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     MessageFile,
     assign_buckets,
+    count_buckets,
     divide_calls,
     group_blocks,
     hash_signatures,
@@ -55,7 +55,7 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
+from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
 #: A message whose partner or tag the report does not tell.
 ANY = "any"
@@ -106,9 +106,9 @@ def sort_sides(
     messages: tuple[FactFile, ...],
     requests: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
+    path: Path,
     processes: Sequence[Process],
     buckets: int,
-    path: Path,
 ) -> MessageSides:
     """Sort the messages of some reports into so many buckets by communicator and receiver; one that
     may be sent or received comes to the bucket of either.
@@ -260,18 +260,17 @@ def observe_collectives(context: RelationContext) -> Observed:
     """
     processes = read_fact(context.files[PROCESSES], context.tasks)
     began = processes.filter("began")["task"].to_list() if processes.height else []
-    steps = []
-    for number, files in enumerate(batch_by_report(context.files[MEETINGS])):
-        path = context.folder / f"mpi-calls-{number}.blocks"
-        steps.append(partial(sort_collective_calls, files, context.tasks, sorted(set(began)), path))
-    return Observed(divide_calls(chain.from_iterable(context.run(steps)), SOURCE))
+    batches = context.batch_facts(MEETINGS)
+    more = (sorted(set(began)),)
+    blocks = context.run_each("mpi-calls", sort_collective_calls, *batches, more=more)
+    return Observed(divide_calls(chain.from_iterable(blocks), SOURCE))
 
 
 def sort_collective_calls(
     files: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
-    began: Sequence[int],
     path: Path,
+    began: Sequence[int],
 ) -> tuple[MemberBlock, ...]:
     """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
     MPI_Init on.
@@ -300,18 +299,15 @@ NAME, KIND = "mpi_messages", "mpi_message"
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 #: Why a message of a stream has no line.
 UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
-#: Facts (bytes) that one step matches; lines that one step stores.
-BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 _STREAM = ["communicator", "source", "destination", "tag"]
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
-    sides, processes = _sort_into_buckets(context, "messages")
-    path = context.folder / f"mpi-pairs-{context.number}"
-    matched = _run_by_bucket(context, match_messages, sides, processes, path)
+    sides, processes = _sort_into_buckets(context)
+    matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=(processes,))
     pairs = [block for part in matched for block in part.pairs]
-    results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
+    results = store_lines(context, NAME, KIND, True, pairs)
     results[0].notes = _describe_unmatched(
         sum((part.fates for part in matched), Counter()),
         sum(part.either for part in sides),
@@ -323,14 +319,12 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
-    sides, processes = _sort_into_buckets(context, "clock-messages")
-    path = context.folder / "observed-mpi-messages"
-    return Observed(messages=_run_by_bucket(context, observe_pairs, sides, processes, path))
+    sides, processes = _sort_into_buckets(context)
+    messages = context.run_each("mpi-pairs", observe_pairs, _group_sides(sides), more=(processes,))
+    return Observed(messages=messages)
 
 
-def _sort_into_buckets(
-    context: RelationContext, name: str
-) -> tuple[list[MessageSides], list[Process]]:
+def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], list[Process]]:
     """Return the sides of messages, by report, and the processes of the job."""
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)
@@ -340,31 +334,13 @@ def _sort_into_buckets(
         .sort("rank", "began", "ended")
     )
     process_list = [Process(*row) for row in processes.iter_rows()]
-    files = context.files[MESSAGES]
-    count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
-    steps = []
-    for number, part in enumerate(batch_by_report(files)):
-        reports = {file.report for file in part}
-        requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
-        path = context.folder / f"mpi-{name}-{number}.blocks"
-        steps.append(partial(sort_sides, part, requests, context.tasks, process_list, count, path))
-    return context.run(steps), process_list
+    more = (process_list, count_buckets(context.files[MESSAGES]))
+    batches = context.batch_facts(MESSAGES, REQUESTS)
+    return context.run_each("mpi-sides", sort_sides, *batches, more=more), process_list
 
 
-def _run_by_bucket(
-    context: RelationContext,
-    match: Callable[[Sequence[Block], Sequence[Process], Path], T],
-    sides: Sequence[MessageSides],
-    processes: Sequence[Process],
-    path: Path,
-) -> list[T]:
-    """Match the blocks of each bucket at once. path: of files, but for their endings."""
-    buckets = group_blocks(block for part in sides for block in part.blocks)
-    steps = [
-        partial(match, blocks, processes, path.with_suffix(f".{place}"))
-        for place, blocks in enumerate(buckets)
-    ]
-    return context.run(steps)
+def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
+    return group_blocks(block for part in sides for block in part.blocks)
 
 
 class MatchedMessages(Struct, frozen=True):
@@ -381,7 +357,7 @@ class MatchedMessages(Struct, frozen=True):
 
 
 def match_messages(
-    blocks: Sequence[Block], processes: Sequence[Process], path: Path
+    blocks: Sequence[Block], path: Path, processes: Sequence[Process]
 ) -> MatchedMessages:
     """Match the messages of some communicators and receivers."""
     pairs, fates = _pair_messages(_read_blocks(blocks), processes, in_time=True)
@@ -405,7 +381,7 @@ def match_messages(
     )
 
 
-def observe_pairs(blocks: Sequence[Block], processes: Sequence[Process], path: Path) -> MessageFile:
+def observe_pairs(blocks: Sequence[Block], path: Path, processes: Sequence[Process]) -> MessageFile:
     """Match the messages of some communicators and receivers, and store those between hosts."""
     pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
     return save_messages(_keep_complete(pairs), SOURCE, path)

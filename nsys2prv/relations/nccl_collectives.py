@@ -64,7 +64,7 @@ STEP_ROWS = 100_000
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
-    surveys = order_kernels(context, "kernels")
+    surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
         return []
     has_communicators = any(matched.blocks for matched in surveys)
@@ -120,7 +120,9 @@ def _match_by_communicator(
     }
     doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
     certain = [piece for group, piece in pieces.items() if group not in doubtful]
-    first = _match_pieces(context, certain, True)
+    first = context.run_each(
+        "matched", match_kernels, divide_kernels(certain, STEP_ROWS), more=(True,)
+    )
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
     # once more.
@@ -133,7 +135,9 @@ def _match_by_communicator(
     by_ends = communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong)))
     settled, lone = _number_by_ends(context, pieces, by_ends)
     rest = [*(pieces[group] for group in sorted(again)), *settled]
-    matched += _match_pieces(context, rest, True, len(first))
+    matched += context.run_each(
+        "matched-again", match_kernels, divide_kernels(rest, STEP_ROWS), more=(True,)
+    )
     return matched, [
         *_describe_methods(matched),
         *_describe_lone(lone, "belong to no collective of the other ranks"),
@@ -162,14 +166,13 @@ def _group_blocks(
     context: RelationContext, surveys: Sequence[OrderedKernels], numbered: frozenset[int]
 ) -> dict[int, tuple[Block, ...]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
-    kept, steps = [], []
-    for place, block in enumerate(block for part in surveys for block in part.blocks):
-        if block.by_number and block.group not in numbered:
-            path = context.folder / f"launches-{context.number}-{place}.blocks"
-            steps.append(partial(order_by_launch, block, path))
-        else:
-            kept.append(block)
-    return {blocks[0].group: blocks for blocks in group_blocks([*kept, *context.run(steps)])}
+    kept, others = [], []
+    for part in surveys:
+        for block in part.blocks:
+            other = block.group in part.by_number and block.group not in numbered
+            (others if other else kept).append(block)
+    reordered = context.run_each("launches", order_by_launch, others)
+    return {blocks[0].group: blocks for blocks in group_blocks([*kept, *reordered])}
 
 
 def _number_by_ends(
@@ -181,27 +184,9 @@ def _number_by_ends(
     if not communicators.height:
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
-    steps = []
-    for place, row in enumerate(communicators.iter_rows(named=True)):
-        path = context.folder / f"ends-{context.number}-{place}.blocks"
-        piece = pieces[row["communicator"]]
-        steps.append(partial(number_by_ends, piece, row["even"], pivot, path))
-    results = context.run(steps)
+    chosen = [pieces[communicator] for communicator in communicators["communicator"]]
+    results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=(pivot,))
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
-
-
-def _match_pieces(
-    context: RelationContext,
-    pieces: Sequence[CollectivePiece],
-    has_communicators: bool,
-    first: int = 0,
-) -> list[MatchedCollectives]:
-    """Return the results of matching the pieces. first: number of the first step."""
-    steps = []
-    for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first):
-        path = context.folder / f"matched-{context.number}-{place}"
-        steps.append(partial(match_kernels, portion, has_communicators, path))
-    return context.run(steps)
 
 
 def _match_by_order(
@@ -216,7 +201,8 @@ def _match_by_order(
     members = len(frozenset().union(*(part.members for part in surveys)))
     why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
     pieces = [CollectivePiece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
-    collectives = [] if why else _match_pieces(context, pieces, False)
+    portions = () if why else divide_kernels(pieces, STEP_ROWS)
+    collectives = context.run_each("matched", match_kernels, portions, more=(False,))
     matched = sum(part.matched for part in collectives)
     if not why and any(part.matched_by_way != part.whole for part in collectives):
         why = "the ranks execute different sequences of kernels"

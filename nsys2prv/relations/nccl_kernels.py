@@ -8,7 +8,6 @@ all kernels of a job at once. And the same kernels as observations of the hosts'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from nsys2prv.relations.blocks import (
     split_column_names,
     write_blocks,
 )
-from nsys2prv.store.task_result import FactFile, batch_by_report, read_fact
+from nsys2prv.store.task_result import FactFile, read_fact
 
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
@@ -59,6 +58,8 @@ class OrderedKernels(Struct, frozen=True):
 
     #: By communicator: rows of KEPT.
     blocks: tuple[Block, ...]
+    #: Communicators whose ordinals there are sequence numbers.
+    by_number: frozenset[int]
     #: Rows of kernels of no known communicator, by row of streams.
     rest: tuple[Block, ...]
     #: (task, device) of all kernels.
@@ -72,25 +73,17 @@ class OrderedKernels(Struct, frozen=True):
     lone: int
 
 
-def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
-    """Return all NCCL kernels in order."""
-    steps = []
-    for number, files in enumerate(batch_by_report(context.files[KERNELS])):
-        path = context.folder / f"{name}-{context.number}-{number}.blocks"
-        steps.append(partial(_order_kernels_of_reports, files, context.tasks, path))
-    return context.run(steps)
-
-
-def _order_kernels_of_reports(
+def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
     """Bring kernels of some reports into order, in files of blocks."""
     kernels = keep_sound_kernels(read_fact(files, tasks, READ))
-    blocks, members = _order_by_communicator(kernels, path)
+    blocks, by_number, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
     return OrderedKernels(
         blocks,
+        by_number,
         _order_by_stream(kernels, lone, path.with_suffix(".rest")),
         frozenset(kernels.select(MEMBER).unique().iter_rows()),
         members,
@@ -101,9 +94,9 @@ def _order_kernels_of_reports(
 
 def _order_by_communicator(
     kernels: pl.DataFrame, path: Path
-) -> tuple[tuple[Block, ...], pl.DataFrame]:
-    """Return blocks of the kernels of collectives whose communicator is known, and what is told of
-    these.
+) -> tuple[tuple[Block, ...], frozenset[int], pl.DataFrame]:
+    """Return blocks of the kernels of collectives whose communicator is known, which communicators
+    are ordered by number, and what is told of these.
     """
     owner = ("task", "device", "communicator")
     operations = pl.col("fused") - pl.col("messages")
@@ -122,12 +115,11 @@ def _order_by_communicator(
     lacking = members.filter(~pl.col("numbered"))["communicator"].unique()
     by_number = ~pl.col("communicator").is_in(lacking.implode())
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
-    others = set(lacking)
-    blocks = tuple(
-        replace(block, by_number=block.group not in others)
-        for block in _write_blocks(path, kernels, "communicator")
+    return (
+        _write_blocks(path, kernels, "communicator"),
+        frozenset(members.filter(by_number)["communicator"]),
+        members.drop("task", "device"),
     )
-    return blocks, members.drop("task", "device")
 
 
 def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tuple[Block, ...]:
@@ -285,18 +277,11 @@ def observe_collectives(context: RelationContext) -> Observed:
     """Return the kernels of collectives: by communicator and, where the trace numbers them,
     function. Where no communicator is known, by their order.
     """
-    facts, path = context.files, context.folder / "nccl-calls"
-    steps = []
-    for number, files in enumerate(batch_by_report(facts[KERNELS])):
-        reports = {file.report for file in files}
-        told = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
-        calls = path.with_suffix(f".{number}")
-        steps.append(partial(_sort_by_communicator, files, told, context.tasks, calls))
-    results = context.run(steps)
+    batches = context.batch_facts(KERNELS, COMMUNICATORS)
+    results = context.run_each("nccl-calls", _sort_by_communicator, *batches)
     if not any(has_calls for _, has_calls in results):
-        results = context.run(
-            [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
-        )
+        everything = ([context.files[KERNELS]], [context.files[COMMUNICATORS]], [context.tasks])
+        results = context.run_each("nccl-calls-by-order", _sort_by_order, *everything)
     return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
 
 

@@ -79,7 +79,7 @@ class MatchedCollectives(Struct, frozen=True):
 
 
 def match_kernels(
-    pieces: tuple[CollectivePiece, ...], has_communicators: bool, path: Path
+    pieces: tuple[CollectivePiece, ...], path: Path, has_communicators: bool
 ) -> MatchedCollectives:
     """Match the kernels of the pieces. has_communicators: whether they are of known communicators. path: of
     files, but for their endings.
@@ -263,7 +263,7 @@ def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def number_by_ends(
-    piece: CollectivePiece, even: bool, pivot: int, path: Path
+    piece: CollectivePiece, even: bool, path: Path, pivot: int
 ) -> tuple[CollectivePiece, int]:
     """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
     how many kernels are of no collective. Where ends cannot tell, the order stands if all members

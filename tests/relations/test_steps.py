@@ -49,8 +49,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
-    monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
-    monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
+    monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
+    monkeypatch.setattr(blocks, "LINE_ROWS", 20)
     monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
 
 
