@@ -1,8 +1,8 @@
-"""Find, for every time, the state of the innermost open range of each object; vectorized, ranges
-may overlap arbitrarily.
+"""Make state records of threads and streams: a task for each report, in chunks of its time.
 
-Times are int64 ns. Objects are small indices. All functions are about one stretch of time, first <=
-time < limit.
+For every time the state of the innermost open range of each row counts; ranges may overlap
+arbitrarily. What finds it is vectorized and about one stretch of time, first <= time < limit. Times
+are int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
@@ -35,211 +35,14 @@ from nsys2prv.store.runs import (
 )
 from nsys2prv.store.task_result import TaskResult
 
+#: Ranges looked at together.
+CHUNK_RECORDS = 300_000
+#: States of rows outside of all ranges.
+IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 #: No range tells.
 NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
-
-
-class Ranges(Struct):
-    """Columns of equal length: object, begin, end, the state that each implies, and whether it
-    yields to ranges that do not.
-    """
-
-    #: Row of the trace.
-    object: np.ndarray
-    #: ns.
-    begin: np.ndarray
-    #: ns.
-    end: np.ndarray
-    #: That the range implies.
-    state: np.ndarray
-    #: Whether it yields to ranges that do not.
-    yields: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def take(self, rows: np.ndarray) -> Ranges:
-        return Ranges(*(column[rows] for column in astuple(self)))
-
-    @classmethod
-    def concat(cls, parts: list[Ranges]) -> Ranges:
-        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
-
-    @classmethod
-    def make_empty(cls) -> Ranges:
-        return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
-
-
-class Changes(Struct):
-    """From `time` on, `object` has `state`. By object, then time; at most one at a time of an
-    object.
-    """
-
-    #: Row of the trace.
-    object: np.ndarray
-    #: ns.
-    time: np.ndarray
-    #: From then on.
-    state: np.ndarray
-
-
-class Keys:
-    """One number for an object and a time of the stretch, in the order of object, then time.
-
-    times: all that may be asked for. Where the stretch is too long for so many objects (damaged
-    reports span years), each time counts as its place among them.
-    """
-
-    def __init__(self, first: int, limit: int, objects: int, times: Sequence[np.ndarray]) -> None:
-        self._first, self._limit = first, limit
-        self._places: np.ndarray | None = None
-        #: Keys of one object; that of the limit is the last.
-        self.span = limit - first + 1
-        if self.span * max(objects, 1) >= _LARGEST_KEY:
-            self._places = np.unique(
-                np.clip(np.concatenate([*times, [first, limit]]), first, limit)
-            )
-            self.span = len(self._places)
-
-    def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
-        inside = np.clip(time, self._first, self._limit)
-        return object_ * self.span + (
-            inside - self._first if self._places is None else np.searchsorted(self._places, inside)
-        )
-
-    def split(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return objects and times."""
-        object_ = keys // self.span
-        place = keys - object_ * self.span
-        return object_, place + self._first if self._places is None else self._places[place]
-
-
-def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys at which the innermost of these ranges changes, ascending, and its state from
-    there on (NOTHING where none is open).
-
-    Innermost is what began last; of ranges that began together the shortest, then the one of the
-    greatest state. At the stretch's limit nothing changes; before the first key of an object
-    nothing is open. What began before the stretch counts as begun with it, in its order.
-    """
-    begin, end = keys.join(ranges.object, ranges.begin), keys.join(ranges.object, ranges.end)
-    order = np.argsort(begin, kind="stable")
-    together = np.diff(begin[order]) == 0
-    if together.any():
-        tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
-        rows = order[tied]
-        order[tied] = rows[
-            np.lexsort((ranges.state[rows], -ranges.end[rows], ranges.begin[rows], begin[rows]))
-        ]
-    begin, end, state = begin[order], end[order], ranges.state[order]
-    outer = _find_enclosing(begin, end)
-    changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
-    changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
-    changes = changes[(changes + 1) % keys.span != 0]
-    innermost = np.searchsorted(begin, changes, "right") - 1
-    closed = np.flatnonzero(end[innermost] <= changes)
-    while len(closed):
-        innermost[closed] = outer[innermost[closed]]
-        closed = closed[innermost[closed] >= 0]
-        closed = closed[end[innermost[closed]] <= changes[closed]]
-    return changes, np.where(innermost >= 0, state[innermost], NOTHING)
-
-
-def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return, for each range, the last of those before it that ends later, NOTHING where none does
-    that is still open at its begin.
-
-    Every range points to the one before it, and on to where that points as long as that ends no
-    later: what lies between ends earlier still. So all go on at once, and steps grow as others' do.
-    """
-    outer = np.arange(-1, len(begin) - 1)
-    if len(begin):
-        outer[1:][begin[1:] >= np.maximum.accumulate(end)[:-1]] = NOTHING
-    going = np.flatnonzero(outer >= 0)
-    going = going[end[outer[going]] <= end[going]]
-    while len(going):
-        outer[going] = outer[outer[going]]
-        going = going[outer[going] >= 0]
-        going = going[end[outer[going]] <= end[going]]
-    return outer
-
-
-def overlay_layers(
-    layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
-) -> Changes:
-    """Overlay layers of (keys, states): at each time the first layer with a state counts; the last
-    one always has one.
-
-    before: of each object what the last layer says before its first key; the others say NOTHING
-    then.
-    """
-    where = np.concatenate([layer_keys for layer_keys, _ in layers])
-    layer = np.repeat(np.arange(len(layers)), [len(layer_keys) for layer_keys, _ in layers])
-    says = np.concatenate([states for _, states in layers])
-    order = np.argsort(where, kind="stable")
-    where, layer, says = where[order], layer[order], says[order]
-    object_, time = keys.split(where)
-    place = np.arange(len(where))
-    start = np.maximum.accumulate(np.where(np.diff(object_, prepend=-1) != 0, place, 0))
-    state = np.full(len(where), NOTHING)
-    for number in range(len(layers)):
-        last = np.maximum.accumulate(np.where(layer == number, place, -1))
-        has_state = last >= start
-        default = before[object_] if number == len(layers) - 1 else NOTHING
-        state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
-    final = np.ones(len(where), bool)
-    final[:-1] = np.diff(where) != 0
-    return Changes(object_[final], time[final], state[final])
-
-
-class OpenStates:
-    """The state that each object is in since when; changes, in the order of time, turn it into
-    records.
-
-    state: of each object at time 0.
-    """
-
-    def __init__(self, state: np.ndarray) -> None:
-        self._state = state.copy()
-        self._since = np.zeros(len(state), np.int64)
-
-    def close_changed(self, changes: Changes) -> tuple[np.ndarray, ...]:
-        """Return object, begin, end and state of the records that these changes end, by begin."""
-        object_, time, state = changes.object, changes.time, changes.state
-        # An object's changes with its present state in front of them.
-        seen, first = np.unique(object_, return_index=True)
-        object_ = np.insert(object_, first, seen)
-        time = np.insert(time, first, self._since[seen])
-        state = np.insert(state, first, self._state[seen])
-        other = np.ones(len(object_), bool)
-        other[1:] = (np.diff(object_) != 0) | (np.diff(state) != 0)
-        object_, time, state = object_[other], time[other], state[other]
-        last = np.ones(len(object_), bool)
-        last[:-1] = np.diff(object_) != 0
-        self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
-        ended = np.flatnonzero(~last)
-        return _sort_by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
-
-    def close_at_end(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
-        """Return the records of these objects that last until the end."""
-        return _sort_by_begin(
-            objects, self._since[objects], np.full(len(objects), end), self._state[objects]
-        )
-
-
-def _sort_by_begin(
-    object_: np.ndarray, begin: np.ndarray, end: np.ndarray, state: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    kept = np.flatnonzero(begin < end)
-    order = kept[np.argsort(begin[kept], kind="stable")]
-    return object_[order], begin[order], end[order], state[order]
-
-
-#: Ranges looked at together.
-CHUNK_RECORDS = 300_000
-IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 
 
 class ThreadStateTask(Struct, frozen=True):
@@ -319,23 +122,6 @@ def _has_states(run: Run) -> bool:
     return run.shape.stream == BEGIN and layout.state is not None
 
 
-def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
-    """Return which of the threads are of a host and have no event at all, nor a line."""
-    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
-    reader = SpillReader()
-    for run in (*task.runs, *task.others):
-        if not silent.any():
-            break
-        objects = [run.object]
-        if run.object < 0:
-            records = reader.read_between(run, -OPEN, None)
-            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
-            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.source][objects])
-    reader.close()
-    return silent
-
-
 def make_states(task: ThreadStateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
@@ -375,7 +161,7 @@ def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
             for yields in (False, True)
         ]
         layers.append((keys.join(held.object, held.begin), held.state))
-        objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
+        objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state
         # What ends at the limit is told to end with the next chunk.
@@ -383,6 +169,23 @@ def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
         first = limit
     objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
     yield threads[objects], *columns
+
+
+def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
+    """Return which of the threads are of a host and have no event at all, nor a line."""
+    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
+    reader = SpillReader()
+    for run in (*task.runs, *task.others):
+        if not silent.any():
+            break
+        objects = [run.object]
+        if run.object < 0:
+            records = reader.read_between(run, -OPEN, None)
+            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
+            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
+        silent &= ~np.isin(threads, task.threads[run.source][objects])
+    reader.close()
+    return silent
 
 
 def read_range_chunks(
@@ -488,3 +291,190 @@ def _make_value_table(rule: StateRule) -> np.ndarray:
     for value, state in rule.values:
         table[value] = state
     return table
+
+
+class Ranges(Struct):
+    """Columns of equal length: object, begin, end, the state that each implies, and whether it
+    yields to ranges that do not.
+    """
+
+    #: Row of the trace.
+    object: np.ndarray
+    #: ns.
+    begin: np.ndarray
+    #: ns.
+    end: np.ndarray
+    #: That the range implies.
+    state: np.ndarray
+    #: Whether it yields to ranges that do not.
+    yields: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def take(self, rows: np.ndarray) -> Ranges:
+        return Ranges(*(column[rows] for column in astuple(self)))
+
+    @classmethod
+    def concat(cls, parts: list[Ranges]) -> Ranges:
+        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
+
+    @classmethod
+    def make_empty(cls) -> Ranges:
+        return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
+
+
+class Keys:
+    """One number for an object and a time of the stretch, in the order of object, then time.
+
+    times: all that may be asked for. Where the stretch is too long for so many objects (damaged
+    reports span years), each time counts as its place among them.
+    """
+
+    def __init__(self, first: int, limit: int, objects: int, times: Sequence[np.ndarray]) -> None:
+        self._first, self._limit = first, limit
+        self._places: np.ndarray | None = None
+        #: Keys of one object; that of the limit is the last.
+        self.span = limit - first + 1
+        if self.span * max(objects, 1) >= _LARGEST_KEY:
+            self._places = np.unique(
+                np.clip(np.concatenate([*times, [first, limit]]), first, limit)
+            )
+            self.span = len(self._places)
+
+    def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
+        inside = np.clip(time, self._first, self._limit)
+        return object_ * self.span + (
+            inside - self._first if self._places is None else np.searchsorted(self._places, inside)
+        )
+
+    def split(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return objects and times."""
+        object_ = keys // self.span
+        place = keys - object_ * self.span
+        return object_, place + self._first if self._places is None else self._places[place]
+
+
+def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys at which the innermost of these ranges changes, ascending, and its state from
+    there on (NOTHING where none is open).
+
+    Innermost is what began last; of ranges that began together the shortest, then the one of the
+    greatest state. At the stretch's limit nothing changes; before the first key of an object
+    nothing is open. What began before the stretch counts as begun with it, in its order.
+    """
+    begin, end = keys.join(ranges.object, ranges.begin), keys.join(ranges.object, ranges.end)
+    order = np.argsort(begin, kind="stable")
+    together = np.diff(begin[order]) == 0
+    if together.any():
+        tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
+        rows = order[tied]
+        order[tied] = rows[
+            np.lexsort((ranges.state[rows], -ranges.end[rows], ranges.begin[rows], begin[rows]))
+        ]
+    begin, end, state = begin[order], end[order], ranges.state[order]
+    outer = _find_enclosing(begin, end)
+    changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
+    changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
+    changes = changes[(changes + 1) % keys.span != 0]
+    innermost = np.searchsorted(begin, changes, "right") - 1
+    closed = np.flatnonzero(end[innermost] <= changes)
+    while len(closed):
+        innermost[closed] = outer[innermost[closed]]
+        closed = closed[innermost[closed] >= 0]
+        closed = closed[end[innermost[closed]] <= changes[closed]]
+    return changes, np.where(innermost >= 0, state[innermost], NOTHING)
+
+
+def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return, for each range, the last of those before it that ends later, NOTHING where none does
+    that is still open at its begin.
+
+    Every range points to the one before it, and on to where that points as long as that ends no
+    later: what lies between ends earlier still. So all go on at once, and steps grow as others' do.
+    """
+    outer = np.arange(-1, len(begin) - 1)
+    if len(begin):
+        outer[1:][begin[1:] >= np.maximum.accumulate(end)[:-1]] = NOTHING
+    going = np.flatnonzero(outer >= 0)
+    going = going[end[outer[going]] <= end[going]]
+    while len(going):
+        outer[going] = outer[outer[going]]
+        going = going[outer[going] >= 0]
+        going = going[end[outer[going]] <= end[going]]
+    return outer
+
+
+def overlay_layers(
+    layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Overlay layers of (keys, states): at each time the first layer with a state counts; the last
+    one always has one. Return objects, times and the states from then on, by object, then time; at
+    most one at a time of an object.
+
+    before: of each object what the last layer says before its first key; the others say NOTHING
+    then.
+    """
+    where = np.concatenate([layer_keys for layer_keys, _ in layers])
+    layer = np.repeat(np.arange(len(layers)), [len(layer_keys) for layer_keys, _ in layers])
+    says = np.concatenate([states for _, states in layers])
+    order = np.argsort(where, kind="stable")
+    where, layer, says = where[order], layer[order], says[order]
+    object_, time = keys.split(where)
+    place = np.arange(len(where))
+    start = np.maximum.accumulate(np.where(np.diff(object_, prepend=-1) != 0, place, 0))
+    state = np.full(len(where), NOTHING)
+    for number in range(len(layers)):
+        last = np.maximum.accumulate(np.where(layer == number, place, -1))
+        has_state = last >= start
+        default = before[object_] if number == len(layers) - 1 else NOTHING
+        state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
+    final = np.ones(len(where), bool)
+    final[:-1] = np.diff(where) != 0
+    return object_[final], time[final], state[final]
+
+
+class OpenStates:
+    """The state that each object is in since when; changes, in the order of time, turn it into
+    records.
+
+    state: of each object at time 0.
+    """
+
+    def __init__(self, state: np.ndarray) -> None:
+        self._state = state.copy()
+        self._since = np.zeros(len(state), np.int64)
+
+    def close_changed(
+        self, object_: np.ndarray, time: np.ndarray, state: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return object, begin, end and state of the records that changes end, by begin. The
+        changes: as of :func:`overlay_layers`.
+        """
+        # An object's changes with its present state in front of them.
+        seen, first = np.unique(object_, return_index=True)
+        object_ = np.insert(object_, first, seen)
+        time = np.insert(time, first, self._since[seen])
+        state = np.insert(state, first, self._state[seen])
+        other = np.ones(len(object_), bool)
+        other[1:] = (np.diff(object_) != 0) | (np.diff(state) != 0)
+        object_, time, state = object_[other], time[other], state[other]
+        last = np.ones(len(object_), bool)
+        last[:-1] = np.diff(object_) != 0
+        self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
+        ended = np.flatnonzero(~last)
+        return _sort_by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
+
+    def close_at_end(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
+        """Return the records of these objects that last until the end."""
+        return _sort_by_begin(
+            objects, self._since[objects], np.full(len(objects), end), self._state[objects]
+        )
+
+
+def _sort_by_begin(
+    object_: np.ndarray, begin: np.ndarray, end: np.ndarray, state: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    kept = np.flatnonzero(begin < end)
+    order = kept[np.argsort(begin[kept], kind="stable")]
+    return object_[order], begin[order], end[order], state[order]
