@@ -265,41 +265,30 @@ def _find_bindings(
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
     """
-    parts = parts or [bind_calls(Calls.make_empty(), pivot)]
     *firsts, first = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
-    begins, ends = (
-        pl.concat(
-            [
-                getattr(part, side).with_columns(pl.col("group") + before)
-                for part, before in zip(parts, firsts, strict=True)
-            ]
-        )
-        for side in ("begins", "ends")
-    )
-    findings = sort_findings(part.findings for part in parts)
-    torn = sum(part.torn for part in parts)
-    if torn:
-        findings.append(ClockFinding("torn", torn))
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
-    sides = [
-        (
-            np.append(frame["group"].to_numpy(), number),
-            np.append(frame["report"].to_numpy(), report[sent]),
-            np.append(frame["time"].to_numpy(), time[sent] - np.int64(pivot)),
-        )
-        for frame, report, time in (
-            (begins, messages.sender, messages.send_begin),
-            (ends, messages.receiver, messages.receive_end),
-        )
-    ]
+    sides = []
+    for side, report, time in (
+        ("begins", messages.sender, messages.send_begin),
+        ("ends", messages.receiver, messages.receive_end),
+    ):
+        frames = [
+            getattr(part, side).with_columns(pl.col("group") + before)
+            for part, before in zip(parts, firsts, strict=True)
+        ]
+        columns = {"group": number, "report": report[sent], "time": time[sent] - np.int64(pivot)}
+        sides.append([column.to_numpy() for column in pl.concat([*frames, pl.DataFrame(columns)])])
     knots, places, bounds = _number_knots(sides, reports)
     begins, ends = (GroupTimes(*side, place) for side, place in zip(sides, places, strict=True))
+    findings = sort_findings(part.findings for part in parts)
+    if torn := sum(part.torn for part in parts):
+        findings.append(ClockFinding("torn", torn))
     return Bindings(first + len(number), begins, ends, knots, bounds), findings
 
 
 def _number_knots(
-    sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
+    sides: list[list[np.ndarray]], reports: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """Return all times by report, where each side's are among them, and where each report's begin."""
     times = np.concatenate([time for *_, time in sides])

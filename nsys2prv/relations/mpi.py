@@ -252,48 +252,54 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
     )
     if not through.height or not requests.height:
         return pl.DataFrame()
-    uses = pl.concat(
-        [
-            messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
-            requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin"),
-        ]
-    ).sort("time_begin")
-    through = through.sort("time_begin").join_asof(
-        uses.with_columns(next="time_begin"),
-        on="time_begin",
-        by=_HANDLE,
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    through = through.with_columns(pl.col("next").fill_null(OPEN))
-    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin")
+    calls = requests.filter(pl.col("time_begin") != NULL)
     waits, tests = (
-        ends.filter(pl.col("role") == role).select(
-            *_HANDLE, "time_begin", "time_end", at="time_begin"
-        )
+        calls.filter(pl.col("role") == role).select(*_HANDLE, "time_end", at="time_begin")
         for role in (COMPLETED, ASKED)
     )
-    waited = through.join_asof(
-        waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False
-    ).select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-    tested = (
-        through.sort("next")
-        .join_asof(
-            tests,
-            left_on="next",
-            right_on="time_begin",
-            by=_HANDLE,
-            strategy="backward",
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .select("place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
+    used = requests.filter(pl.col("role") == USED)
+    uses = pl.concat(
+        side.select(*_HANDLE, next="time_begin")
+        for side in (messages.filter(pl.col("request") != NULL), used)
     )
+    through = _join_nearest(through, uses, "time_begin", "next", "forward").with_columns(
+        pl.col("next").fill_null(OPEN)
+    )
+    waited = _join_nearest(through, waits, "time_begin", "at", "forward", or_equal=True)
+    tested = _join_nearest(through, tests, "next", "at", "backward")
     return (
-        waited.join(tested, on="place")
+        waited.select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
+        .join(
+            tested.select(
+                "place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end")
+            ),
+            on="place",
+        )
         .select("place", completed=pl.coalesce("completed", "tested"))
         .drop_nulls()
+    )
+
+
+def _join_nearest(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    left_on: str,
+    right_on: str,
+    strategy: str,
+    or_equal: bool = False,
+) -> pl.DataFrame:
+    """Return the left rows with the nearest right row of their handle, in the direction of the
+    strategy.
+    """
+    return left.sort(left_on).join_asof(
+        right.sort(right_on),
+        left_on=left_on,
+        right_on=right_on,
+        by=_HANDLE,
+        strategy=strategy,
+        allow_exact_matches=or_equal,
+        coalesce=False,
+        check_sortedness=False,
     )
 
 

@@ -26,6 +26,7 @@ from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     divide_calls,
+    divide_ordinals,
     hash_signatures,
     sort_calls,
     split_column_names,
@@ -245,7 +246,8 @@ def divide_kernels(
     room = most
     for piece in pieces:
         if piece.rows > most:
-            portions += [(part,) for part in _split_piece(piece, -(-piece.rows // most))]
+            spans = divide_ordinals(piece.blocks, most)
+            portions += [(replace(piece, low=low, high=high),) for low, high in spans]
             continue
         if few and piece.rows > room:
             portions.append(tuple(few))
@@ -253,16 +255,6 @@ def divide_kernels(
         few.append(piece)
         room -= piece.rows
     return [*portions, tuple(few)] if few else portions
-
-
-def _split_piece(piece: CollectivePiece, count: int) -> list[CollectivePiece]:
-    """Return the piece in about so many parts, by the ordinals of its largest block."""
-    largest = max(piece.blocks, key=lambda block: block.rows)
-    cuts = np.unique(largest.sample_ordinals(count + 1)[1:-1]).tolist()
-    return [
-        replace(piece, low=low, high=high)
-        for low, high in zip([None, *cuts], [*cuts, None], strict=True)
-    ]
 
 
 #: Columns of the facts that observations of clocks need; and those without communicators.
