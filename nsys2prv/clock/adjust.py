@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 from msgspec import Struct
@@ -182,19 +183,16 @@ def _compose_along(
     lowest part. roads: by the reference that they lead to.
     """
     reached: dict[int, Estimate] = {}
+    order = count()
     for start in np.unique(part).tolist():
-        queue = [(0.0, start, 0, Estimate(start, start, REFERENCE, **EVERYWHERE))]
-        queued = 1
+        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **EVERYWHERE))]
         while queue:
-            _, at, _, here = heapq.heappop(queue)
-            if at in reached:
-                continue
-            reached[at] = here
-            for road in roads.get(at, []):
-                if road.host not in reached:
+            *_, here = heapq.heappop(queue)
+            if here.host not in reached:
+                reached[here.host] = here
+                for road in roads.get(here.host, []):
                     whole = road.compose(here)
-                    heapq.heappush(queue, (whole.bound, whole.host, queued, whole))
-                    queued += 1
+                    heapq.heappush(queue, (whole.bound, whole.host, next(order), whole))
     result = []
     for estimate in estimates:
         road = reached[estimate.reference]
@@ -249,7 +247,7 @@ def _move_host(
 ) -> Estimate:
     estimate = estimates[host]
     rows = heeded & ((orders.before == host) | (orders.after == host))
-    begin, end = orders.take(rows).correct(list_corrections(estimates))
+    begin, end = orders[rows].correct(list_corrections(estimates))
     corners = _find_feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
     if not len(corners):
         return estimate

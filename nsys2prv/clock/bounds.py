@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -21,6 +21,7 @@ from nsys2prv.clock.observations import (
     PLAUSIBLE_DRIFT,
     Corrections,
     Messages,
+    Table,
 )
 
 #: Share of collectives and messages that may be taken for misfits.
@@ -44,9 +45,9 @@ ANYWHERE = 1e12
 STEEP = 3 * DRIFT_PRIOR
 
 
-class Precedences(Struct, frozen=True):
-    """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
-    float ns relative to the pivot.
+class Precedences(Table, frozen=True):
+    """`begin` on clock `before` is not later than `end` on clock `after`: float ns relative to the
+    pivot.
     """
 
     #: Key of NOISE.
@@ -61,12 +62,6 @@ class Precedences(Struct, frozen=True):
     end: np.ndarray
     #: Held back from the estimate, to judge it by.
     held: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def take(self, rows: np.ndarray) -> Precedences:
-        return Precedences(*(column[rows] for column in astuple(self)))
 
     def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the ends by corrected clocks."""
@@ -232,7 +227,7 @@ class Evidence(Struct, frozen=True):
         if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
             return self, 0
         kept = hosts.filter(~pl.col("collective").is_in(wrong))
-        return Evidence(_renumber_collectives(kept), messages.take(~lost)), count
+        return Evidence(_renumber_collectives(kept), messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
         """Return the evidence within the components that the hosts belong to: a collective across
@@ -244,7 +239,7 @@ class Evidence(Struct, frozen=True):
             "collective", maintain_order=True
         )
         together = part[messages.before] == part[messages.after]
-        return Evidence(_renumber_collectives(hosts), messages.take(together))
+        return Evidence(_renumber_collectives(hosts), messages[together])
 
 
 def _renumber_collectives(hosts: pl.DataFrame) -> pl.DataFrame:
@@ -283,10 +278,8 @@ def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -
     return np.where(own & ~several, second, last) - end
 
 
-class Bounds(Struct, frozen=True):
-    """Bounds of a value over time: value(times[i]) is at most values[i], or at least. Arrays of one
-    length.
-    """
+class Bounds(Table, frozen=True):
+    """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
 
     #: Float ns.
     times: np.ndarray
@@ -308,11 +301,7 @@ class Bounds(Struct, frozen=True):
         part = np.clip(share * PARTS, 0, PARTS - 1).astype(np.int64)
         part = np.where(self.is_upper, part, part + PARTS)
         order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
-        tightest = order[np.flatnonzero(np.diff(part[order], prepend=-1))]
-        return Bounds(*(column[tightest] for column in astuple(self)))
-
-    def concat(self, other: Bounds) -> Bounds:
-        return Bounds(*map(np.concatenate, zip(astuple(self), astuple(other), strict=True)))
+        return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
 
 
 def find_feasible_region(
@@ -383,7 +372,7 @@ def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | N
             .thin(begin, end)
             .subtract_line(slope * begin - first, -slope)
         )
-        kept = kept.concat(near)
+        kept = Bounds.concat([kept, near])
         corners = find_feasible_region(kept, begin, end, STEEP)
         if not len(corners):
             corners = find_feasible_region(kept, begin, end)

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.bounds import Violations, count_violations
@@ -29,6 +29,7 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     Messages,
+    Table,
     find_shared_calls,
     sort_findings,
 )
@@ -172,10 +173,8 @@ def restore_causal_order(
     return CausalOrder(shifts_by_report, moves, before, after, findings, complete)
 
 
-class GroupTimes(Struct, frozen=True):
-    """Begins or ends by group, ascending; arrays of one length. Each report has at most one in a
-    group.
-    """
+class GroupTimes(Table, frozen=True):
+    """Begins or ends by group, ascending. Each report has at most one in a group."""
 
     #: Number of the group, ascending.
     group: np.ndarray
@@ -190,8 +189,7 @@ class GroupTimes(Struct, frozen=True):
         """Return the part of the groups that are True in the mask."""
         if groups.all():
             return self
-        rows = np.flatnonzero(groups[self.group])
-        return GroupTimes(*(column[rows] for column in astuple(self)))
+        return self[np.flatnonzero(groups[self.group])]
 
     def find_greatest_of_others(
         self, values: np.ndarray, groups: int, asked: GroupTimes

@@ -117,20 +117,22 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once."""
     parts = parts or [gather_calls(Calls.make_empty(), 0)]
-    rows, keys, collectives = [], 0, 0
-    for part in parts:
-        rows.append(
-            part.rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives)
-        )
-        if part.rows.height:
-            keys += part.rows["key"].max() + 1
-        collectives += part.rows["collective"].n_unique()
     return GatheredCalls(
-        pl.concat(rows),
+        concat_rows([part.rows for part in parts]),
         sort_findings(part.findings for part in parts),
         pl.concat([part.unsettled for part in parts]),
         frozenset().union(*(part.hosts for part in parts)),
     )
+
+
+def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of all parts, with keys and collectives numbered through."""
+    numbered, keys, collectives = [], 0, 0
+    for rows in parts:
+        numbered.append(rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives))
+        keys += rows["key"].max() + 1 if rows.height else 0
+        collectives += rows["collective"].n_unique()
+    return pl.concat(numbered)
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:

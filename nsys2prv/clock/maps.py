@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, ValidationError, convert, field, to_builtins
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.foreign_data import parse_yaml
@@ -117,10 +116,6 @@ class ClockMap(Struct, frozen=True):
         return ClockMap(
             self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.delay(by)
         )
-
-    def move(self, shifts: Shifts | None) -> ClockMap:
-        """Return this map, its global times then moved by these shifts alone."""
-        return replace(self, shifts=shifts)
 
 
 class RowClocks:

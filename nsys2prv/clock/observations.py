@@ -5,11 +5,12 @@ and spreads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import asdict, force_setattr
+from msgspec.structs import asdict, astuple, force_setattr
 
 from nsys2prv.clock import MPI, NCCL
 
@@ -51,8 +52,30 @@ NOISE = {
 }
 
 
-class Calls(Struct, frozen=True):
-    """Calls of collectives, one row per member and call; arrays of one length."""
+AnyTable = TypeVar("AnyTable", bound="Table")
+
+
+class Table(Struct, frozen=True):
+    """Columns of one length, arrays all."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def __getitem__(self: AnyTable, rows: slice | np.ndarray) -> AnyTable:
+        return type(self)(*(column[rows] for column in astuple(self)))
+
+    @classmethod
+    def concat(cls: type[AnyTable], parts: Sequence[AnyTable]) -> AnyTable:
+        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
+
+    @classmethod
+    def make_empty(cls: type[AnyTable]) -> AnyTable:
+        """Return no rows, of columns of int64."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
+
+
+class Calls(Table, frozen=True):
+    """Calls of collectives, one row per member and call."""
 
     #: Key of NOISE.
     source: np.ndarray
@@ -82,15 +105,9 @@ class Calls(Struct, frozen=True):
         if self.began is None:
             force_setattr(self, "began", np.zeros(len(self.begin), bool))
 
-    @classmethod
-    def make_empty(cls) -> Calls:
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
-
-class Messages(Struct, frozen=True):
-    """One row per message: its receive cannot end before its send begins. Arrays of one length;
-    placed times in ns.
-    """
+class Messages(Table, frozen=True):
+    """One row per message: its receive cannot end before its send begins. Placed times in ns."""
 
     #: Key of NOISE.
     source: np.ndarray
@@ -102,10 +119,6 @@ class Messages(Struct, frozen=True):
     receiver: np.ndarray
     #: Placed time (ns).
     receive_end: np.ndarray
-
-    @classmethod
-    def make_empty(cls) -> Messages:
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
 class Corrections(Struct, frozen=True):

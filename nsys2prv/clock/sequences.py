@@ -26,7 +26,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
+from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, Table, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
@@ -38,7 +38,7 @@ REFERENCES = 3
 FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
 
 
-class CallSequence(Struct, frozen=True, dict=True):
+class CallSequence(Table, frozen=True, dict=True):
     """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
     which calls synchronise all members.
     """
@@ -58,9 +58,6 @@ class CallSequence(Struct, frozen=True, dict=True):
             calls["signature"].to_numpy(),
             calls["role"].to_numpy() == Role.ALL,
         )
-
-    def __len__(self) -> int:
-        return len(self.end)
 
     @cached_property
     def places(self) -> np.ndarray:

@@ -33,7 +33,14 @@ from nsys2prv.clock.adjust import (
     tighten_bounds,
 )
 from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedences
-from nsys2prv.clock.gathering import OPEN, GatheredCalls, downsample, gather_per_host, merge_groups
+from nsys2prv.clock.gathering import (
+    OPEN,
+    GatheredCalls,
+    concat_rows,
+    downsample,
+    gather_per_host,
+    merge_groups,
+)
 from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
@@ -104,8 +111,7 @@ def solve_clocks(
     hosts = len(names)
     gathered = merge_groups(parts)
     pooled = _pool_calls(gathered, hosts)
-    everything = merge_groups([gathered, pooled.calls])
-    rows = everything.rows
+    rows = concat_rows([gathered.rows, pooled.rows])
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
@@ -198,7 +204,7 @@ def _adjust_estimates(
     """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
     those of its reference, ns. findings: on hosts so far.
     """
-    used = orders.take(~orders.held)
+    used = orders[~orders.held]
     doubtful = [
         replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
         if doubt[e.host] and e.method == ENDS
@@ -208,7 +214,7 @@ def _adjust_estimates(
     estimates = connect_parts(doubtful, used)
     estimates, violation_findings = remove_violations(estimates, used)
     left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
-    certain = used.take(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
+    certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
@@ -298,8 +304,8 @@ def _sample_residuals(
 class PooledCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
-    #: Calls of hosts that belong together.
-    calls: GatheredCalls
+    #: Of hosts that belong together, as of :func:`gather_per_host`.
+    rows: pl.DataFrame
     #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
     #: together, inf where nothing is known.
     doubt: np.ndarray
@@ -444,7 +450,7 @@ def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray,
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
 
-def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> GatheredCalls:
+def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
     """Return the calls of all pairs by collective: of one host, those of its pairs with others are
     the same.
     """
@@ -455,9 +461,7 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> G
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
-    return GatheredCalls(
-        gather_per_host(downsample(table.with_columns(key=key))), [], frame.clear(), frozenset()
-    )
+    return gather_per_host(downsample(table.with_columns(key=key)))
 
 
 def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:

@@ -71,9 +71,14 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
     match = _match_by_communicator if has_communicators else _match_by_order
     matched, notes = match(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
+    lone = sum(part.lone for part in surveys) if has_communicators else 0
     results[0].notes = [
         *notes,
-        *_describe_unused(surveys, has_communicators),
+        *_describe_lone(
+            sum(part.graphs for part in surveys),
+            "were launched by CUDA graphs, without a call that names their communicator",
+        ),
+        *_describe_lone(lone, "have no call that names their communicator"),
         *_describe_unplaced(matched),
     ]
     return results
@@ -238,17 +243,6 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
             f"NCCL: {format_count(left, 'collective')} incomplete or different between ranks: not compared across ranks"
         )
     return notes
-
-
-def _describe_unused(surveys: Sequence[OrderedKernels], has_communicators: bool) -> list[str]:
-    """Describe the kernels that could not be matched at all."""
-    graphs = sum(part.graphs for part in surveys)
-    lone = sum(part.lone for part in surveys) if has_communicators else 0
-    why = "were launched by CUDA graphs, without a call that names their communicator"
-    return [
-        *_describe_lone(graphs, why),
-        *_describe_lone(lone, "have no call that names their communicator"),
-    ]
 
 
 def _describe_lone(count: int, why: str) -> list[str]:

@@ -19,6 +19,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
 from nsys2prv.events.classes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
@@ -188,6 +189,14 @@ def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
     return pl.max_horizontal(exact.round(), exact.sign())
+
+
+def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
+    """Return records of a layout with these fields. begin: the column of their begins."""
+    column = {
+        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
+    }
+    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
 
 
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:

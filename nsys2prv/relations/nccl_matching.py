@@ -19,7 +19,6 @@ from nsys2prv._util.text import list_some
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.classes import GROUP, SEND_RECEIVE
-from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block, write_blocks
@@ -31,6 +30,7 @@ from nsys2prv.relations.nccl_kernels import (
     CollectivePiece,
     find_bandwidth,
     list_operation_roles,
+    make_rows,
     where_comparable,
 )
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
@@ -217,23 +217,16 @@ def store_records(
         stored.append(rows)
     moved = [block.read(low, high) for block in transfers]
     made = [
-        _make_rows(LAYOUT, RECORD, FIELDS, stored),
-        _make_rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, moved),
+        make_rows(LAYOUT, _sort_records(stored, RECORD), "begin", FIELDS),
+        make_rows(TRANSFER, _sort_records(moved, TRANSFER_RECORD), "ready", TRANSFER_FIELDS),
     ]
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
 
-def _make_rows(
-    layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]
-) -> Rows:
-    """Return records of a layout from parts with these columns, which begin with begin, end and
-    object, in their order among equals.
-    """
+def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.DataFrame:
+    """Return records from parts with these columns, in their order among equals."""
     table = np.concatenate([np.zeros((0, len(columns)), np.int64), *parts])
-    column = dict(zip(columns, table.T, strict=True))
-    order = np.lexsort([column[name] for name in reversed(ORDER)])
-    begin, end, object_ = (table[order, place] for place in range(3))
-    return Rows(layout, begin, end, object_, {name: column[name][order] for name in fields})
+    return pl.DataFrame(table, columns, orient="row").sort(ORDER, maintain_order=True)
 
 
 #: Findings that say that ends tell nothing, rather than that they speak against a match.

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -44,7 +43,12 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.relations.nccl_kernels import find_bandwidth, keep_sound_kernels, where_comparable
+from nsys2prv.relations.nccl_kernels import (
+    find_bandwidth,
+    keep_sound_kernels,
+    make_rows,
+    where_comparable,
+)
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
 NAME, KIND = "nccl_messages", "nccl_message"
@@ -316,16 +320,9 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         .with_columns(algorithm_bandwidth=speed, bus_bandwidth=speed)
     )
     return (
-        _make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
-        _make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
+        make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
+        make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
     )
-
-
-def _make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
-    column = {
-        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
-    }
-    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
 
 
 RELATIONS = (
