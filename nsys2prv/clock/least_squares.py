@@ -122,10 +122,10 @@ def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[Clock
     for block in blocks:
         best, alone = _link_to_centre(block)
         links += best
-        for at in alone:
-            count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
+        counts = block.seen[:, alone].sum(axis=0).tolist()
+        for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
             findings.append(ClockFinding("unfit", count, clock=clock))
-            block.seen[:, at] = False
+        block.seen[:, alone] = False
     return links, findings
 
 

@@ -61,7 +61,7 @@ NAME, KIND = "mpi_messages", "mpi_message"
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 #: A message whose partner or tag the report does not tell.
-ANY = "any"
+ANY = "from any source or with any tag: the report does not tell which message they received"
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
 WHY = (
     "of a process whose rank is not in its report",
@@ -452,24 +452,20 @@ def _find_streams(
 def _describe_unmatched(
     fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
 ) -> list[str]:
-    descriptions = {
-        side: {why: count for (of, why), count in fates.items() if of == side and count}
-        for side in (SEND, RECEIVE)
-    }
     # To anybody nobody sends: such rows are damaged.
-    descriptions[SEND].pop(ANY, None)
-    if any_ := descriptions[RECEIVE].pop(ANY, 0):
-        descriptions[RECEIVE][
-            "from any source or with any tag: the report does not tell which message they received"
-        ] = any_
-    sends, receives = (sum(counts.values()) for counts in descriptions.values())
+    told = {key: count for key, count in fates.items() if count and key != (SEND, ANY)}
+    sends, receives = (
+        sum(count for (of, _), count in told.items() if of == side) for side in (SEND, RECEIVE)
+    )
     lines = fates[SEND, ""] - unfinished
     lacking = {
-        **{f"sends {why}": count for why, count in sorted(descriptions[SEND].items()) if why},
-        **{f"receives {why}": count for why, count in sorted(descriptions[RECEIVE].items()) if why},
-        "messages of MPI_Sendrecv whose direction the report does not tell": either,
-        "receives not complete when the report ends": unfinished,
+        f"{noun} {why}": count
+        for side, noun in ((SEND, "sends"), (RECEIVE, "receives"))
+        for (of, why), count in sorted(told.items())
+        if of == side and why
     }
+    lacking["messages of MPI_Sendrecv whose direction the report does not tell"] = either
+    lacking["receives not complete when the report ends"] = unfinished
     notes: list[str] = [
         Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
         *(f"MPI messages: {count:,} {lack}" for lack, count in lacking.items() if count),

@@ -210,8 +210,13 @@ def order_by_launch(block: Block, path: Path) -> Block:
     """Put a block in the order of launches, where its sequence numbers are not to be heeded."""
     rows = block.read()
     rows[:, 0] = rows[:, 1]
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return write_blocks(path, np.full(len(rows), block.group), rows)[0]
+    return write_block_in_order(path, block.group, rows)[0]
+
+
+def write_block_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write rows of one group as a block, ascending by ordinal."""
+    order = np.argsort(rows[:, 0], kind="stable")
+    return write_blocks(path, np.full(len(rows), group), rows[order])
 
 
 class CollectivePiece(Struct, frozen=True):

@@ -6,7 +6,7 @@ reports of ranks are missing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.classes import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
-from nsys2prv.relations.blocks import Block, hash_signatures, write_block, write_blocks
+from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     BY_LAUNCH,
@@ -32,6 +32,7 @@ from nsys2prv.relations.nccl_kernels import (
     list_operation_roles,
     make_rows,
     where_comparable,
+    write_block_in_order,
 )
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
@@ -233,28 +234,6 @@ def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.D
 UNCLEAR = ("few", "ambiguous")
 
 
-class _MemberKernels(Struct, frozen=True):
-    """Kernels of a member in a block."""
-
-    #: The kernels.
-    block: Block
-    #: Number of the device.
-    member: int
-    #: Number of kernels.
-    count: int
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return its columns KEPT, and `place` in the block, by begins."""
-        columns = dict(zip(KEPT, self.block.read().T, strict=True))
-        place = np.flatnonzero(_number_members(columns) == self.member)
-        place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
-        return {name: column[place] for name, column in columns.items()} | {"place": place}
-
-
-def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    return columns["task"] * DEVICES + columns["device"]
-
-
 def number_by_ends(
     piece: CollectivePiece, even: bool, path: Path, pivot: int
 ) -> tuple[CollectivePiece, int]:
@@ -266,34 +245,32 @@ def number_by_ends(
     """
     from nsys2prv.clock.sequences import Member, number_group
 
-    members, parts = [], set()
+    owned, parts = [], set()
     for block in piece.blocks:
-        rows = block.read()
-        columns = dict(zip(KEPT, rows.T, strict=True))
+        columns = dict(zip(KEPT, block.read().T, strict=True))
         owners, counts = np.unique(_number_members(columns), return_counts=True)
-        members += map(partial(_MemberKernels, block), owners.tolist(), counts.tolist())
+        for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            load = partial(_load_calls, block, member, pivot)
+            owned.append((Member(member, count, load), block))
         parts.update(np.unique(columns["part"]).tolist())
-    members.sort(key=lambda part: part.member)
+    owned.sort(key=lambda item: item[0].member)
     # Times of one part are aligned.
-    fits, findings = number_group(
-        [Member(part.member, part.count, partial(_read_calls, part, pivot)) for part in members],
-        SOURCE,
-        0,
-        ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR,
-    )
+    error = ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR
+    fits, findings = number_group([member for member, _ in owned], SOURCE, 0, error)
     if even and any(finding.kind in UNCLEAR for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []
     for number, block in enumerate(piece.blocks):
-        numbered = [(members[at], ordinals) for at, ordinals in fits.items()]
-        own = [(part, ordinals) for part, ordinals in numbered if part.block == block]
+        own = {owned[at][0].member: fit for at, fit in fits.items() if owned[at][1] == block}
         blocks += _write_numbered(block, own, path.with_suffix(f".{number}"))
     kept = sum(block.rows for block in blocks)
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
 
 
-def _read_calls(part: _MemberKernels, pivot: int) -> pl.DataFrame:
-    columns = part.read()
+def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
+    """Return the end, signature and role of a member's calls in a block, by their begins."""
+    rows = block.read()
+    columns = dict(zip(KEPT, rows[_find_member(rows, member)].T, strict=True))
     return pl.DataFrame(
         {
             "end": columns["time_end"] - pivot,
@@ -303,17 +280,26 @@ def _read_calls(part: _MemberKernels, pivot: int) -> pl.DataFrame:
     )
 
 
+def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
+    """Return the places of a member's kernels among the rows of a block, by their begins."""
+    columns = dict(zip(KEPT, rows.T, strict=True))
+    place = np.flatnonzero(_number_members(columns) == member)
+    return place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
+
+
+def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["task"] * DEVICES + columns["device"]
+
+
 def _write_numbered(
-    block: Block, numbered: Iterable[tuple[_MemberKernels, np.ndarray]], path: Path
+    block: Block, ordinals: Mapping[int, np.ndarray], path: Path
 ) -> tuple[Block, ...]:
-    """Write the block with these ordinals, without kernels that have none."""
+    """Write the block with the ordinals of these members, without kernels that have none."""
     rows = block.read()
     rows[:, 0] = -1
-    for part, ordinals in numbered:
-        rows[part.read()["place"], 0] = ordinals
-    rows = rows[rows[:, 0] >= 0]
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return write_blocks(path, np.full(len(rows), block.group), rows)
+    for member, numbers in ordinals.items():
+        rows[_find_member(rows, member), 0] = numbers
+    return write_block_in_order(path, block.group, rows[rows[:, 0] >= 0])
 
 
 #: Ranks that are named.
