@@ -93,9 +93,9 @@ class Estimate(Struct, frozen=True):
         )
 
 
-def make_estimates(net: Network, floors: np.ndarray) -> list[Estimate]:
+def make_estimates(net: Network) -> list[Estimate]:
     """Return estimates by the ends alone; hosts that share no collective with others are references
-    of their own. floors: by host, ns.
+    of their own.
     """
     estimates = []
     size = len(net.reference)
@@ -117,7 +117,7 @@ def make_estimates(net: Network, floors: np.ndarray) -> list[Estimate]:
                 ENDS,
                 float(net.corrections.offset[host]),
                 float(net.corrections.drift[host]),
-                float(floors[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
+                float(net.floor[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
                 COVER * drift_variance**0.5 / SECOND,
                 **shared,
             )

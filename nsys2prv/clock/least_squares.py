@@ -179,6 +179,8 @@ class Network(Struct):
     last: np.ndarray
     #: Deviation of the host's ends that no line and no average removes, ns.
     unsteady: np.ndarray
+    #: Error that no number of observations removes, ns.
+    floor: np.ndarray
     #: Ratio of the noise of each source to its model.
     scale: dict[int, float]
 
@@ -205,7 +207,10 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
         if round_ > 2 and np.abs(step[:hosts]).max(initial=0) < 0.1:
             break
     residuals = fit.set_weights()
+    floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
     for block in blocks:
+        seen = block.clocks[(block.weight > 0).any(axis=0)]
+        floor[seen] = np.minimum(floor[seen], NOISE[block.source].floor)
         block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
     return Network(
         fit.corrections,
@@ -213,6 +218,7 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
         fit.find_covariance(),
         _count_hops(blocks, fit.reference),
         *_observe_hosts(fit, residuals),
+        floor,
         fit.scale,
     )
 

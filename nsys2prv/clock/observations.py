@@ -191,14 +191,6 @@ def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]
     )
 
 
-def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
-    """Return the first and the last of all times, None of nothing."""
-    times = [
-        t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
-    ]
-    return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
-
-
 def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
     """Return the calls as a frame of the columns of :class:`Calls`, with times relative to `pivot`."""
     kinds = {"clock": pl.Int32, "role": pl.Int8, "is_root": pl.Boolean, "began": pl.Boolean}
@@ -215,9 +207,6 @@ def find_shared_calls(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Cloc
     group), and `numbered`: whether the report numbers all calls of the group.
     """
     table = make_call_frame(calls, pivot)
-    unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
-    if unknown:
-        raise ValueError(f"Sources without a noise model: {unknown}")
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:

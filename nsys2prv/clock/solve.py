@@ -120,10 +120,10 @@ def solve_clocks(
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = find_precedences(rows, messages, pivot)
-    net, floors, network_findings = _solve_network(rows, hosts)
+    net, network_findings = _solve_network(rows, hosts)
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
-        make_estimates(net, floors), orders, pooled.doubt, findings
+        make_estimates(net), orders, pooled.doubt, findings
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
@@ -158,12 +158,8 @@ def solve_clocks(
     return Alignment(host_clocks, verdict, findings)
 
 
-def _solve_network(
-    rows: pl.DataFrame, hosts: int
-) -> tuple[Network, np.ndarray, list[ClockFinding]]:
-    """Return the network without hosts whose clocks would drift beyond all plausibility; and each
-    host's least error, ns.
-    """
+def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockFinding]]:
+    """Return the network without hosts whose clocks would drift beyond all plausibility."""
     blocks = make_blocks(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
@@ -188,11 +184,7 @@ def _solve_network(
         for host, more in enumerate(net.unsteady.tolist())
         if more > UNSTEADY
     ]
-    floors = np.full(hosts, max(noise.floor for noise in NOISE.values()))
-    for block in blocks:
-        seen = block.clocks[(block.weight > 0).any(axis=0)]
-        floors[seen] = np.minimum(floors[seen], NOISE[block.source].floor)
-    return net, floors, findings
+    return net, findings
 
 
 def _adjust_estimates(

@@ -213,13 +213,14 @@ class MessageFile(Struct, frozen=True):
 
 def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
-    from nsys2prv.clock.observations import Calls, Messages, find_span
+    from nsys2prv.clock.observations import Messages
 
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
     messages = Messages(np.full(pairs.height, source), *columns)
     path.write_bytes(pickle.dumps(messages))
-    return MessageFile(path, find_span(Calls.make_empty(), messages) or ())
+    times = np.append(messages.send_begin, messages.receive_end)
+    return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
 
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
