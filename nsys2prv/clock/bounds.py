@@ -78,20 +78,20 @@ class Precedences(Table, frozen=True):
 
 
 def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
-    """Return the precedences of collectives: the begin of the root or of the last member, and the
-    ends of those that waited for it.
+    """Return the precedences of messages and collectives: of these the begin of the root or of the
+    last member, and the ends of those that waited for it. hosts: rows of :func:`gather_per_host`.
     """
-    parts = [_find_message_precedences(messages, pivot)]
-    for role, one, begin, end in (
-        (Role.ALL, "late", "begin", "first_end"),
-        (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
-        (Role.TO_ROOT, "at_root", "begin", "root_end"),
-    ):
-        role_rows = hosts.filter(pl.col("role") == role)
-        begins = role_rows.select("collective", "source", "held", one, before="clock", begin=begin)
-        ends = role_rows.select("collective", "source", "held", one, after="clock", end=end)
-        every, single = (begins, ends) if role == Role.TO_ROOT else (ends, begins)
-        parts.append(every.join(single.filter(one), on="collective"))
+    binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
+    begins = hosts.filter(binds).select(
+        "collective", "role", "source", "held", "begin", before="clock"
+    )
+    ends = hosts.filter(pl.col("first_end").is_not_null()).select(
+        "collective", "role", end="first_end", after="clock"
+    )
+    parts = [
+        _find_message_precedences(messages, pivot),
+        begins.join(ends, on=["collective", "role"]),
+    ]
     table = pl.concat(
         part.filter(pl.col("before") != pl.col("after")).select(
             pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
@@ -253,22 +253,11 @@ def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -
     """
     if not hosts.height:
         return np.empty(0)
-    clock, role, root, collective = (
-        hosts[name].to_numpy() for name in ("clock", "role", "at_root", "collective")
+    clock, collective = (hosts[name].to_numpy() for name in ("clock", "collective"))
+    begin, end = (
+        corrections.apply(hosts[name].cast(pl.Float64).fill_null(none).to_numpy(), clock)
+        for name, none in (("begin", -np.inf), ("first_end", np.inf))
     )
-    begin = np.where(
-        role == Role.FROM_ROOT,
-        hosts["root_begin"].cast(pl.Float64).fill_null(-np.inf).to_numpy(),
-        hosts["begin"].to_numpy(),
-    )
-    end = np.where(
-        role == Role.TO_ROOT,
-        hosts["root_end"].cast(pl.Float64).fill_null(np.inf).to_numpy(),
-        hosts["first_end"].to_numpy(),
-    )
-    begin, end = (corrections.apply(time, clock) for time in (begin, end))
-    begin[(role == Role.FROM_ROOT) & ~root] = -np.inf
-    end[(role == Role.TO_ROOT) & ~root] = np.inf
     starts = np.flatnonzero(np.diff(collective, prepend=-1))
     last = np.maximum.reduceat(begin, starts)[collective]
     # On the host of the last begin, the last one of the others counts.

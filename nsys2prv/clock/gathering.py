@@ -199,20 +199,18 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
-    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members;
-    first_end, end: their earliest and mean end; at_root: the host has the root; late: the last to
-    come of all members is here, who has the shortest duration as all end together; collective:
-    number from 0.
+    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members that no
+    end may precede, null without any; first_end: their earliest that comes after such begins, null
+    without any; end: their mean end; late: the last to come of all members is here, who has the
+    shortest duration as all end together; collective: number from 0.
     """
+    role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(
         pl.col("source", "held", "role").first(),
-        pl.col("begin").max(),
-        first_end=pl.col("end").min(),
+        begin=pl.col("begin").filter(pl.col("is_root") | (role != Role.FROM_ROOT)).max(),
+        first_end=pl.col("end").filter(pl.col("is_root") | (role != Role.TO_ROOT)).min(),
         end=pl.col("end").mean(),
         duration=(pl.col("end") - pl.col("begin")).min(),
-        at_root=pl.col("is_root").any(),
-        root_begin=pl.col("begin").filter("is_root").max(),
-        root_end=pl.col("end").filter("is_root").min(),
     )
     hosts = hosts.sort("key", "ordinal", "clock")
     number = hosts.select(pl.struct("key", "ordinal").rle_id()).to_series().to_numpy()

@@ -521,7 +521,7 @@ def sort_collective_calls(
         signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
         began=pl.col("task").is_in(began),
     )
-    return sort_calls(calls.cast(pl.Int64), path)
+    return sort_calls(calls, path)
 
 
 RELATIONS = (

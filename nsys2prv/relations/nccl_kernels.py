@@ -378,4 +378,4 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
         signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in KIND))),
         began="began",
     )
-    return sort_calls(calls.cast(pl.Int64), path)
+    return sort_calls(calls, path)
