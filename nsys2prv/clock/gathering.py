@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UNRELATED, UTC_ERROR, Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
@@ -24,9 +24,6 @@ from nsys2prv.clock.observations import (
     take_median,
 )
 from nsys2prv.clock.sequences import (
-    AMBIGUOUS,
-    FEW_CALLS,
-    UNRELATED,
     Member,
     number_calls,
     number_group,
@@ -38,9 +35,9 @@ MOST = 4_000
 SAMPLE = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
-#: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a
-#: group and host are looked at then.
-OPEN, MOST_OPEN = (FEW_CALLS, AMBIGUOUS), 512
+#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have in
+#: common may still tell them apart.
+MOST_OPEN = 512
 
 
 class GatheredCalls(Struct, frozen=True):
@@ -62,7 +59,7 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(everything)
     table, lost = drop_unrelated_members(downsample(table))
-    unclear = {finding.group for finding in order_findings if finding.kind in OPEN}
+    unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
         gather_per_host(table),
@@ -91,7 +88,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
         members[at].load().with_columns(ordinal=pl.Series(fits[at])).join(sample, on="ordinal")
         for at in sorted(fits)
     )
-    is_open = any(finding.kind in OPEN for finding in findings)
+    is_open = any(finding.kind in UNCLEAR for finding in findings)
     first_of_hosts = {member.clock: member for member in reversed(members)} if is_open else {}
     heads = [member.load().head(MOST_OPEN) for member in first_of_hosts.values()]
     return GatheredCalls(

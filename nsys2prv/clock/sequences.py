@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import ALIGNED_ERROR, AMBIGUOUS, FEW_CALLS, PARTIAL, UNRELATED, UTC_ERROR, Role
 from nsys2prv.clock.matching import (
     AGREEING,
     FEW,
@@ -34,8 +34,6 @@ SAMPLE = 1_024
 USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
-#: Why a member's calls are not numbered, or not all: kinds of findings.
-FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
 
 
 class CallSequence(Table, frozen=True, dict=True):

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -34,7 +34,6 @@ from nsys2prv.clock.adjust import (
 )
 from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedences
 from nsys2prv.clock.gathering import (
-    OPEN,
     GatheredCalls,
     concat_rows,
     downsample,
@@ -117,7 +116,7 @@ def solve_clocks(
     findings = [
         finding
         for finding in gathered.findings
-        if finding.kind not in OPEN or finding.clock in pooled.left
+        if finding.kind not in UNCLEAR or finding.clock in pooled.left
     ]
     orders = find_precedences(rows, messages, pivot)
     net, network_findings = _solve_network(rows, hosts)

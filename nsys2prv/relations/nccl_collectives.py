@@ -15,7 +15,7 @@ kernel, and stand in records that last as long as it; bus bandwidth as nccl-test
 
 The work is divided: the kernels of a few reports are brought into order (nccl_kernels.py), then
 parts of communicators are matched (nccl_matching.py), whose collectives are numbered through at the
-end.
+end. What the communicators tell of ranks without a report is a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import partial
 import polars as pl
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import NCCL, Relation, RelationContext
 from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
@@ -54,12 +54,14 @@ from nsys2prv.relations.nccl_matching import (
     store_records,
 )
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import TaskResult, read_fact
+from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
+#: Ranks that are named.
+MOST_NAMED = 8
 
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
@@ -274,6 +276,49 @@ def _describe_unplaced(matched: Sequence[MatchedCollectives]) -> list[str]:
             )
         )
     return notes
+
+
+def warn_of_absent_members(book: FactBook) -> list[str]:
+    """Return a warning where the largest communicator that lacks ranks says that there are more
+    ranks than reports of them.
+    """
+    files = book.files([COMMUNICATORS])[COMMUNICATORS]
+    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
+
+
+def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
+    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
+    process told of one: communicator, task, ranks (their number), rank.
+    """
+    with_ranks = communicators.filter(
+        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
+    )
+    # A process may have several GPUs, each with a rank of its own; all members may not have told
+    # theirs.
+    groups = with_ranks.group_by("communicator").agg(
+        size=pl.col("ranks").max(),
+        sizes=pl.col("ranks").n_unique(),
+        told=pl.struct("task", "rank").n_unique(),
+        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
+    )
+    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
+        "size", "communicator", descending=True
+    )
+    if not lacking.height:
+        return []
+    row = lacking.row(0, named=True)
+    missing = (
+        sorted(set(range(row["size"])) - set(row["present"]))
+        if len(row["present"]) == row["told"]
+        else []
+    )
+    named = list_some([*map(str, missing)], MOST_NAMED)
+    which = (
+        f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
+    )
+    return [
+        f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
+    ]
 
 
 RELATIONS = (

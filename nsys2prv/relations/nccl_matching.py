@@ -1,6 +1,5 @@
 """Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks' orders
-of launches differ, and records on their kernels. A step looks at some of them. And a warning where
-reports of ranks are missing.
+of launches differ, and records on their kernels. A step looks at some of them.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.classes import GROUP, SEND_RECEIVE
-from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
@@ -34,7 +31,7 @@ from nsys2prv.relations.nccl_kernels import (
     where_comparable,
     write_block_in_order,
 )
-from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
+from nsys2prv.store.task_result import TaskResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
@@ -230,10 +227,6 @@ def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.D
     return pl.DataFrame(table, columns, orient="row").sort(ORDER, maintain_order=True)
 
 
-#: Findings that say that ends tell nothing, rather than that they speak against a match.
-UNCLEAR = ("few", "ambiguous")
-
-
 def number_by_ends(
     piece: CollectivePiece, even: bool, path: Path, pivot: int
 ) -> tuple[CollectivePiece, int]:
@@ -300,50 +293,3 @@ def _write_numbered(
     for member, numbers in ordinals.items():
         rows[_find_member(rows, member), 0] = numbers
     return write_block_in_order(path, block.group, rows[rows[:, 0] >= 0])
-
-
-#: Ranks that are named.
-MOST_NAMED = 8
-
-
-def warn_of_absent_members(book: FactBook) -> list[str]:
-    """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them.
-    """
-    files = book.files([COMMUNICATORS])[COMMUNICATORS]
-    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
-
-
-def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
-    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
-    process told of one: communicator, task, ranks (their number), rank.
-    """
-    with_ranks = communicators.filter(
-        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
-    )
-    # A process may have several GPUs, each with a rank of its own; all members may not have told
-    # theirs.
-    groups = with_ranks.group_by("communicator").agg(
-        size=pl.col("ranks").max(),
-        sizes=pl.col("ranks").n_unique(),
-        told=pl.struct("task", "rank").n_unique(),
-        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
-    )
-    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
-        "size", "communicator", descending=True
-    )
-    if not lacking.height:
-        return []
-    row = lacking.row(0, named=True)
-    missing = (
-        sorted(set(range(row["size"])) - set(row["present"]))
-        if len(row["present"]) == row["told"]
-        else []
-    )
-    named = list_some([*map(str, missing)], MOST_NAMED)
-    which = (
-        f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
-    )
-    return [
-        f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
-    ]

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UNRELATED, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.classes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
@@ -56,8 +56,6 @@ NAME, KIND = "nccl_messages", "nccl_message"
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
-#: Findings that say that ends do not tell.
-TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
 READ = split_column_names(
@@ -246,7 +244,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     )
     ordinals, findings = recognise_collectives(calls, SOURCE, error)
     unknown = pl.col("group").is_in(
-        sorted({finding.group for finding in findings if finding.kind in TELL_NOTHING})
+        sorted({finding.group for finding in findings if finding.kind in (*UNCLEAR, UNRELATED)})
     )
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(
