@@ -241,9 +241,9 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
 
 
 def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences
-    on one clock, either of which may lack some, as they lie. Calls of different signatures are no
-    collective; rivals: rival_distances of the others.
+    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences on one
+    clock, either of which may lack some, as they lie. Calls of different signatures are no
+    collective; rivals: :func:`find_rival_distances` of the others.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))
