@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import Layout, NameSet, StateRule, load_catalogue
+from nsys2prv.events.catalogue import Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -201,11 +201,9 @@ def read_range_chunks(
     for first, last, limit in _choose_chunks(task):
         ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
         for run in task.runs:
-            if (last is not None and run.first >= last) or (
-                first is not None and run.until < first
-            ):
+            if run.until < first or (last is not None and run.first >= last):
                 continue
-            records = reader.read_between(run, -OPEN if first is None else first, last)
+            records = reader.read_between(run, first, last)
             if len(records):
                 part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
                 part.append(_read_ranges(task, run, records, threads, rules))
@@ -214,13 +212,13 @@ def read_range_chunks(
     reader.close()
 
 
-def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int | None, int | None, int]]:
-    """Yield chunks of local time (None: without a bound), and the trace time up to which each and
+def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int, int | None, int]]:
+    """Yield chunks of local time (None: without an end), and the trace time up to which each and
     those before it are complete.
     """
     samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
     step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
-    first, done = None, 0
+    first, done = -OPEN, 0
     for time in sorted({int(time) for time in samples[step::step]}):
         # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
         limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
@@ -257,21 +255,25 @@ class _StateRules:
     def find_states(self, run: Run, layout: Layout, records: np.ndarray) -> np.ndarray:
         """Return the state that each record implies, NOTHING where it implies none."""
         rule = layout.state
+        default = NOTHING if rule.otherwise is None else rule.otherwise
         wanted = rule.field or layout.fields[0].name
         field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                return self._map_names(run.source, layout, field.values.name)[records[wanted]]
+                states = self._map_names(run.source, layout, field.values.name, default)
+                return states[records[wanted]]
             if rule.values:
-                table = _make_value_table(rule)
-                return table[np.minimum(records[wanted], len(table) - 1)]
-        return np.full(len(records), _find_default_state(rule))
+                # Of each value up to one more than the greatest that the rule knows.
+                known = dict(rule.values)
+                states = np.full(max(known) + 2, default)
+                states[list(known)] = list(known.values())
+                return states[np.minimum(records[wanted], len(states) - 1)]
+        return np.full(len(records), default)
 
-    def _map_names(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
+    def _map_names(self, source: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
         """Return the state for each of the names that a task met."""
         key = source, layout.name, name_set
         if key not in self._of_names:
-            default = _find_default_state(layout.state)
             patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
             states = [
                 next((state for state, pattern in patterns if pattern.search(text)), default)
@@ -279,18 +281,6 @@ class _StateRules:
             ]
             self._of_names[key] = np.array(states, np.int64)
         return self._of_names[key]
-
-
-def _find_default_state(rule: StateRule) -> int:
-    return NOTHING if rule.otherwise is None else rule.otherwise
-
-
-def _make_value_table(rule: StateRule) -> np.ndarray:
-    """Return the state for each value up to one more than the greatest that the rule knows."""
-    table = np.full(max(value for value, _ in rule.values) + 2, _find_default_state(rule))
-    for value, state in rule.values:
-        table[value] = state
-    return table
 
 
 class Ranges(Struct):
