@@ -58,7 +58,7 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
-from nsys2prv.events.classes import COPYING
+from nsys2prv.events.cuda import COPYING
 
 #: Parts of a device's time that are not idle.
 BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")

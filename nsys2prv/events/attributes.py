@@ -23,6 +23,7 @@ from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
+import polars as pl
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -280,6 +281,23 @@ OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+
+
+#: Calls that may wait for files or the network; locks and timers are no I/O.
+IO = (
+    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
+    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
+    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
+)
+
+
+def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
+    """Return the values of labels that match. labels: value and label."""
+    return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
+
+
+def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_labels(labels, IO)
 
 
 def select_pthread_calls(info: ReportInfo) -> str:

@@ -34,18 +34,7 @@ from nsys2prv._util.columns import (
     narrow_integers,
     read_frame,
 )
-from nsys2prv.events.classes import (
-    ALL_REDUCE,
-    FIRST_MAKING,
-    GROUP,
-    GROUP_END,
-    GROUP_START,
-    LAST_MAKING,
-    LAST_OPERATION,
-    RECEIVE,
-    SEND,
-    SHARES,
-)
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 
@@ -279,6 +268,28 @@ def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
     return rows[order[np.concatenate([[True], ids[1:] != ids[:-1]])]]
 
 
+_VALUES = map_labels("nccl_operation")
+#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
+GROUP = _VALUES["several operations in a group"]
+ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
+    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
+)
+#: Operations that move data up to this one.
+LAST_OPERATION = _VALUES["waitsignal"]
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
+#: Operations in which all wait for all, all for the root, the root for all.
+ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
+WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
+ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
+#: Operations whose bytes are one rank's share.
+SHARES = tuple(
+    _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+)
+#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {
+    "bcast": _VALUES["broadcast"]
+}
 #: What a unit's operations have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "data_type")
 #: What the index takes of the payloads of ranges.

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
@@ -18,18 +19,25 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv.events.attributes import list_columns, make_rows, read_fields
+from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
-from nsys2prv.events.classes import is_nccl_kernel
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
-from nsys2prv.events.nccl import attach_payloads
+from nsys2prv.events.nccl import attach_payloads, is_nccl_kernel
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.
 BACKTRACE_CLASS = 67
+#: Calls that wait until the device has done something.
+SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
+#: Calls that copy or set memory, and those of them that return at once.
+COPYING, SETTING, ASYNCHRONOUS = r"(?i)^cu(?:da)?Memcpy", r"(?i)^cu(?:da)?Memset", r"(?i)Async"
 _VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
+
+
+def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_labels(labels, SYNCHRONISING)
 
 
 def strip_version(symbol: str) -> str:

@@ -25,7 +25,7 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
-from nsys2prv.events.classes import Classifier, ClassRule, get_classifier, load_rules
+from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
 from nsys2prv.nsight.info import ENDS, PROCESS_MASK, TIMES, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, are_all_usable, mask_usable

@@ -10,8 +10,9 @@ in the order of the calls does not tell.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -27,7 +28,6 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.foreign_data import load_shipped, read_data_text
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
@@ -36,6 +36,15 @@ from nsys2prv.nsight.source import NULL, Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
+)
+#: Layouts of the catalogue; the set of names of each is called the same.
+LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+_FUNCTION = re.compile(r"p?mpi(x?)_(\w+)", re.IGNORECASE)
+#: Suffixes of Fortran interfaces (mpif.h, mpi_f08 with and without descriptors) and of the
+#: large-count interface of MPI 4.
+_SUFFIX = re.compile(r"(_f08ts|_f08|_fts|_f|_c)+$")
+_ONE_SIDED = re.compile(
+    r"MPI_(Win_|R?put$|R?get$|R?accumulate$|R?get_accumulate$|Fetch_and_op$|Compare_and_swap$)"
 )
 #: Layout of the calls whose names tell nothing, by table.
 BY_TABLE = {
@@ -309,6 +318,42 @@ def _is_in_order(calls: _CallRows) -> bool:
     return any(
         (np.diff(calls.columns[name][by_thread])[same] >= 0).all() for name in ("start", "end")
     )
+
+
+@cache
+def _map_known_names() -> dict[str, tuple[str, str]]:
+    """Name in small letters -> its spelling, and the layout that it belongs to."""
+    sets = load_catalogue().name_sets
+    return {
+        name.lower(): (name, layout)
+        for layout in LAYOUTS
+        for name in sets[layout].list_known_values()
+    }
+
+
+def normalize_function_name(text: str) -> str:
+    """Return the name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
+    `PMPI_Send` and `MPI_Send_c`.
+
+    A text that is no name of an MPI function stays as it is.
+    """
+    match = _FUNCTION.fullmatch(text.strip())
+    if match is None:
+        return text
+    prefix, rest = f"MPI{match[1].upper()}_", match[2].lower().rstrip("_")
+    for candidate in (rest, _SUFFIX.sub("", rest)):
+        if (prefix + candidate).lower() in _map_known_names():
+            return _map_known_names()[(prefix + candidate).lower()][0]
+    return prefix + (_SUFFIX.sub("", rest) or rest).capitalize()
+
+
+def find_layout(function: str, otherwise: str) -> str:
+    """Return the layout of a function by its name; `otherwise` for names that tell nothing."""
+    if function.lower() in _map_known_names():
+        return _map_known_names()[function.lower()][1]
+    if function.startswith("MPI_File_"):
+        return "mpi_io"
+    return "mpi_one_sided" if _ONE_SIDED.match(function) else otherwise
 
 
 def find_communicators(extraction: Extraction) -> Communicators:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.text import list_some
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.classes import GROUP, SEND_RECEIVE
+from nsys2prv.events.call_indexes import GROUP, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
