@@ -166,7 +166,7 @@ def _find_region_ends(
     if (
         part is None
         or not ids
-        or not extraction.has_table(table, "start", "end", "parallelId", "globalTid")
+        or not extraction.database.has(table, "start", "end", "parallelId", "globalTid")
     ):
         return np.full(len(region), NULL)
     pieces = []

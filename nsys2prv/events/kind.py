@@ -266,9 +266,16 @@ class Rows(Struct):
     #: selected ones are copied only once.
     selection: np.ndarray | None = None
 
+    def get_chosen(self, column: np.ndarray) -> np.ndarray:
+        """Return the values of a column that the selected rows have."""
+        return column if self.selection is None else column[self.selection]
+
     def where(self, keep: np.ndarray) -> Rows:
-        """Return the rows for which `keep` is true, with all lines."""
-        return self if keep.all() else replace(self, selection=np.flatnonzero(keep))
+        """Return the selected rows for which `keep` is true, with all lines."""
+        if keep.all():
+            return self
+        rows = np.flatnonzero(keep) if self.selection is None else self.selection
+        return replace(self, selection=rows[keep[rows]])
 
 
 class Counters(Struct):

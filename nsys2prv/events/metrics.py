@@ -34,7 +34,7 @@ FLOATING = (2, 3)
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    clock = "timestamp" if extraction.has_table(TABLE, "timestamp") else "rawTimestamp"
+    clock = "timestamp" if extraction.database.has(TABLE, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     if not columns.rows:
         return

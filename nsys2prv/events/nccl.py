@@ -363,7 +363,7 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
             for column in extraction.database.tables[table].columns
             if _normalize_field_name(column) in _FIELD_OF
         }
-        if not names or not extraction.has_table(table, "eventId"):
+        if not names or not extraction.database.has(table, "eventId"):
             continue
         part = extraction.report.parts[table]
         small = part.last - part.first < SMALL_TABLE

@@ -41,7 +41,9 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    if not (extraction.has_table(TABLE, "jsonText") or extraction.has_table(TABLE, "jsonTextId")):
+    if not (
+        extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
+    ):
         return
     rows = extraction.database.count_rows(part, extraction.condition)
     extraction.account.rows += rows
@@ -232,7 +234,7 @@ CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     database = extraction.database
-    if not any(extraction.has_table(TABLE, name) for name in (*WHOLE, *REAL)):
+    if not any(extraction.database.has(TABLE, name) for name in (*WHOLE, *REAL)):
         return
     columns = (
         f"{PLACE}, {MARK} AS mark, typeof({{{LARGE}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "

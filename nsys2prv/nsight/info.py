@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv.nsight import open_source
-from nsys2prv.nsight.source import NULL, TIME_LIMIT, Part, Source, mask_usable
+from nsys2prv.nsight.source import NULL, TIME_LIMIT, Part, Source, mask_usable, zero_nulls
 
 TABLE = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
@@ -150,12 +150,13 @@ class Capture(Struct, frozen=True):
     #: Latest time (local ns).
     last: int = TIME_LIMIT
 
-    def has_far_times(self, times: np.ndarray) -> bool:
-        """True if any time may be far outside, by one look at all of them."""
-        return bool(len(times)) and (int(times.min()) < self.first or int(times.max()) > self.last)
-
     def mask_far(self, times: np.ndarray) -> np.ndarray:
         """Return a mask of the times far outside, except those that no trace can hold."""
+        if (
+            times.min(initial=self.first) >= self.first
+            and times.max(initial=self.last) <= self.last
+        ):
+            return np.zeros(len(times), bool)  # as nearly always
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
 
@@ -435,6 +436,11 @@ class ReportInfo(Struct, frozen=True):
         """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
         number = self.find_gpu(pid, ordinal)
         return ordinal if number is None else number
+
+
+def find_processes(global_ids: np.ndarray) -> np.ndarray:
+    """Return the globalPid of each globalPid or globalTid; 0 for NULL."""
+    return zero_nulls(global_ids) & PROCESS_MASK
 
 
 def pid_of(global_id: int) -> int:

@@ -31,6 +31,11 @@ def are_all_usable(times: np.ndarray) -> bool:
     return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
 
 
+def zero_nulls(column: np.ndarray) -> np.ndarray:
+    """Return the column with 0 for NULL."""
+    return np.where(column == NULL, 0, column)
+
+
 #: More templates than this are of no use unless there are so many texts of each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 
@@ -142,6 +147,8 @@ class Columns(Struct):
 
     def where(self, keep: np.ndarray) -> Columns:
         """Return the rows for which `keep` is true, with the texts that they have."""
+        if keep.all():
+            return self
         rows = np.flatnonzero(keep)
         texts = {
             name: _keep_used(codes[rows], distinct)
@@ -384,8 +391,7 @@ class Shared(Struct, frozen=True):
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        chosen, columns = self.mask_meeting(number), self.rows.select(integers, texts)
-        return columns if chosen.all() else columns.where(chosen)
+        return self.rows.select(integers, texts).where(self.mask_meeting(number))
 
 
 class Source(ABC):
