@@ -54,6 +54,16 @@ from nsys2prv.nsight.source import NULL, Columns, Part
 GREATEST = np.iinfo(np.int64).max - 1
 THREAD_COLUMNS = ("start", "end", "globalTid")
 OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
+#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
+#: process began and ended.
+OS_CALLS = "coalesce({eventClass}, 27) = 27"
+OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+#: Calls that may wait for files or the network; locks and timers are no I/O.
+IO = (
+    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
+    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
+    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
+)
 
 
 @cache
@@ -247,20 +257,6 @@ def make_kind(call: CallTable) -> EventKind:
         rows=RowRules(has_duration=call.has_duration, overlap_group=overlap_group),
         gpu_work=GpuWork() if call.queue else None,
     )
-
-
-#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
-#: process began and ended.
-OS_CALLS = "coalesce({eventClass}, 27) = 27"
-OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
-
-
-#: Calls that may wait for files or the network; locks and timers are no I/O.
-IO = (
-    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
-    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
-    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
-)
 
 
 def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:

@@ -41,6 +41,38 @@ from nsys2prv.nsight.source import NULL
 #: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
 #: result (return value).
 CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
+_KEY, _BEGIN, _DURATION, _CODE = range(4)
+_VALUES = map_labels("nccl_operation")
+#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
+GROUP = _VALUES["several operations in a group"]
+ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
+    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
+)
+#: Operations that move data up to this one.
+LAST_OPERATION = _VALUES["waitsignal"]
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
+#: Operations in which all wait for all, all for the root, the root for all.
+ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
+WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
+ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
+#: Operations whose bytes are one rank's share.
+SHARES = tuple(
+    _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+)
+#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {
+    "bcast": _VALUES["broadcast"]
+}
+#: What a unit's operations have in common, or ABSENT.
+_COMMON = ("reduction", "root", "peer", "group", "data_type")
+#: What the index takes of the payloads of ranges.
+SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
+#: What several kernels that do the work of one unit share.
+_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
+_PROCESS = pl.col("thread") & PROCESS_MASK
+#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
+_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
 
 
 class Launches(Struct):
@@ -93,9 +125,6 @@ class Segment(Struct, frozen=True):
         return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
 
 
-_KEY, _BEGIN, _DURATION, _CODE = range(4)
-
-
 class FoundLaunches(Struct):
     """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
     and code, its index into `kinds`.
@@ -125,6 +154,10 @@ class FoundLaunches(Struct):
     @property
     def result(self) -> np.ndarray:
         return self.kinds["result"][self.code]
+
+    def or_null(self, column: str) -> np.ndarray:
+        """Return begin, end, thread, name or result of the calls, NULL where none was found."""
+        return np.where(self.hit, getattr(self, column), NULL)
 
     def take(self, rows: slice | np.ndarray) -> FoundLaunches:
         """Return the results for these rows."""
@@ -266,39 +299,6 @@ def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
     order = np.lexsort((launches.begin[rows], ids))
     ids = ids[order]
     return rows[order[np.concatenate([[True], ids[1:] != ids[:-1]])]]
-
-
-_VALUES = map_labels("nccl_operation")
-#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
-GROUP = _VALUES["several operations in a group"]
-ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
-    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
-)
-#: Operations that move data up to this one.
-LAST_OPERATION = _VALUES["waitsignal"]
-#: The first and the last operation that makes communicators.
-FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
-#: Operations in which all wait for all, all for the root, the root for all.
-ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
-WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
-ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
-#: Operations whose bytes are one rank's share.
-SHARES = tuple(
-    _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
-)
-#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
-OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {
-    "bcast": _VALUES["broadcast"]
-}
-#: What a unit's operations have in common, or ABSENT.
-_COMMON = ("reduction", "root", "peer", "group", "data_type")
-#: What the index takes of the payloads of ranges.
-SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
-#: What several kernels that do the work of one unit share.
-_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
-_PROCESS = pl.col("thread") & PROCESS_MASK
-#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
-_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
 
 
 def save_regions(regions: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:

@@ -37,6 +37,13 @@ BARRIERS = (1, 2, 3, 4, 8, 9, 10)
 LONGEST = 1 << 53
 #: Regions asked for in one statement.
 BATCH = 10_000
+#: Table -> layout of OpenACC.
+OPENACC_LAYOUTS = {
+    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
+    for kind in ("other", "data", "launch")
+}
+#: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
+NVIDIA = 4
 
 
 class Construct(Struct, frozen=True):
@@ -191,15 +198,6 @@ def _find_region_ends(
         .fill_null(NULL)
         .to_numpy()
     )
-
-
-#: Table -> layout of OpenACC.
-OPENACC_LAYOUTS = {
-    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
-    for kind in ("other", "data", "launch")
-}
-#: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
-NVIDIA = 4
 
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:

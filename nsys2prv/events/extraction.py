@@ -310,6 +310,10 @@ class Extraction:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
         return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
 
+    def find_launches(self, columns: Columns) -> FoundLaunches:
+        """Return the calls that launched the work of rows with globalPid and correlationId."""
+        return self.launches.find(columns["globalPid"], columns["correlationId"])
+
     def number_callers(self, launches: FoundLaunches, pids: np.ndarray) -> np.ndarray:
         """Return objects of the host threads of the calls found; of rows without one the main
         thread of their process (globalPid).

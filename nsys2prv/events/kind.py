@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 #: Between a key and its detail.
 SEPARATOR = ": "
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN_TABLE = "unknown to this version"
+#: The command-line name of all kinds.
+ALL = "all"
+#: Translates a part of a table into the normal form.
+Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class Reason(str, Enum):
@@ -148,10 +154,6 @@ def is_routine(key: str) -> bool:
     return parse_reason(key).routine
 
 
-#: Of tables that ``tables.yaml`` does not know.
-UNKNOWN_TABLE = "unknown to this version"
-
-
 @cache
 def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     """Return name -> reason, and the beginning of a name -> reason, the longest first."""
@@ -213,10 +215,6 @@ class Account(Struct):
         return Account(
             *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
         )
-
-
-#: The command-line name of all kinds.
-ALL = "all"
 
 
 class CommunicationLines(Struct):
@@ -377,10 +375,6 @@ class Derived(Struct, frozen=True):
     collects: tuple[str, ...]
     #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
-
-
-#: Translates a part of a table into the normal form.
-Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class EventKind(Struct, frozen=True):

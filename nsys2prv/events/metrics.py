@@ -31,6 +31,21 @@ LEAST_HZ = 100_000
 FLOAT_DECIMALS = 3
 #: ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE.
 FLOATING = (2, 3)
+NICS, SWITCHES, CONGESTION = (
+    "NET_NIC_METRIC",
+    "NET_IB_SWITCH_METRIC",
+    "NET_IB_SWITCH_CONGESTION_EVENT",
+)
+NIC_LAYOUT = "network_metric"
+METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
+COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
+#: Component within component: more than any machine has, so that a circle in damaged tables ends.
+DEEPEST = 8
+EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
+LAYOUT = "generic_counter"
+#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
+#: none.
+NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
@@ -132,14 +147,6 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
         if isinstance(source, int) and isinstance(number, int) and isinstance(name, str):
             names.setdefault(source, {})[number] = (name, floating.get((source, number), 0))
     return names
-
-
-NICS, SWITCHES, CONGESTION = (
-    "NET_NIC_METRIC",
-    "NET_IB_SWITCH_METRIC",
-    "NET_IB_SWITCH_CONGESTION_EVENT",
-)
-NIC_LAYOUT = "network_metric"
 
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
@@ -254,12 +261,6 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield Rows("switch_congestion", start, start + 1, objects, fields)
 
 
-METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
-COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
-#: Component within component: more than any machine has, so that a circle in damaged tables ends.
-DEEPEST = 8
-
-
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
     computed = part.table in METRICS
     frame = _read_rows(extraction.database, part, computed)
@@ -367,13 +368,6 @@ def _join_names(number: int, components: dict[int, tuple[str, object, object]]) 
         at = parent
     path = " ".join(words)
     return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
-
-
-EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
-LAYOUT = "generic_counter"
-#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
-#: none.
-NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 class EventSource(Struct, frozen=True):

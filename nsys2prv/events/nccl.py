@@ -85,6 +85,61 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
 #: of a part takes longer.
 SMALL_TABLE = 100_000
+#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
+#: them, and whether that was said by the call that made them.
+COMMUNICATORS = "nccl_communicators"
+#: Columns of ranges that are read.
+COLUMNS = (
+    *("start", "end", "globalTid", "domainId", "category", "textId"),
+    *("jsonTextId", "eventId"),
+)
+TEXTS = ("text", "jsonText", "binaryData")
+#: Fields of the layouts, and of the payload.
+RECORDED = (
+    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
+    *("group", "device", "sequence", "data_type", "channel"),
+)
+# One spelling per era of NCCL:
+#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
+#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
+#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
+#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
+#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
+# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
+# the name: "nccl" further on is an argument, or somebody's helper.
+_KERNEL = re.compile(
+    r"""(?:void\s+)?
+        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
+        (?: ncclDevKernel(?:_|Gin)\w
+          | ncclKernel_\w
+          | ncclSymDevKernel_\w
+          | ncclSymk\w
+          | ncclMultiOpKernel\b
+          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
+            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
+          | oneRankReduce(?:[<(]|$)
+        )""",
+    re.VERBOSE,
+)
+_COLLECTIVE = re.compile(
+    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
+)
+#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
+#: all of its group.
+KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
+#: Fields of the layout, and columns of the unit of calls.
+KERNEL_FIELDS = (
+    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
+    *("data_type", "sequence"),
+)
+#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
+#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
+#: how they count, known: whether all bytes are.
+FACTS = (
+    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
+    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
+    "message_bytes",
+)
 
 
 def _normalize_field_name(name: str) -> str:
@@ -388,22 +443,6 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
             result[field][rows[fill]] = column[fill]
 
 
-#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
-#: them, and whether that was said by the call that made them.
-COMMUNICATORS = "nccl_communicators"
-#: Columns of ranges that are read.
-COLUMNS = (
-    *("start", "end", "globalTid", "domainId", "category", "textId"),
-    *("jsonTextId", "eventId"),
-)
-TEXTS = ("text", "jsonText", "binaryData")
-#: Fields of the layouts, and of the payload.
-RECORDED = (
-    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
-    *("group", "device", "sequence", "data_type", "channel"),
-)
-
-
 def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """Return the function that extracts the ranges of NCCL's domain into a layout."""
 
@@ -482,49 +521,6 @@ def _index_calls(
         extraction.add_fact(COMMUNICATORS, {name: reported[name] for name in reported.columns})
 
 
-# One spelling per era of NCCL:
-#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
-#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
-#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
-#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
-#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
-# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
-# the name: "nccl" further on is an argument, or somebody's helper.
-_KERNEL = re.compile(
-    r"""(?:void\s+)?
-        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
-        (?: ncclDevKernel(?:_|Gin)\w
-          | ncclKernel_\w
-          | ncclSymDevKernel_\w
-          | ncclSymk\w
-          | ncclMultiOpKernel\b
-          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
-            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
-          | oneRankReduce(?:[<(]|$)
-        )""",
-    re.VERBOSE,
-)
-_COLLECTIVE = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
-)
-#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
-#: all of its group.
-KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Fields of the layout, and columns of the unit of calls.
-KERNEL_FIELDS = (
-    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
-    *("data_type", "sequence"),
-)
-#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
-#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
-#: how they count, known: whether all bytes are.
-FACTS = (
-    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
-    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
-    "message_bytes",
-)
-
-
 def is_nccl_kernel(name: str) -> bool:
     """Say whether ``name``, demangled, mangled or short, is a device kernel of NCCL."""
     return _KERNEL.match(name) is not None
@@ -545,7 +541,7 @@ def find_kernel_operation(name: str) -> int:
 
 def attach_payloads(
     extraction: Extraction,
-    columns: Mapping[str, np.ndarray],
+    columns: Columns,
     launches: FoundLaunches,
     objects: np.ndarray,
     names: Sequence[str],
@@ -559,13 +555,7 @@ def attach_payloads(
         for name in ("globalPid", "deviceId", "start", "end", "graphNodeId", "streamId")
     )
     in_graph = node > 0
-    launched = launches.hit & ~in_graph
-    call = np.where(launched, launches.begin, NULL)
-    tied = (
-        extraction.nccl_index.tie(np.where(launched, launches.thread, NULL), call, device)
-        if extraction.nccl_index
-        else None
-    )
+    call = np.where(in_graph, NULL, launches.or_null("begin"))
     by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": process,
@@ -578,17 +568,13 @@ def attach_payloads(
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    lacking = np.full(len(begin), ABSENT)
-    if tied is None:
-        extraction.add_fact(
-            KERNELS,
-            {
-                **facts,
-                **dict.fromkeys(FACTS, lacking),
-                "communicator": np.zeros(len(begin), np.int64),
-            },
-        )
+    if not extraction.nccl_index:
+        lacking = np.full(len(begin), ABSENT)
+        of_unit = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
+        extraction.add_fact(KERNELS, facts | of_unit)
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
+    thread = np.where(in_graph, NULL, launches.or_null("thread"))
+    tied = extraction.nccl_index.tie(thread, call, device)
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _save_messages(extraction, tied, facts)
     payloads = {field: tied[field] for field in KERNEL_FIELDS}

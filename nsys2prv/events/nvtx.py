@@ -28,6 +28,9 @@ MARK, PUSHPOP, STARTEND = (
     "{eventType} IN (59, 70)",
     "{eventType} IN (60, 71)",
 )
+RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
+#: Pairs of calls and ranges looked at together, of calls in which a range ends.
+PAIRS = 1 << 20
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
@@ -219,11 +222,6 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
         ]
         result[rows] = extraction.number_names("nvtx_category", codes, text=names, domain=domains)
     return result
-
-
-RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
-#: Pairs of calls and ranges looked at together, of calls in which a range ends.
-PAIRS = 1 << 20
 
 
 def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:

@@ -41,6 +41,15 @@ _BUILTIN = "builtin"
 #: A group in a replacement: $1, $name, ${name}; $$ is a dollar sign.
 _REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)")
 _WHOLE = re.compile(r"[0-9]+")
+#: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
+#: (a class of all that compiles ten times as slowly).
+_NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
+#: What stands for the first of them; it is as long as they may be.
+_FIRST = 10**17
+#: Instead of the place of a number: each text of the template has to be looked at.
+_EACH_APART = -2
+#: So many texts are looked up among those that are known, of which so many are kept.
+FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 class NvtxRule(Struct, frozen=True):
@@ -120,17 +129,6 @@ def rename_ranges(
         )
     texts, merged = number_distinct(texts)
     return RenamedRanges(texts, merged[codes], wanted, numbers)
-
-
-#: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
-#: (a class of all that compiles ten times as slowly).
-_NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
-#: What stands for the first of them; it is as long as they may be.
-_FIRST = 10**17
-#: Instead of the place of a number: each text of the template has to be looked at.
-_EACH_APART = -2
-#: So many texts are looked up among those that are known, of which so many are kept.
-FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> RenamedRanges | None:

@@ -32,6 +32,17 @@ PLACE = ", ".join(
         ("domain", "{domainId}", "0"),
     )
 )
+#: SQLite's integers are signed: of these the greater half reads as negative.
+LARGE = "uint64Value"
+WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
+NAME = "payload"
+#: It looks at the types of the numbers, of which there are fewer than numbers.
+_ANY = " OR ".join(
+    f"typeof({{{name}}}) IN ({kinds})"
+    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
+    for name in names
+)
+CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
@@ -205,12 +216,6 @@ def _find_zeros(
     return times[~is_begin], columns[~is_begin]
 
 
-#: SQLite's integers are signed: of these the greater half reads as negative.
-LARGE = "uint64Value"
-WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
-NAME = "payload"
-
-
 def _select_number(columns: tuple[str, ...], kinds: str) -> str:
     """Return SQL for the first of these columns that has a number."""
     return (
@@ -223,13 +228,6 @@ def _select_number(columns: tuple[str, ...], kinds: str) -> str:
 
 
 _INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'integer', 'real'")
-#: It looks at the types of the numbers, of which there are fewer than numbers.
-_ANY = " OR ".join(
-    f"typeof({{{name}}}) IN ({kinds})"
-    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
-    for name in names
-)
-CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:

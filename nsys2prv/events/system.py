@@ -29,6 +29,22 @@ from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name
 
 #: So many other processes are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
+SCHED_TABLE = "SCHED_EVENTS"
+STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
+#: Values of the catalogue's set `thread_state`.
+OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
+#: Rows at the begin of a table that tell whether the system records reasons.
+LOOKED_AT = 100_000
+SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
+NO_CHAIN = "(no call chain)"
+#: Frames that a sample can have in the catalogue.
+MOST_FRAMES = 32
+FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
+NO_FILE = "unknown file"
+_HOST_BITS = ~0xFFFF_FFFF_FFFF
+SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
+KEY = ("gpuId", "vmId", "contextId")
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -54,14 +70,6 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
         return Reason.OTHERS_NOT_PROFILED
     named.add(name)
     return Reason.NOT_PROFILED.with_detail(name)
-
-
-SCHED_TABLE = "SCHED_EVENTS"
-STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
-#: Values of the catalogue's set `thread_state`.
-OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
-#: Rows at the begin of a table that tell whether the system records reasons.
-LOOKED_AT = 100_000
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -100,13 +108,6 @@ def _records_reasons(extraction: Extraction) -> bool:
         Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
     )
     return bool((looked_at["threadBlock"] != NULL).any())
-
-
-SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
-NO_CHAIN = "(no call chain)"
-#: Frames that a sample can have in the catalogue.
-MOST_FRAMES = 32
 
 
 def check_callstack(frames: int) -> int:
@@ -197,11 +198,6 @@ def _take_file_name(module: str) -> str:
     return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 
 
-FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
-NO_FILE = "unknown file"
-_HOST_BITS = ~0xFFFF_FFFF_FFFF
-
-
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access"))
     columns = extraction.drop_short(extraction.read(part, wanted), "startedAt", "endedAt")
@@ -240,10 +236,6 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
     ]
     ids = np.array(processes, np.int64)[codes] | (zero_nulls(tids) & 0xFFFFFF)
     return extraction.number_threads(ids)
-
-
-SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
-KEY = ("gpuId", "vmId", "contextId")
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:

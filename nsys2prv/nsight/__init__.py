@@ -25,6 +25,8 @@ from nsys2prv.nsight.report_files import (
 
 if TYPE_CHECKING:
     from nsys2prv.nsight.source import Source
+#: How often an export in use is copied, until nothing was written meanwhile.
+ATTEMPTS = 5
 
 
 def open_source(path: str | Path) -> Source:
@@ -103,10 +105,6 @@ def export_report(report: Path, folder: Path) -> Path:
         )
         raise Nsys2prvError(f"{report}: nsys export failed: {last}")
     return target
-
-
-#: How often an export in use is copied, until nothing was written meanwhile.
-ATTEMPTS = 5
 
 
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:

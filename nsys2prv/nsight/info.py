@@ -44,6 +44,56 @@ _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
 _PATH = re.compile(
     r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
 )
+#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
+MARGIN = 10 * 1_000_000_000
+#: A capture that is said to be longer (ns: 30 days) is damage too.
+LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
+#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
+#: before, nor longer than this (ns).
+GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
+#: Of the rows looked at, at least one in so many may lie apart from the others; of more it is not
+#: known which are wrong.
+FEW = 4
+#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
+#: those with other times.
+TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
+ENDS = ("end", "endedAt")
+#: Tables that are not of the program's events.
+OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
+#: So many tables are looked at, the largest.
+MOST_TABLES = 8
+#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Variable of ranks -> that of their number.
+SIZE_VARIABLES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+#: Ids of a job. A heterogeneous job has one for all its parts.
+JOB_VARIABLES = (
+    "SLURM_HET_JOB_ID",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "PJM_JOBID",
+    "COBALT_JOBID",
+)
+#: A version: nothing else of a report's environment may get into an output.
+_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
+PROCESS_MASK = ~0xFFFFFF
+#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
+GlobalPid = NewType("GlobalPid", int)
+#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
+GlobalTid = NewType("GlobalTid", int)
+#: Number that a report gives to a GPU.
+GpuNumber = NewType("GpuNumber", int)
+#: Number that a process gives to an NVTX domain.
+DomainId = NewType("DomainId", int)
 
 
 class Message(Struct, frozen=True):
@@ -120,26 +170,6 @@ def find_main_process(database: Source) -> int | None:
         f"SELECT globalPid FROM {TABLE} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
     )
     return rows[0][0] if rows else None
-
-
-#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
-MARGIN = 10 * 1_000_000_000
-#: A capture that is said to be longer (ns: 30 days) is damage too.
-LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
-#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
-#: before, nor longer than this (ns).
-GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: Of the rows looked at, at least one in so many may lie apart from the others; of more it is not
-#: known which are wrong.
-FEW = 4
-#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
-#: those with other times.
-TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
-ENDS = ("end", "endedAt")
-#: Tables that are not of the program's events.
-OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
-#: So many tables are looked at, the largest.
-MOST_TABLES = 8
 
 
 class Capture(Struct, frozen=True):
@@ -240,27 +270,6 @@ def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
     return (first, last) if first <= last else (capture.first, capture.last)
 
 
-#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-#: Variable of ranks -> that of their number.
-SIZE_VARIABLES = {
-    "RANK": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK": "PMI_SIZE",
-    "SLURM_PROCID": "SLURM_NTASKS",
-}
-#: Ids of a job. A heterogeneous job has one for all its parts.
-JOB_VARIABLES = (
-    "SLURM_HET_JOB_ID",
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "FLUX_JOB_ID",
-    "PJM_JOBID",
-    "COBALT_JOBID",
-)
-
-
 def read_launcher_ranks(database: Source) -> dict[str, int]:
     """Return the rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds,
     in their order.
@@ -321,23 +330,6 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
         if None not in values and len(set(values)) == len(values):
             return values
     return None
-
-
-#: A version: nothing else of a report's environment may get into an output.
-_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
-PROCESS_MASK = ~0xFFFFFF
-#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
-NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
-
-
-#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
-GlobalPid = NewType("GlobalPid", int)
-#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
-GlobalTid = NewType("GlobalTid", int)
-#: Number that a report gives to a GPU.
-GpuNumber = NewType("GpuNumber", int)
-#: Number that a process gives to an NVTX domain.
-DomainId = NewType("DomainId", int)
 
 
 class Gpu(Struct, frozen=True):

@@ -38,6 +38,14 @@ from nsys2prv.nsight.sqlite_pages import COMBINATIONS, list_columns_in
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "BLOB"}
+T = TypeVar("T")
+SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
+#: What reading a damaged file raises.
+DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
+#: Rows looked at together where all of a table is asked for.
+PIECE_ROWS = 200_000
+#: Types whose values read as integers though they are none.
+NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
 
 
 class Queries:
@@ -144,16 +152,6 @@ class Queries:
                 f"INSERT INTO {quote_name(name)} VALUES ({marks})", rows.iter_rows()
             )
             self._connection.execute("COMMIT")
-
-
-T = TypeVar("T")
-SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
-#: What reading a damaged file raises.
-DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
-#: Rows looked at together where all of a table is asked for.
-PIECE_ROWS = 200_000
-#: Types whose values read as integers though they are none.
-NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
 
 
 class Folder(Source):

@@ -19,6 +19,20 @@ from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.workers import is_worth_parallelizing
 
 STORE = ".store"
+Signature = tuple[tuple[str, int, int, int, int], ...]
+MAGIC = b"SQLite format 3\x00"
+#: The first bytes of a rollback journal that has something to roll back.
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+DAMAGE = (sqlite3.Error, UnicodeError)
+_KNOWN = re.compile(
+    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
+    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
+)
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 14_000_000
+#: As much work as opening a report and reading each of its tables is, however small they are.
+REPORT_BYTES = 2_200_000
 
 
 def find_reports(paths: Iterable[str | Path]) -> list[Path]:
@@ -93,9 +107,6 @@ def is_report(path: Path) -> bool:
     return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path) or is_archive(path)
 
 
-Signature = tuple[tuple[str, int, int, int, int], ...]
-
-
 def make_file_signature(path: Path) -> Signature:
     """Return name, device, inode, size and time of change of a file, or of all files of a folder;
     nothing where there is none.
@@ -134,17 +145,6 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
             raise Unreadable(
                 f"{path}: {change} while it was read; convert it again once it is complete", path
             ) from None
-
-
-MAGIC = b"SQLite format 3\x00"
-#: The first bytes of a rollback journal that has something to roll back.
-JOURNAL = bytes.fromhex("d9d505f920a163d7")
-#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
-DAMAGE = (sqlite3.Error, UnicodeError)
-_KNOWN = re.compile(
-    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
-    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
-)
 
 
 def make_database_uri(path: Path) -> str:
@@ -205,12 +205,6 @@ def check_file(path: Path) -> int:
             f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return size
-
-
-#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
-SMALL_JOB_BYTES = 14_000_000
-#: As much work as opening a report and reading each of its tables is, however small they are.
-REPORT_BYTES = 2_200_000
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:

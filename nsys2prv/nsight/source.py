@@ -18,6 +18,12 @@ NULL = np.iinfo(np.int64).min
 TIME_LIMIT = 1 << 61
 #: So many of a column's texts tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
+#: More templates than this are of no use unless there are so many texts of each.
+FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
+#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
+FEW = 20
+#: So many rows of a table tell where its times lie.
+SPREAD = 16
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -34,10 +40,6 @@ def are_all_usable(times: np.ndarray) -> bool:
 def zero_nulls(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL."""
     return np.where(column == NULL, 0, column)
-
-
-#: More templates than this are of no use unless there are so many texts of each.
-FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 
 
 class Templates(Struct, frozen=True):
@@ -253,12 +255,6 @@ def decode_texts(series: pl.Series) -> pl.Series:
     except pl.exceptions.PolarsError:
         texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
         return pl.Series(series.name, texts, dtype=pl.String)
-
-
-#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
-FEW = 20
-#: So many rows of a table tell where its times lie.
-SPREAD = 16
 
 
 class Extent(Struct, frozen=True):

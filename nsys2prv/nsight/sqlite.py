@@ -50,6 +50,20 @@ from nsys2prv.nsight.sqlite_pages import (
 #: Rows of a batch: more than are read at a time, so that they come in one piece, whose first rows
 #: settle the types of all.
 BATCH_ROWS = str(1 << 18)
+#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
+LEAST_ROW_BYTES = 4
+#: The column of the conditions that a row meets.
+MET = "conditions met"
+#: Rows of a table that are looked at together for the few that a condition wants.
+LONG_TABLE = 100_000
+#: Registered strings asked for in one statement.
+STRINGS = 500
+#: What comes with a database is data: nothing in it is run.
+DISTRUST = "PRAGMA trusted_schema = OFF"
+#: Columns by a table's name and the statement that made it, which reports of one version share; so
+#: many at most.
+_COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
+MOST_KNOWN = 10_000
 
 
 class Driver:
@@ -90,22 +104,6 @@ class Driver:
             # Of a damaged database it may raise again what the reading did.
             with suppress(manager.Error):
                 statement.close()
-
-
-#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
-LEAST_ROW_BYTES = 4
-#: The column of the conditions that a row meets.
-MET = "conditions met"
-#: Rows of a table that are looked at together for the few that a condition wants.
-LONG_TABLE = 100_000
-#: Registered strings asked for in one statement.
-STRINGS = 500
-#: What comes with a database is data: nothing in it is run.
-DISTRUST = "PRAGMA trusted_schema = OFF"
-#: Columns by a table's name and the statement that made it, which reports of one version share; so
-#: many at most.
-_COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
-MOST_KNOWN = 10_000
 
 
 class Database(Source):

@@ -28,6 +28,9 @@ COMBINATIONS = "combinations_looked_at"
 FEW, ROWS_PER_COMBINATION = 1000, 8
 #: A value of each type by the type's number, as in native/records.h.
 OF_TYPE = (None, 0, 0.5, "", b"")
+#: Kinds of columns, as in native/records.h.
+INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
+Query = Callable[[str], list[tuple]]
 
 
 class ConditionColumns(Struct, frozen=True):
@@ -122,11 +125,6 @@ def _to_sqlite_values(column: np.ndarray, of_types: bool) -> list[object]:
         if of_types
         else [None if value == NULL else value for value in column.tolist()]
     )
-
-
-#: Kinds of columns, as in native/records.h.
-INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
-Query = Callable[[str], list[tuple]]
 
 
 class RecordField(Struct, frozen=True):

@@ -27,6 +27,17 @@ FORBIDDEN_DOMAINS = frozenset({204})
 #: Event types of a line of ``calls``: its code names the event, code + 1 is the result, code + 2...
 #: the numbers.
 RESULT, NUMBERS = 1, 2
+#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
+#: Nsight's display factor.
+REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
+#: Units that older sets leave out of the names.
+IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
+_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
+#: Precision of fractions until all of their name are known: the integers are the bits of floating
+#: point (64 bits, not negative).
+UNSCALED = -1
+#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+FRACTION = " (fraction)"
 
 
 class DomainCode(Struct, frozen=True):
@@ -389,21 +400,6 @@ def number_domains(domains: set[str]) -> dict[str, int]:
     return numbers | hash_to_numbers(
         domains - set(numbers), FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN, FORBIDDEN_DOMAINS
     )
-
-
-#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
-#: Nsight's display factor.
-REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
-#: Units that older sets leave out of the names.
-IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
-_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
-
-
-#: Precision of fractions until all of their name are known: the integers are the bits of floating
-#: point (64 bits, not negative).
-UNSCALED = -1
-#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
-FRACTION = " (fraction)"
 
 
 class Metric(NamedTuple):
