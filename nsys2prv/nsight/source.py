@@ -14,6 +14,8 @@ from msgspec import Struct
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
+#: It in SQL, which has no such literal.
+SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
 #: So many of a column's texts tell whether it is worth looking for those that come again.
