@@ -390,6 +390,7 @@ def _read_data(database: Source, part: Part) -> pl.DataFrame:
     ):
         return pl.DataFrame()
 
+    # Two zeros, as coalesce takes no less than two.
     whole, fraction = (
         [f"d.{name}" for name in names if name in database.tables[DATA]]
         for names in (("intVal", "uintVal"), ("doubleVal", "floatVal"))
