@@ -227,12 +227,12 @@ class Extraction:
             self.account.rows += columns.rows
         if columns.damaged:
             self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
-        mask_far = self.report.capture.mask_far
-        for column in [columns[name] for name in times if name in columns.integers]:
+        for name in set(times) & columns.integers.keys():
+            far = self.report.capture.mask_far(columns[name])
             if where is None:
-                columns = self.drop_rows(columns, mask_far(column), Reason.FAR)
+                columns = self.drop_rows(columns, far, Reason.FAR)
             else:
-                columns = columns.where(~mask_far(column))
+                columns = columns.where(~far)
         if not short and {"start", "end"} <= columns.integers.keys():
             columns = self.drop_short(columns)
         return columns

@@ -47,6 +47,8 @@ STARTEND = "{eventType} IN (60, 71)"
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.
 PAIRS = 1 << 20
+#: Columns of projected ranges.
+PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
@@ -294,7 +296,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
-    pieces = [pl.DataFrame(schema=dict.fromkeys(("range", "begin", "end", "object"), pl.Int64))]
+    pieces = [pl.DataFrame(schema=PROJECTED)]
     twice = False
     operations = operations.sort("call_begin")
     for thread, rows in group_rows(operations["thread"].to_numpy()):
@@ -317,10 +319,9 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
                 if pick.any():
                     picked = {name: column[pick] for name, column in of_stream.items()}
                     place, first, last = extremes(begin, end, picked)
-                    piece = {"range": chosen[place], "begin": first, "end": last}
-                    pieces.append(
-                        pl.DataFrame(piece).with_columns(object=pl.lit(object_, pl.Int64))
-                    )
+                    object_of = np.full(len(place), object_)
+                    piece = (chosen[place], object_of, first, last)
+                    pieces.append(pl.DataFrame(piece, schema=PROJECTED))
     projected = pl.concat(pieces)
     return _join_spans(projected, "range", "object") if twice else projected
 
