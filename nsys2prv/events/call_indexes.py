@@ -1,5 +1,5 @@
 """Indexes of calls, which one kind of events fills and others look up: launching calls, and NCCL
-calls.
+calls, with the numbers that NCCL's operations have in the catalogue.
 
 Launching calls: which API call, on which thread, started the operation of a correlation id. These
 ids are unique within a process only. The index is a list of pieces on disk, each sorted by process
@@ -179,11 +179,8 @@ class LaunchIndex(Struct):
         elif not is_sorted(correlations):
             order = np.argsort(correlations, kind="stable")
         wanted, rows = correlations[order], len(correlations)
-        launches = FoundLaunches(
-            np.zeros(rows, bool),
-            *(np.zeros(rows, np.int64) for _ in range(3)),
-            np.zeros(1, CALL_KIND),
-        )
+        begin, end, code = np.zeros((3, rows), np.int64)
+        launches = FoundLaunches(np.zeros(rows, bool), begin, end, code, np.zeros(1, CALL_KIND))
         stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
         for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
             for segment in self.segments:
@@ -240,21 +237,13 @@ class LaunchWriter:
         """Store launches, except calls without an id or without times. Of several calls with one id
         the earliest counts.
         """
-        processes, of_kind = factorize(
-            np.where(
-                launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK
-            )
-        )
-        is_usable = (
-            (launches.correlation != 0)
-            & (launches.correlation != NULL)
-            & (launches.begin != NULL)
-            & (launches.end != NULL)
-        )
+        # NULL stays what it is.
+        processes, of_kind = factorize(launches.kinds["thread"] & PROCESS_MASK)
+        is_usable = (launches.begin != NULL) & (launches.end != NULL)
+        is_usable &= (launches.correlation != 0) & (launches.correlation != NULL)
         for number, process in enumerate(processes):
-            rows = np.flatnonzero(
-                is_usable if len(processes) == 1 else is_usable & (of_kind == number)[launches.code]
-            )
+            of_process = len(processes) == 1 or (of_kind == number)[launches.code]
+            rows = np.flatnonzero(is_usable & of_process)
             if len(rows):
                 self._write_segment(launches, int(process), _keep_earliest(launches, rows))
 
@@ -273,18 +262,8 @@ class LaunchWriter:
         for column in (*columns, launches.kinds):
             self._file.write(np.ascontiguousarray(column).view(np.uint8))
         types = tuple(column.dtype.str for column in columns)
-        self.segments.append(
-            Segment(
-                self.path,
-                process,
-                len(ids),
-                at,
-                types,
-                len(launches.kinds),
-                int(ids[0]),
-                int(ids[-1]),
-            )
-        )
+        first, last, kinds = int(ids[0]), int(ids[-1]), len(launches.kinds)
+        self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
 
     def close(self) -> None:
         if self._file is not None:
@@ -298,7 +277,7 @@ def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
         return slice(None) if len(rows) == len(launches.correlation) else rows
     order = np.lexsort((launches.begin[rows], ids))
     ids = ids[order]
-    return rows[order[np.concatenate([[True], ids[1:] != ids[:-1]])]]
+    return rows[order[np.append(True, ids[1:] != ids[:-1])]]
 
 
 def save_regions(regions: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
@@ -340,34 +319,31 @@ class RegionIndex:
         """
         operation = pl.col("operation")
         # What the calls that made communicators state.
-        communicators_made = (
-            self._ranges.filter(
-                operation.is_between(FIRST_MAKING, LAST_MAKING),
-                pl.col("communicator") != 0,
-                pl.col("ranks") > 0,
-            )
-            .group_by("communicator", process=_PROCESS)
-            .agg(
-                made_ranks=pl.col("ranks").max(),
-                made_rank=pl.col("rank").min(),
-                shared=pl.col("rank").n_unique().cast(pl.Int64),
-            )
+        making = self._ranges.filter(
+            operation.is_between(FIRST_MAKING, LAST_MAKING),
+            pl.col("communicator") != 0,
+            pl.col("ranks") > 0,
+        )
+        made = making.group_by("communicator", process=_PROCESS).agg(
+            made_ranks=pl.col("ranks").max(),
+            made_rank=pl.col("rank").min(),
+            shared=pl.col("rank").n_unique().cast(pl.Int64),
         )
         moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
         row = pl.int_range(pl.len(), dtype=pl.Int64)
         begins = pl.col("unit") != pl.col("unit").shift(1)
         moving = moving.with_columns(
             process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
-        ).join(
-            communicators_made, on=["process", "communicator"], how="left", maintain_order="left"
         )
-        ranks, rank, only = pl.col("ranks"), pl.col("rank"), pl.col("shared") == 1
+        moving = moving.join(
+            made, on=["process", "communicator"], how="left", maintain_order="left"
+        )
+        ranks, rank, shared = pl.col("ranks"), pl.col("rank"), pl.col("shared")
+        only_rank = pl.when(shared == 1).then("made_rank").otherwise(ABSENT)
         return moving.with_columns(
             ranks=pl.when(ranks > 0).then(ranks).otherwise(pl.col("made_ranks").fill_null(ABSENT)),
-            rank=pl.when(rank >= 0)
-            .then(rank)
-            .otherwise(pl.when(only).then("made_rank").otherwise(ABSENT)),
-            shared=pl.col("shared").fill_null(0),
+            rank=pl.when(rank >= 0).then(rank).otherwise(only_rank),
+            shared=shared.fill_null(0),
         )
 
     @cached_property

@@ -36,7 +36,7 @@ _KEYS = ("class", "name", "full", "tensor_cores", "shape")
 _BOOLEANS = {True: "yes", False: "no"}
 _GROUPS = ("layout", "m", "n", "k")
 _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
-_RETURN_TYPE = re.compile(r"(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
+_RETURN_TYPE = re.compile(r"\A(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
 #: A capital letter of a pattern, or what its capitals must be left in: escapes, names of groups,
 #: flags.
 _CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", re.DOTALL)
@@ -104,16 +104,14 @@ class Classifier:
     def _classify(self, name: str) -> KernelClass:
         full, own = normalize_name(name)
         for rule in self._rules:
-            if (not rule.name or _search(rule.name, own)) and (
-                not rule.full or _search(rule.full, full)
-            ):
-                shaped = rule.shape and rule.kind == self._gemm
-                match = _search(rule.shape, full) if shaped else None
-                return KernelClass(
-                    rule.kind,
-                    rule.tensor_cores,
-                    "" if match is None else _format_shape(match.groupdict()),
-                )
+            if rule.name and not _search(rule.name, own):
+                continue
+            if rule.full and not _search(rule.full, full):
+                continue
+            shaped = rule.shape and rule.kind == self._gemm
+            match = _search(rule.shape, full) if shaped else None
+            shape = _format_shape(match.groupdict()) if match else ""
+            return KernelClass(rule.kind, rule.tensor_cores, shape)
         return self._unknown
 
 
@@ -122,10 +120,8 @@ def normalize_name(name: str) -> tuple[str, str]:
     unnamed namespaces, and the kernel's own name in it.
     """
     full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
-    returned = _RETURN_TYPE.match(full)
-    full = full[0 if returned is None else returned.end() :].lower()
-    ends = [end for end in (full.find("<"), full.find("(")) if end >= 0]
-    return full, full[: min([*ends, LONGEST_OWN_NAME])]
+    full = _RETURN_TYPE.sub("", full).lower()
+    return full, re.split("[<(]", full, maxsplit=1)[0][:LONGEST_OWN_NAME]
 
 
 def _search(pattern: str, name: str) -> re.Match[str] | None:
@@ -195,11 +191,8 @@ def load_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
     """Return the rules of this file, if any, and then those that come with nsys2prv. What is wrong
     with the file is one line.
     """
-    return (
-        _load_shipped_rules()
-        if path is None
-        else read_rules(read_rule_file(path, "kernel"), str(path)) + _load_shipped_rules()
-    )
+    own = () if path is None else read_rules(read_rule_file(path, "kernel"), str(path))
+    return own + _load_shipped_rules()
 
 
 @cache
@@ -207,10 +200,8 @@ def _load_shipped_rules() -> tuple[ClassRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to compile all patterns; a test
     does that.
     """
-    return tuple(
-        _parse_rule(spec)
-        for spec in load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
-    )
+    rules = load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+    return tuple(map(_parse_rule, rules))
 
 
 def read_rules(text: str, source: str) -> tuple[ClassRule, ...]:

@@ -1,9 +1,6 @@
-"""Reasons for which rows and records are lost, changed, or counted apart, and for which tables are
+"""Declaration of a kind of event, the normal form that it returns, and the account of its rows, with
+the reasons for which rows and records are lost, changed, or counted apart, and for which tables are
 not read at all.
-
-Accounts (:class:`nsys2prv.events.kind.Account`) count by reason. A reason is a short key, which
-stays the same from version to version: scripts find it in ``out.nsys2prv.json``. Its text in
-``reasons.yaml`` is for people. Some keys have a detail behind them: ``too-short: 5 us``.
 """
 
 from __future__ import annotations
@@ -39,7 +36,11 @@ Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class Reason(str, Enum):
-    """A reason, by its key.
+    """A reason for which rows are lost, changed, or counted apart, by its key.
+
+    The key is short and stays the same from version to version: scripts find it in
+    ``out.nsys2prv.json``. The text in ``reasons.yaml`` is for people. Some keys have a detail
+    behind them: ``too-short: 5 us``.
 
     >>> Reason.TOO_SHORT.with_detail("5 us")
     'too-short: 5 us'
@@ -203,13 +204,8 @@ class Account(Struct):
     @property
     def missing(self) -> int:
         """Rows that nothing accounts for: 0."""
-        return (
-            self.rows
-            + self.synthesized.total()
-            - self.records
-            - self.dropped.total()
-            - self.skipped.total()
-        )
+        accounted = self.records + self.dropped.total() + self.skipped.total()
+        return self.rows + self.synthesized.total() - accounted
 
     def __add__(self, other: Account) -> Account:
         return Account(
