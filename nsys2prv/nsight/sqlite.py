@@ -123,15 +123,22 @@ class Database(Source):
         self._size = check_file(self.path)
         self._uri = make_database_uri(self.path)
         self._driver: Driver | None = None
-        self._roots: dict[str, int] = {}
         try:
             self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-            self._statements = self._find_statements()
-            self.tables = Tables(self._statements, self._table)
+            # Views and virtual tables are left alone: reading them would run code that came with
+            # the file.
+            tables = self._connection.execute(
+                "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            )
+            #: Table -> the statement that made it, and the number of its first page.
+            self._made = {
+                name: (sql, root) for name, sql, root in tables if not name.startswith("sqlite_")
+            }
+            self.tables = Tables(self._made, self._table)
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
 
@@ -143,17 +150,6 @@ class Database(Source):
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
-    def _find_statements(self) -> dict[str, str]:
-        """Return the tables, each with the statement that made it."""
-        # Views and virtual tables are left alone: reading them would run code that came with the
-        # file.
-        query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        statements = [
-            row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")
-        ]
-        self._roots = {name: root for name, _, root in statements}
-        return {name: sql for name, sql, _ in statements}
-
     @cached_property
     def _pages(self) -> Pages | None:
         """Return the file's pages, if they are all that there is of the database."""
@@ -163,7 +159,7 @@ class Database(Source):
 
     def _table(self, name: str) -> SourceTable:
         """Return the description of a table: its columns as SQLite takes the statement."""
-        key = name, self._statements[name]
+        key = name, self._made[name][0]
         columns = _COLUMNS.get(key)
         if columns is None:
             described = self.query(f"PRAGMA table_info({quote_name(name)})")
@@ -289,7 +285,7 @@ class Database(Source):
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
         looked_at = find_condition_columns(conditions)
-        from_pages = self._pages.read(part, self._roots[part.table], integers, texts, looked_at)
+        from_pages = self._pages.read(part, self._made[part.table][1], integers, texts, looked_at)
         if from_pages is None:
             return None
         columns, values = from_pages
