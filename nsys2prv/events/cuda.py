@@ -264,14 +264,11 @@ def _classify(
     those at `codes`.
     """
     kinds, tensor_cores, shapes = extraction.classifier.columns(names)
-    shape_names = sorted(set(shapes) - {""})
-    number = {shape: index for index, shape in enumerate(shape_names)}
-    numbers = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
+    known = sorted({*shapes, ""})
+    numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
+    # The first has no text.
     shape = extraction.name_some_rows(
-        "gemm",
-        numbers != ABSENT,
-        [numbers],
-        lambda used: [shape_names[index] for index in used.tolist()],
+        "gemm", numbers > 0, [numbers], lambda used: [known[number] for number in used]
     )
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
@@ -333,7 +330,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
     on_host = np.isin(fields["memory"], HOST_KINDS)
 
-    def if_(which: np.ndarray, wanted: int) -> np.ndarray:
+    def find_size(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
 
     is_known = (operation == ALLOCATION) | (operation == RELEASE)
@@ -350,10 +347,10 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         },
     )
     fields |= {
-        "allocated": if_(~on_host, ALLOCATION),
-        "freed": if_(~on_host, RELEASE),
-        "host_allocated": if_(on_host, ALLOCATION),
-        "host_freed": if_(on_host, RELEASE),
+        "allocated": find_size(~on_host, ALLOCATION),
+        "freed": find_size(~on_host, RELEASE),
+        "host_allocated": find_size(on_host, ALLOCATION),
+        "host_freed": find_size(on_host, RELEASE),
         "variable": _name_variables(extraction, columns),
     }
     yield _make_points("memory_usage", columns, _find_threads(extraction, columns), fields)

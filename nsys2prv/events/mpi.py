@@ -168,7 +168,7 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         _save_requests(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
         yield from _make_rows(calls, place == 0)
     else:
-        yield from _make_rows(calls, np.ones(len(calls.codes), bool))
+        yield from _make_rows(calls)
 
 
 def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[Rows]:
@@ -223,7 +223,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
         is_root=(root == calls.rank) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
-    yield from _make_rows(calls, np.ones(len(calls.codes), bool), root=blank_negative(root))
+    yield from _make_rows(calls, root=blank_negative(root))
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
@@ -334,19 +334,24 @@ def find_communicators(extraction: Extraction) -> Communicators:
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
-    names, known = find_communicators(calls.extraction).names, calls.communicator != UNKNOWN
+    names = find_communicators(calls.extraction).names
+    number = calls.communicator
     return calls.extraction.name_some_rows(
         "mpi_communicators",
-        known,
-        [calls.communicator],
-        lambda communicators: [names[index] for index in communicators],
+        number != UNKNOWN,
+        [number],
+        lambda met: [names[index] for index in met],
     )
 
 
-def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> Iterator[Rows]:
-    """Yield the wanted calls by layout. fields: of the table's layout, where it does not name their
-    columns.
+def _make_rows(
+    calls: _CallRows, wanted: np.ndarray | None = None, **fields: np.ndarray
+) -> Iterator[Rows]:
+    """Yield the wanted calls by layout, all if no mask says which. fields: of the table's layout,
+    where it does not name their columns.
     """
+    if wanted is None:
+        wanted = np.ones(len(calls.codes), bool)
     extraction, own_layout = calls.extraction, BY_TABLE[calls.table]
     if fields:
         fields["communicator"] = _name_communicators(calls)
@@ -371,10 +376,8 @@ def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> It
             field.name: np.full(len(rows), ABSENT if field.optional else 0)
             for field in load_catalogue().layouts[layout].fields
         }
-        places, names = (
-            np.searchsorted(used, calls.codes[rows]),
-            [calls.names[code] for code in used],
-        )
+        places = np.searchsorted(used, calls.codes[rows])
+        names = [calls.names[code] for code in used]
         columns["call"] = extraction.number_names(layout, places, text=names)
         if layout == own_layout:
             columns |= {name: column[rows] for name, column in fields.items()}

@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, blank_negative, factorize, factorize_together
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import (
     FIRST_MAKING,
@@ -196,8 +196,8 @@ def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     ids, id_codes = factorize(columns["jsonTextId"])
     registered = pl.Series(extraction.read_strings(ids), dtype=pl.String)
     texts = pl.concat([decode_texts(inline), registered])
-    empty = (inline.bin.size() == 0).to_numpy()[codes]
-    row_codes = np.where(empty, len(inline) + id_codes, codes)
+    is_empty = (inline.bin.size() == 0).to_numpy()[codes]
+    row_codes = np.where(is_empty, len(inline) + id_codes, codes)
     if not texts.str.len_bytes().sum():
         # As in most reports. Patterns are compiled at each use, which takes longer than a small
         # report's rows.
@@ -361,8 +361,8 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
                 values = _find_reductions(values, entry.names)
             elif entry.field == "data_type":
                 values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
-            if entry.field != "communicator":
-                values = np.where(values < 0, ABSENT, values)
+            elif entry.field != "communicator":
+                values = blank_negative(values)
             target = fields.setdefault(entry.field, _make_absent(entry.field, len(distinct)))
             target[rows] = values
     return _Payloads(

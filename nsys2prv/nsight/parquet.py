@@ -271,9 +271,8 @@ class Folder(Source):
             )
 
     def count(self, table: str, where: str = "") -> int:
-        if not where:
-            return self.tables[table].extent.rows
-        return sum(rows.height for rows in self._read_pieces(table, [], None, where))
+        part = self.get_whole_table(table)
+        return self.count_rows(part, where) if where else self.tables[table].extent.rows
 
     def count_rows(self, part: Part, where: str = "") -> int:
         return sum(rows.height for rows in self._read_pieces(part.table, [], part, where))
@@ -329,14 +328,10 @@ class Folder(Source):
             if self.tables[table].columns[column] not in NO_NUMBERS
             for rows in self._sample_rows(table)
         ]
-        if not frames:
-            return []
-        try:
-            with panics_unseen():
-                return pl.concat(frames).collect().to_series().drop_nulls().to_list()
-        except DAMAGE:
-            # Whoever reads the table tells what is wrong with it.
-            return []
+        # Whoever reads the table tells what is wrong with it.
+        with suppress(*DAMAGE), panics_unseen():
+            return pl.concat(frames).collect().to_series().drop_nulls().to_list()
+        return []
 
     def _sample_rows(self, table: str) -> list[pl.LazyFrame]:
         rows = self.tables[table].extent.rows
