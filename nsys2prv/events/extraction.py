@@ -213,20 +213,15 @@ class Extraction:
         :meth:`mask_long_enough`.
         """
         integers = tuple(dict.fromkeys(integers))
-        if (
-            where is None
-            and self.shared is not None
-            and self.shared[0].holds(part, integers, texts)
-        ):
-            columns = self.shared[0].columns(self.shared[1], integers, texts)
+        shared, number = self.shared or (None, 0)
+        if where is None and shared is not None and shared.holds(part, integers, texts):
+            columns = shared.columns(number, integers, texts)
         else:
-            columns = self.database.read(
-                part, integers, texts, self.condition if where is None else where
-            )
+            condition = self.condition if where is None else where
+            columns = self.database.read(part, integers, texts, condition)
         if where is None:
             self.account.rows += columns.rows
-        if columns.damaged:
-            self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
+        self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
         for name in set(times) & columns.integers.keys():
             far = self.report.capture.mask_far(columns[name])
             if where is None:
@@ -281,16 +276,14 @@ class Extraction:
     @cached_property
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
-        return get_classifier(load_rules() if self.settings.rules is None else self.settings.rules)
+        rules = self.settings.rules
+        return get_classifier(load_rules() if rules is None else rules)
 
     @cached_property
     def nvtx_rules(self) -> tuple[nvtx_names.NvtxRule, ...]:
         """Return the rules of NVTX names."""
-        return (
-            nvtx_names.load_rules()
-            if self.settings.nvtx_rules is None
-            else self.settings.nvtx_rules
-        )
+        rules = self.settings.nvtx_rules
+        return nvtx_names.load_rules() if rules is None else rules
 
     def read_strings(self, ids: np.ndarray) -> list[str]:
         """Return the texts of these ids of StringIds; an id that is not there reads as `string

@@ -358,23 +358,23 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         else:
             keys, codes = np.unique(field_of[rows], return_inverse=True)
             names = [(key, True) for key in keys.tolist()]
-        of_gpu = [find_known_label(GPU_LAYOUT, name) is not None for name, _ in names]
+        known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
         in_integers = np.where(
             real[rows], scale_fraction(fraction[rows]) // 10**FLOAT_DECIMALS, whole[rows]
         )
-        if part.table != DATA and sum(of_gpu) * 2 > len(names):
+        if part.table != DATA and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes = [(name, 0) for name, _ in names]
             samples = (sizes, time[rows], codes, in_integers)
             yield make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
-        floating = np.array([in_fractions for _, in_fractions in names])[codes]
+        floating = np.array([is_fraction for _, is_fraction in names])[codes]
         in_fractions = scale_fraction(np.where(real[rows], fraction[rows], whole[rows]))
         value = np.where(floating, in_fractions, in_integers)
         labels = label_metrics(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
-            Metric(label, FLOAT_DECIMALS if exact else 0)
-            for label, (_, exact) in zip(labels, names, strict=True)
+            Metric(label, FLOAT_DECIMALS if is_fraction else 0)
+            for label, (_, is_fraction) in zip(labels, names, strict=True)
         )
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
         yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
@@ -422,35 +422,32 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
 
 def _find_sources(database: Source) -> dict[int, EventSource]:
     """Return typeId -> what its events are."""
+    read = database.read_small_table
     origins = {
         number: (_find_name(database, name, data), group)
-        for number, name, group, data in database.read_small_table(
+        for number, name, group, data in read(
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
-    types = [
-        (number, origin, _find_name(database, name, data))
-        for number, origin, name, data in database.read_small_table(
-            "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
-        )
-        if isinstance(number, int)
-    ]
-    rows = database.read_small_table(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
+    rows = read(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
     texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:
         if isinstance(index, int):
-            fields.setdefault(number, []).append(
-                (index, texts.get(name) or f"field {index}", kind in FLOATING)
-            )
+            field = (index, texts.get(name) or f"field {index}", kind in FLOATING)
+            fields.setdefault(number, []).append(field)
     sources = {}
-    for number, origin, name in types:
+    for number, origin, name_id, data in read(
+        "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
+    ):
+        if not isinstance(number, int):
+            continue
+        name = _find_name(database, name_id, data)
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        sources[number] = EventSource(
-            source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, [])))
-        )
+        of_type = tuple(sorted(fields.get(number, [])))
+        sources[number] = EventSource(source, row, group not in NO_SAMPLES, of_type)
     return sources
 
 
