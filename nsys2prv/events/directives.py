@@ -11,7 +11,8 @@ event kind plus one, and its source, where it stands in the code, is `name@file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -89,31 +90,25 @@ POINTS = (
 )
 
 
-def make_extract(
-    declared: tuple[Construct, ...], lasting: bool
-) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts these constructs; those that do not last have their begin
-    alone.
-    """
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
-        wanted = {
-            *list_columns(*(construct.layout for construct in constructs)),
-            *(construct.value for construct in constructs if isinstance(construct.value, str)),
-        }
-        columns = extraction.read(
-            part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
-        )
-        if lasting:
-            columns.integers["end"] = _find_ends(extraction, part, columns)
-            columns = extraction.drop_short(columns)
-        else:
-            columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
-        for construct in constructs:
-            yield _make_records(extraction, construct, columns)
-
-    return extract
+def extract_constructs(
+    declared: tuple[Construct, ...], lasting: bool, extraction: Extraction, part: Part
+) -> Iterator[Rows]:
+    """Yield the rows of these constructs; those that do not last have their begin alone."""
+    constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
+    wanted = {
+        *list_columns(*(construct.layout for construct in constructs)),
+        *(construct.value for construct in constructs if isinstance(construct.value, str)),
+    }
+    columns = extraction.read(
+        part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
+    )
+    if lasting:
+        columns.integers["end"] = _find_ends(extraction, part, columns)
+        columns = extraction.drop_short(columns)
+    else:
+        columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
+    for construct in constructs:
+        yield _make_records(extraction, construct, columns)
 
 
 def _make_records(extraction: Extraction, construct: Construct, columns: Columns) -> Rows:
@@ -208,7 +203,7 @@ KINDS = (
     *(
         declare_kind(
             name,
-            make_extract(constructs, lasting),
+            partial(extract_constructs, constructs, lasting),
             tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
             layouts=[construct.layout for construct in constructs],
         )

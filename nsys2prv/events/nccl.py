@@ -13,7 +13,8 @@ payloads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -426,28 +427,24 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
             result[field][rows[fill]] = column[fill]
 
 
-def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts the ranges of NCCL's domain into a layout."""
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, COLUMNS, TEXTS, short=True)
-        ranges = name_ranges(extraction, columns, "range")
-        payloads = read_payloads(extraction, columns)
-        texts, text_codes = find_texts(extraction, columns)
-        operations = list(map(find_operation, texts.to_list()))
-        operation = np.array(operations, np.int64)[text_codes]
-        if layout == "nccl_call":
-            _index_calls(extraction, columns, operation, payloads)
-        fields = ranges.fields | {field: payloads[field] for field in RECORDED}
-        fields["operation"] = np.where(operation == 0, ABSENT, operation)
-        fields["communicator"] = name_communicators(extraction, payloads["communicator"])
-        if layout == "nccl_operation":
-            fields["any_domain"] = fields["range"]
-        wanted = ranges.wanted & extraction.mask_long_enough(columns["start"], columns["end"])
-        rows = make_rows(extraction, layout, columns, fields)
-        yield replace(rows, domain=ranges.domain).where(wanted)
-
-    return extract
+def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the ranges of NCCL's domain in a layout."""
+    columns = extraction.read(part, COLUMNS, TEXTS, short=True)
+    ranges = name_ranges(extraction, columns, "range")
+    payloads = read_payloads(extraction, columns)
+    texts, text_codes = find_texts(extraction, columns)
+    operations = list(map(find_operation, texts.to_list()))
+    operation = np.array(operations, np.int64)[text_codes]
+    if layout == "nccl_call":
+        _index_calls(extraction, columns, operation, payloads)
+    fields = ranges.fields | {field: payloads[field] for field in RECORDED}
+    fields["operation"] = np.where(operation == 0, ABSENT, operation)
+    fields["communicator"] = name_communicators(extraction, payloads["communicator"])
+    if layout == "nccl_operation":
+        fields["any_domain"] = fields["range"]
+    wanted = ranges.wanted & extraction.mask_long_enough(columns["start"], columns["end"])
+    rows = make_rows(extraction, layout, columns, fields)
+    yield replace(rows, domain=ranges.domain).where(wanted)
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
@@ -574,8 +571,10 @@ def _save_messages(
 
 
 KINDS = (
-    declare_kind("nccl", make_extract("nccl_call"), where=select_nccl_rows(PUSHPOP)),
+    declare_kind("nccl", partial(extract_ranges, "nccl_call"), where=select_nccl_rows(PUSHPOP)),
     declare_kind(
-        "nccl_operations", make_extract("nccl_operation"), where=select_nccl_rows(STARTEND)
+        "nccl_operations",
+        partial(extract_ranges, "nccl_operation"),
+        where=select_nccl_rows(STARTEND),
     ),
 )

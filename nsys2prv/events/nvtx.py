@@ -14,6 +14,7 @@ lasts nothing lasts 1 ns, and a range without an end lasts to the end of the tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -148,20 +149,16 @@ def _rename_texts(
     )
 
 
-def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts NVTX events into a layout whose first field is `field`."""
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, COLUMNS, TEXTS)
-        ranges = name_ranges(extraction, columns, field)
-        if layout == "nvtx_startend":
-            ranges.fields["any_domain"] = ranges.fields[field]
-        start, threads = columns["start"], extraction.number_threads(columns["globalTid"])
-        end = start + 1 if layout == "nvtx_mark" else columns["end"]
-        rows = Rows(layout, start, end, threads, ranges.fields, domain=ranges.domain)
-        yield rows.where(ranges.wanted)
-
-    return extract
+def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield ranges or marks in a layout whose first field is `field`."""
+    columns = extraction.read(part, COLUMNS, TEXTS)
+    ranges = name_ranges(extraction, columns, field)
+    if layout == "nvtx_startend":
+        ranges.fields["any_domain"] = ranges.fields[field]
+    start, threads = columns["start"], extraction.number_threads(columns["globalTid"])
+    end = start + 1 if layout == "nvtx_mark" else columns["end"]
+    rows = Rows(layout, start, end, threads, ranges.fields, domain=ranges.domain)
+    yield rows.where(ranges.wanted)
 
 
 def find_domains(
@@ -387,7 +384,9 @@ def _project_crossing(
 
 KINDS = (
     *(
-        declare_kind(name, make_extract(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
+        declare_kind(
+            name, partial(extract_ranges, layout, field), where=where, reads=Reading(COLUMNS, TEXTS)
+        )
         for name, layout, field, where in (
             ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),
             ("nvtx_startend_trace", "nvtx_startend", "range", select_other_rows(STARTEND)),
