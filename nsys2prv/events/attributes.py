@@ -146,9 +146,13 @@ def make_counters(
     end: np.ndarray | None = None,
 ) -> Counters:
     """Return records of one object from samples in any order. column: each row's index into the
-    metrics. end: when samples end, None where each lasts until the next.
+    metrics. end: when samples end, None where each lasts until the next. Values that a trace cannot
+    hold are made ones that it can, and counted.
     """
-    value = _clip_values(extraction, value)
+    repaired = extraction.account.repaired
+    repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
+    repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
+    value = np.clip(value, 0, GREATEST)
     if end is not None:
         time, column, value = _add_ends(extraction, time, end, column, value)
     if not is_sorted(time):
@@ -180,19 +184,8 @@ def _add_ends(
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
     extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
-    return (
-        np.concatenate([start, end[close]]),
-        np.concatenate([metric, metric[close]]),
-        np.concatenate([value, np.zeros(len(close), np.int64)]),
-    )
-
-
-def _clip_values(extraction: Extraction, values: np.ndarray) -> np.ndarray:
-    """Return the values, those that a trace cannot hold made ones that it can, and counted."""
-    repaired = extraction.account.repaired
-    repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(values < 0))
-    repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(values > GREATEST))
-    return np.clip(values, 0, GREATEST)
+    zeros = np.zeros(len(close), np.int64)
+    return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
@@ -201,10 +194,9 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(len(distinct) + 1))
-    return [
-        (int(key), order[cuts[number] : cuts[number + 1]]) for number, key in enumerate(distinct)
-    ]
+    cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
+    # Of no rows there is one piece all the same.
+    return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
 def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:

@@ -35,6 +35,7 @@ from nsys2prv.events.call_indexes import (
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.nvtx import COLUMNS as NAMING
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
@@ -89,11 +90,7 @@ SMALL_TABLE = 100_000
 #: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
-COLUMNS = (
-    *("start", "end", "globalTid", "domainId", "category", "textId"),
-    *("jsonTextId", "eventId"),
-)
-TEXTS = ("text", "jsonText", "binaryData")
+COLUMNS, TEXTS = (*NAMING, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
 #: Fields of the layouts, and of the payload.
 RECORDED = (
     *("bytes", "reduction", "root", "peer", "ranks", "rank"),

@@ -219,9 +219,7 @@ def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _save_ranges(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(
-        part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
-    )
+    columns = extraction.read(part, COLUMNS, TEXTS)
     columns = columns.where(mask_usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return

@@ -13,11 +13,11 @@ from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Reason, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
+from nsys2prv.events.nvtx_names import DEFAULT_DOMAIN
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
 
 LAYOUT = "nvtx_payload"
-DEFAULT_DOMAIN = "default domain"
 #: Names that are kept of one read: a program may make up a name for every range.
 MOST_NAMES = 256
 #: The type that nsys writes around a value.

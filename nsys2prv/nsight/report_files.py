@@ -1,5 +1,5 @@
-"""Find the files of reports, check that they are readable and stay unchanged while they are read.
-Imports neither polars nor numpy.
+"""Find the files of reports, check that they are readable and stay unchanged while they are read, and
+weigh how much work they are. Imports neither polars nor numpy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -46,7 +47,7 @@ def find_reports(paths: Iterable[str | Path]) -> list[Path]:
         raise Nsys2prvError(
             "an argument is empty, as with a variable that is not set; give the name of a report or folder"
         )
-    return [report for one in paths for report in _list_reports_at(Path(one))]
+    return list(chain.from_iterable(_list_reports_at(Path(path)) for path in paths))
 
 
 def _list_reports_at(path: Path) -> list[Path]:
@@ -60,9 +61,8 @@ def _list_reports_at(path: Path) -> list[Path]:
     paths = sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not paths:
         raise Nsys2prvError(f"{path}: no file matches this pattern")
-    return [
-        report for one in paths for report in (_list_reports_at(one) if one.is_dir() else [one])
-    ]
+    lists = (_list_reports_at(one) if one.is_dir() else [one] for one in paths)
+    return list(chain.from_iterable(lists))
 
 
 def _list_reports_in(folder: Path) -> list[Path]:
@@ -149,9 +149,8 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
 
 def make_database_uri(path: Path) -> str:
     """Return the read-only URI of a database file."""
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
-        "" if has_log(path) else "&immutable=1"
-    )
+    immutable = "" if has_log(path) else "&immutable=1"
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
 
 
 def has_log(path: Path) -> bool:
@@ -176,12 +175,9 @@ def remove_quoted_content(error: Exception) -> str:
     anything, secrets of its user included.
     """
     text = str(error)
-    match = _KNOWN.search(text)
-    return (
-        match[0]
-        if match
-        else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
-    )
+    if match := _KNOWN.search(text):
+        return match[0]
+    return re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
 
 
 def check_file(path: Path) -> int:
