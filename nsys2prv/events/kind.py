@@ -60,11 +60,6 @@ class Reason(str, Enum):
         """The text for people; "{}" stands for the detail."""
         return _load_texts()["routine"].get(self.value) or _load_texts()["unusual"][self.value]
 
-    @property
-    def routine(self) -> bool:
-        """Happens in every capture, or has a warning of its own: needs nobody's attention."""
-        return self.value in _load_texts()["routine"]
-
     # Rows that are dropped.
     NO_TIME = "no-time"
     FAR = "far-from-capture"
@@ -140,19 +135,17 @@ def _load_texts() -> dict[str, dict[str, str]]:
     return load_shipped(read_data_text(__package__, "reasons.yaml"))
 
 
-def parse_reason(key: str) -> Reason:
-    """Return the reason of a key, with or without a detail. Raises ValueError for no key."""
-    return Reason(key.partition(SEPARATOR)[0])
-
-
 def describe_reason(key: str) -> str:
-    """Return what a key, with or without a detail, tells people."""
-    return parse_reason(key).text.replace("{}", key.partition(SEPARATOR)[2])
+    """Return what a key, with or without a detail, tells people. Raises ValueError for no key."""
+    reason, _, detail = key.partition(SEPARATOR)
+    return Reason(reason).text.replace("{}", detail)
 
 
 def is_routine(key: str) -> bool:
-    """True if rows dropped or changed for this reason need nobody's attention."""
-    return parse_reason(key).routine
+    """True if rows dropped or changed for this reason need nobody's attention: it happens in every
+    capture, or has a warning of its own.
+    """
+    return key.partition(SEPARATOR)[0] in _load_texts()["routine"]
 
 
 @cache
