@@ -319,10 +319,10 @@ class Database(Source):
             frame = self._frame(f"SELECT {', '.join(guarded) or 'NULL'} {source}")
             if frame is None:
                 raise self._make_unreadable_error(ValueError(f"table {part.table}"))
-            bad = (
-                f"sum(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present
-            )
-            damaged = self.query(f"SELECT {' + '.join(bad) or '0'} {source}")[0][0] or 0
+            if present:
+                odd = "sum(typeof({}) NOT IN ('integer', 'null'))"
+                counts = " + ".join(odd.format(quote_name(name)) for name in present)
+                damaged = self.query(f"SELECT {counts} {source}")[0][0] or 0
         return replace(make_columns(frame, integers, texts), damaged=damaged)
 
     def read_once(
