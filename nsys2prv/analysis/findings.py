@@ -55,7 +55,7 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
-from nsys2prv.events.classes import COPYING
+from nsys2prv.events.cuda import COPYING
 
 #: More are not told.
 MOST = 10

@@ -28,7 +28,7 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
-from nsys2prv.events.classes import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, SETTING
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
-from nsys2prv.events.classes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.call_indexes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL

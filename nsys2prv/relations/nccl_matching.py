@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.classes import GROUP, SEND_RECEIVE
+from nsys2prv.events.call_indexes import GROUP, SEND_RECEIVE
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (

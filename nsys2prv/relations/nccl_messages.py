@@ -26,7 +26,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UNRELATED, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.classes import RECEIVE, SEND, SEND_RECEIVE
+from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result

@@ -14,7 +14,7 @@ import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import LAYOUTS, find_layout, normalize_function_name
+from nsys2prv.events.mpi import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.relations import blocks
 from nsys2prv.store import task_result
 

@@ -216,7 +216,7 @@ def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_documentation() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "nvtx.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "nvtx.md").read_text()
     first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
     assert apply_rules(
