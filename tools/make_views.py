@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import json
+from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import FIRST, GROUPS, Single
-from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core_view, load_menus, load_views
+from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core_view, load_menus
 
 TABLE, PICTURES = "views.md", "views"
 #: Views that show types with more names than this together show more than anyone tells apart by
@@ -142,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     folder: Path = parser.parse_args(arguments).folder
     try:
-        views = load_views(folder / FILE)
+        views = load_checked_views(folder / FILE)
         for path, text in files_of(views, folder).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")

@@ -17,6 +17,7 @@ import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
 from tools.view_reader import find_reason_to_ask, read_cfg
+from view_checks import check_view, load_checked_views
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -57,7 +58,7 @@ from nsys2prv.relations import all_relations
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "cfgs"
-VIEWS = load_views(FOLDER / FILE)
+VIEWS = load_checked_views(FOLDER / FILE)
 BY_PATH = {view.path: view for view in VIEWS}
 KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
 FIXED_DOMAINS = [(name, number) for number, name in enumerate(load_catalogue().domains)]
@@ -271,7 +272,7 @@ def test_members_that_do_not_fit_their_family_are_refused(
 ) -> None:
     write_view(tmp_path, FAMILY.replace(old, new, 1))
     with pytest.raises(CfgError, match=problem):
-        load_views(tmp_path / FILE)
+        load_checked_views(tmp_path / FILE)
 
 
 def test_views_read_back_as_they_were_meant() -> None:
@@ -494,7 +495,7 @@ WRONG = {
 @pytest.mark.parametrize("problem", WRONG)
 def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None:
     with pytest.raises(CfgError, match=problem):
-        format_cfg(WRONG[problem])
+        check_view(WRONG[problem])
 
 
 def test_a_good_view_is_written_and_read() -> None:

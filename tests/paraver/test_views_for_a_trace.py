@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
 from tools.view_reader import find_reason_to_ask, read_cfg
+from view_checks import COMPOSE, OPERATIONS, THREAD
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -20,9 +21,6 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver import check
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
-    COMPOSE,
-    OPERATIONS,
-    THREAD,
     Cfg,
     CfgError,
     Composed,

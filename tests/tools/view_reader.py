@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from view_checks import check_view
+
 from nsys2prv.paraver.cfg import (
     COMPOSES,
     FILTERS,
@@ -23,7 +25,6 @@ from nsys2prv.paraver.cfg import (
     Look,
     Single,
     Window,
-    check_view,
 )
 from nsys2prv.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
@@ -220,7 +221,7 @@ def _build_window(
         if name in functions
     }
     defaults = {
-        **{place: default for place, (_, default) in SELECTED.items()},
+        **SELECTED,
         **dict.fromkeys(COMPOSES, "As Is"),
     }
     chosen = {

@@ -43,7 +43,6 @@ from nsys2prv.paraver.cfg import (
     Look,
     Single,
     Window,
-    check_view,
     find_views_folder,
 )
 from nsys2prv.paraver.cfg.writer import format_cfg
@@ -111,9 +110,7 @@ def find_catalogue() -> Path:
 
 @cache
 def load_views(path: Path) -> tuple[View, ...]:
-    """Return all views of a catalogue. Raises CfgError naming the view with everything that is
-    wrong.
-    """
+    """Return all views of a catalogue. Raises CfgError naming one that cannot be made."""
     codes = load_codes(path)
     listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
     core = {name for menu in _read_menu_places(path).values() for name in menu}
@@ -126,23 +123,15 @@ def load_views(path: Path) -> tuple[View, ...]:
         specs += _make_declared_views(
             [spec for _, spec in listed], {name for name, _ in specs}, codes
         )
-    views: dict[str, View] = {}
-    titles: set[str] = set()
+    views = []
     for name, spec in specs:
         try:
-            view = _make_view(name, spec, codes)
-            check_view(view.cfg)
-            if view.title in titles:
-                raise CfgError(f"another view has the title {view.title!r}")
-            if view.path in views:
-                raise CfgError("another view has this path")
+            views.append(_make_view(name, spec, codes))
         except (CfgError, KeyError, TypeError, ValueError) as error:
             raise CfgError(
                 f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
             ) from error
-        titles.add(view.title)
-        views[view.path] = view
-    return tuple(views.values())
+    return tuple(views)
 
 
 @cache
@@ -338,7 +327,7 @@ def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Wind
         )
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
-    if functions["thread"].name == SELECTED["thread"][1]:
+    if functions["thread"].name == SELECTED["thread"]:
         del functions["thread"]
     filters = {"evt_type": _parse_types(spec.get("types"), codes)}
     for key, name in (("values", "evt_value"), ("tags", "tag_msg")):

@@ -285,7 +285,7 @@ def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
 
 def _get_function_name(window: Single) -> str:
     """Return the name of a window's function of a thread's records."""
-    return window.functions.get("thread", Function(SELECTED["thread"][1])).name
+    return window.functions.get("thread", Function(SELECTED["thread"])).name
 
 
 def _changes_zero(function: Function) -> bool:

@@ -19,7 +19,6 @@ from nsys2prv.paraver.cfg import (
     Histogram,
     Single,
     Window,
-    check_view,
 )
 
 VERSION = "3.4"
@@ -36,12 +35,11 @@ NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
 def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
-    """Return the file; raises CfgError if Paraver would not read it as meant.
+    """Return the file.
 
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
     these need, and at most as the screen.
     """
-    check_view(cfg)
     head = [
         "#ParaverCFG",
         f"ConfigFile.Version: {VERSION}",
@@ -180,7 +178,7 @@ def _format_functions(
     some.
     """
     names = {place: function.name for place, function in window.functions.items()}
-    chosen = {place: names.get(place, SELECTED[place][1]) for place in places}
+    chosen = {place: names.get(place, SELECTED[place]) for place in places}
     chosen.update((name, condition.condition) for name, condition in conditions.items())
     composes = {place: names.get(place, "As Is") for place in COMPOSES}
     lines = [
