@@ -28,10 +28,10 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
 from nsys2prv._util.text import format_size
 
-#: What only nsys reads; every file that is a report; the folders that nsys makes of one.
+#: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
-#: Of the files of a folder of tables.
+#: Endings of the files of a folder of tables, and those of such folders.
 TABLES = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 
@@ -109,6 +109,7 @@ class Owner(Struct, frozen=True):
 
     @classmethod
     def current(cls) -> Owner:
+        """Return this process."""
         return cls(_digest_host(), _find_namespace(), os.getpid(), _find_start_time(os.getpid()))
 
     @classmethod

@@ -54,6 +54,7 @@ class Progress:
         )
 
     def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+        """Return the items, with a bar that moves on as they are taken."""
         if self._off or total < 2:
             return items
         return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
@@ -83,14 +84,15 @@ class _NoBar:
 class CpuTimes(Struct):
     """CPU seconds by stage."""
 
-    #: CPU seconds by the name of the stage.
+    #: By the name of the stage.
     seconds: Counter[str] = field(default_factory=Counter)
-    #: Those of them that this process spent.
+    #: CPU seconds that this process itself spent.
     own: float = 0.0
     #: Processes whose start is counted.
     known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
 
     def add(self, stage: str, seconds: float, here: bool) -> None:
+        """Account CPU seconds to a stage. here: this process spent them."""
         self.seconds[stage] += seconds
         self.own += seconds if here else 0.0
 

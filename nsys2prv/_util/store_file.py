@@ -50,6 +50,7 @@ class ArchiveWriter:
         self.add_bytes(TYPE, CONTENT)
 
     def add_bytes(self, name: str, content: bytes) -> None:
+        """Add a member."""
         self._zip.writestr(_make_member(name), content)
 
     def move_folder(self, folder: Path) -> None:
@@ -65,6 +66,7 @@ class ArchiveWriter:
         return list_members(self._zip)
 
     def close(self) -> None:
+        """Write the directory, and close the file."""
         self._zip.close()
 
 

@@ -243,7 +243,7 @@ class Pool:
 class _Submitted(Generic[T, R]):
     #: The task, kept to be submitted again if its worker is lost.
     task: T
-    #: Its result, once it is done.
+    #: Holds the result, once the task is done.
     future: Future[R]
 
 
@@ -256,6 +256,7 @@ class SerialExecutor(Executor):
     """Runs each task where it is submitted."""
 
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
+        """Run a task, and return its result or error as a future that is done."""
         future: Future[R] = Future()
         try:
             future.set_result(function(*args, **kwargs))
