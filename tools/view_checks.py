@@ -13,15 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nsys2prv.paraver.cfg import (
+    COMMUNICATION_FUNCTIONS,
     COMMUNICATION_STATISTICS,
     COMPOSES,
     FILTERS,
     LOOKS,
-    OF_COMMUNICATIONS,
-    OF_STATES,
     PROCESS_LEVELS,
     SELECTED,
     SINGLE_ONLY,
+    STATE_FUNCTIONS,
     Cfg,
     CfgError,
     Composed,
@@ -47,7 +47,7 @@ def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
 #: Functions of a thread's records -> how many parameters they take, each a number or a list of numbers;
 #: the tables behind it likewise.
 THREAD = MappingProxyType(
-    dict.fromkeys((*sorted(OF_STATES), *sorted(OF_COMMUNICATIONS)), 0)
+    dict.fromkeys((*sorted(STATE_FUNCTIONS), *sorted(COMMUNICATION_FUNCTIONS)), 0)
     | _load_functions(
         """
         Last Evt Type, Last Evt Val, Last Evt Val w/o Bursts, Next Evt Type, Next Evt Val,

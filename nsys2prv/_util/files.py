@@ -32,7 +32,7 @@ from nsys2prv._util.text import format_size
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
 #: Endings of the files of a folder of tables, and those of such folders.
-TABLES = {".parquet", ".arrow"}
+TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 
 
@@ -218,7 +218,9 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
             )
     for path in there.values():
         # A table of a folder of tables, which is read as a whole.
-        if path.suffix in TABLES and _identify_file(path.parent) in map(_identify_file, inputs):
+        if path.suffix in TABLE_ENDINGS and _identify_file(path.parent) in map(
+            _identify_file, inputs
+        ):
             raise UsageError(
                 f"{path}: would be written over a table of {path.parent}, which is read; give another output"
             )

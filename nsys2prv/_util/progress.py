@@ -45,7 +45,7 @@ class Progress:
         self._notebook = "ipykernel" in sys.modules
         self._off = quiet or not (self._notebook or sys.stderr.isatty())
 
-    def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
+    def show_bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
         """Return a bar to update by hand."""
         if self._off:
             return _NoBar()
@@ -53,7 +53,7 @@ class Progress:
             total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
         )
 
-    def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+    def follow(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
         """Return the items, with a bar that moves on as they are taken."""
         if self._off or total < 2:
             return items
@@ -97,7 +97,7 @@ class CpuTimes(Struct):
         self.own += seconds if here else 0.0
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def measure(self, name: str) -> Iterator[None]:
         """Account what this process itself does within the block to a stage; workers' time is not
         included.
         """
@@ -107,7 +107,9 @@ class CpuTimes(Struct):
         finally:
             self.add(name, time.process_time() - start, True)
 
-    def over(self, function: Callable[[T], R], results: Iterator[TimedResult]) -> Iterator[R]:
+    def take_values(
+        self, function: Callable[[T], R], results: Iterator[TimedResult]
+    ) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
             self.add(_find_stage(function), result.seconds, result.process == _HERE)
@@ -116,7 +118,7 @@ class CpuTimes(Struct):
                 self.add("starting workers", result.before, False)
             yield result.value
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return one line; what no stage explains is this process's handing work out and bringing
         it together, and its imports.
         """

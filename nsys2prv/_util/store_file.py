@@ -61,7 +61,7 @@ class ArchiveWriter:
                 shutil.copyfileobj(source, target, BLOCK)
         shutil.rmtree(folder)
 
-    def members(self) -> Members:
+    def list_members(self) -> Members:
         """Return the members of the archive so far."""
         return list_members(self._zip)
 

@@ -22,7 +22,7 @@ from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, Nam
 CONTROL = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
 _CONTROL = re.compile(CONTROL)
 #: Longer labels are cut: Paraver draws the first few dozen characters.
-LONGEST = 1000
+LONGEST_LABEL = 1000
 NO_NAME = "(no name)"
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 #: What is written as an escape, and the escapes.
@@ -50,7 +50,7 @@ THREAD_FUNC         State As Is
 _TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
 _VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
 #: Greater values are none of ours, and leave no room behind them.
-GREATEST = 10**9
+GREATEST_VALUE = 10**9
 NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 
 
@@ -61,7 +61,7 @@ class EventType(Struct, frozen=True):
 
     #: Number of the type.
     code: int
-    #: One line.
+    #: Label of the type, one line.
     label: str
     #: Frame of `value` and `label`, None where values have no names.
     labels: pl.DataFrame | None = None
@@ -70,9 +70,9 @@ class EventType(Struct, frozen=True):
 class StateLabel(Struct, frozen=True):
     """A value of state records."""
 
-    #: In state records.
+    #: What state records hold.
     value: int
-    #: One line.
+    #: Name of the state, one line.
     label: str
     #: Red, green, blue.
     color: tuple[int, int, int]
@@ -119,8 +119,8 @@ def clean_label(text: str) -> str:
     brackets.
     """
     line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
-    if len(line) > LONGEST:
-        line = line[: LONGEST - 3].rstrip() + "..."
+    if len(line) > LONGEST_LABEL:
+        line = line[: LONGEST_LABEL - 3].rstrip() + "..."
     if _IN_BRACKETS.fullmatch(line):
         line = f"({line[1:-1]})"
     return NO_NAME if line in ("", "()") else line
@@ -157,7 +157,7 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
     """
     checked = labels.select(
         odd=pl.col("label").str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$")
-        | (pl.col("label").str.len_bytes() > LONGEST),
+        | (pl.col("label").str.len_bytes() > LONGEST_LABEL),
         bracket=pl.col("label").str.contains("[", literal=True),
     )
     if checked["odd"].any():
@@ -211,9 +211,9 @@ class PcfType(Struct):
 
     #: Number of the type.
     code: int
-    #: One line.
+    #: Label of the type, one line.
     label: str
-    #: Value -> label.
+    #: Value -> label; empty where values have no names.
     labels: dict[int, str] = field(default_factory=dict)
 
 
@@ -282,7 +282,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
             orient="row",
         )
         labels = _replace_brackets(
-            labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
+            labels.filter(pl.col("value").is_between(1, GREATEST_VALUE)).select("label", "value")
         )
         for name_set in {
             shown.values.name for shown in fields if _is_type_of_field(pcf_type, shown)

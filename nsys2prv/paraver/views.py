@@ -1,6 +1,6 @@
-"""The Paraver views that come with the package: say which show something of a trace, and
-write them for it, with workspaces, by which Paraver comes to offer them in its menu "Hints" when a
-trace with their event types is opened.
+"""List the Paraver views that show something of a trace, write all views of the package, or those for
+a trace, and the workspaces by which Paraver offers them in its menu "Hints" when a trace with their
+event types is opened.
 
 A workspace to import (.ws) is the XML of a Boost archive, in which files of views are appended
 behind lines of a separator. Paraver copies those to a folder of its own, one per workspace, so
@@ -39,7 +39,7 @@ from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
-MOST_LISTED = 10
+MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
 OTHERS = "In no menu"
 #: The folder of workspaces among the views, and the ending of their names.
@@ -48,15 +48,18 @@ SEPARATOR = "============="
 #: The archive version of Paraver's own workspaces.xml, and the version of the class.
 ARCHIVE, CLASS = 17, 1
 #: Event types of CUDA's calls and work, which nearly every trace has.
-OF_CUDA = frozenset(range(63_000_000, 63_001_000))
+CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
 
 class ViewFit(Struct, frozen=True):
     """A view and a trace."""
 
-    path: str  #: of the view, below the folder of views
-    title: str  #: of the view
-    lacking: str  #: what the trace lacks for it, in words; "" where it shows something
+    #: Path of the view's file, below the folder of views.
+    path: str
+    #: Title of the view.
+    title: str
+    #: What the trace lacks for it, in words; "" where it shows something.
+    lacking: str
 
 
 def list_extra_views() -> list[str]:
@@ -107,7 +110,7 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
         for group in load_menus(find_catalogue()).values()
     ]
     turns = (fit for turn in zip_longest(*menus) for fit in turn if fit)
-    return list(islice(dict.fromkeys(turns), MOST_LISTED))
+    return list(islice(dict.fromkeys(turns), MOST_VIEWS_LISTED))
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
@@ -189,7 +192,7 @@ def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
         for types in window_types
         if types and explain_empty_view(view.cfg, make_contents(known_codes - types), {})
     ]
-    return set().union(*([types for types in needed if not types <= OF_CUDA] or window_types))
+    return set().union(*([types for types in needed if not types <= CUDA_TYPES] or window_types))
 
 
 def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:

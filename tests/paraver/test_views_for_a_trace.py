@@ -31,7 +31,7 @@ from nsys2prv.paraver.cfg import (
     Window,
 )
 from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus, load_views
-from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
+from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
@@ -80,7 +80,7 @@ def _read_contents(path: Path) -> Contents:
         frozenset(code for code, _ in pairs),
         frozenset(code for code, value in pairs if value),
         frozenset(tags),
-        values=frozenset((code, min(value, LARGE)) for code, value in pairs),
+        values=frozenset((code, min(value, LARGE_VALUE)) for code, value in pairs),
     )
 
 
@@ -92,7 +92,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(check, "BLOCK", block)
+    monkeypatch.setattr(check, "BLOCK_BYTES", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -206,7 +206,7 @@ def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(check, "BLOCK", 1 << 8)
+    monkeypatch.setattr(check, "BLOCK_BYTES", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 

@@ -157,7 +157,7 @@ class Pool:
             self.executor.shutdown(wait=False)
 
     @contextmanager
-    def ended(self) -> Iterator[None]:
+    def ensure_end(self) -> Iterator[None]:
         """Ensure that after this no task is under way, whatever happens, and workers that can go
         are gone: nobody uses the temporary folder any more, which could not be removed then.
         """
@@ -171,7 +171,7 @@ class Pool:
             for executor in (*self._former, self.executor):
                 executor.shutdown()
 
-    def in_order(
+    def run_in_order(
         self,
         function: Callable[[T], R],
         tasks: Iterable[T],

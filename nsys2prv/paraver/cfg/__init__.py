@@ -17,13 +17,13 @@ from msgspec import Struct, field
 from nsys2prv._util.errors import Nsys2prvError
 
 #: Functions that tell of state records, and of communications; all others tell of events or rows.
-OF_STATES = frozenset(
+STATE_FUNCTIONS = frozenset(
     (
         *("State As Is", "Useful", "State Sign", "Given State"),
         *("In State", "Not In State", "State Record Dur."),
     )
 )
-OF_COMMUNICATIONS = frozenset(
+COMMUNICATION_FUNCTIONS = frozenset(
     (
         *("Last Tag", "Comm Size", "Comm Recv. Partner", "Comm Partner", "Last Send Dur."),
         *("Next Recv Dur.", "Last Send Size", "Send Bytes in Transit", "Send Messages in Transit"),
@@ -79,9 +79,9 @@ class CfgError(Nsys2prvError):
 class Function(Struct, frozen=True):
     """A semantic function with its parameters, each a list of numbers."""
 
-    #: As Paraver calls it.
+    #: Paraver's name of the function.
     name: str
-    #: Lists of numbers.
+    #: The numbers of each parameter.
     parameters: tuple[tuple[float, ...], ...] = ()
 
 
@@ -90,7 +90,7 @@ class Filter(Struct, frozen=True):
 
     #: `All`, `None`, `=`, `<`, ...
     condition: str
-    #: That the condition takes.
+    #: Numbers that the condition compares with.
     values: tuple[float, ...] = ()
 
 
@@ -99,7 +99,7 @@ class Look(Struct, frozen=True, omit_defaults=True):
 
     #: A key of LOOKS.
     style: str = "code"
-    #: Of time, for Paraver's axis.
+    #: Unit of the time axis.
     units: str = "Nanoseconds"
     #: Whether communication lines are drawn.
     lines: bool = False
@@ -119,9 +119,9 @@ class Look(Struct, frozen=True, omit_defaults=True):
 class Window(Struct, frozen=True, omit_defaults=True):
     """A timeline."""
 
-    #: Of the window.
+    #: Title of the window.
     title: str
-    #: Of its rows: `thread`, `task`, ...
+    #: Objects that its rows stand for: `thread`, `task`, ...
     level: str = "thread"
     #: Place (`thread`, `task`, `compose_thread`, `topcompose1`...) -> function.
     functions: Mapping[str, Function] = field(default_factory=dict)
@@ -139,6 +139,7 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def types(self) -> Filter:
+        """Return the filter of event types."""
         return self.filters.get("evt_type", Filter("All"))
 
     @property
@@ -152,11 +153,11 @@ class Single(Window, frozen=True, tag=True):
 class Composed(Window, frozen=True, tag=True):
     """A timeline made of two others, given by their numbers in the view (from 1)."""
 
-    #: Of two values.
+    #: Paraver's name of what is made of the parents' two values.
     operation: str = ""
-    #: Numbers of the windows, from 1.
+    #: Numbers of the two windows, from 1.
     parents: tuple[int, int] = (0, 0)
-    #: By which their values are multiplied.
+    #: What the parents' values are multiplied by.
     factors: tuple[float, float] = (1.0, 1.0)
 
 
@@ -176,17 +177,17 @@ class HistogramColumns(Struct, frozen=True):
 class Histogram(Struct, frozen=True):
     """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`."""
 
-    #: Of the table.
+    #: Title of the table.
     title: str
     #: Number of the window whose values are the columns.
     control: int
     #: Number of the window that is summed up.
     data: int
-    #: As Paraver calls it.
+    #: Paraver's name of what the cells tell.
     statistic: str
-    #: Their width and range.
+    #: Width and range of the columns.
     columns: HistogramColumns = HistogramColumns()
-    #: A column for 0.
+    #: Whether 0 has a column.
     zero: bool = False
     #: Number of the window whose values are planes, None in 2D.
     planes: int | None = None
@@ -199,9 +200,9 @@ class Histogram(Struct, frozen=True):
 class Cfg(Struct, frozen=True):
     """A view: its windows in order, and its table, if it is one."""
 
-    #: For people.
+    #: What the view shows, in lines for people.
     description: str
-    #: In order.
+    #: Windows in the file's order; others name them by their number, from 1.
     windows: tuple[Single | Composed, ...]
     #: The table, None for timelines.
     histogram: Histogram | None = None

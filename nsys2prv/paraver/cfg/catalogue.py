@@ -53,7 +53,7 @@ Spec = dict[str, Any]
 Codes = Mapping[str, tuple[int, ...]]
 #: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
 #: views are found.
-FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
+CATALOGUE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 #: The folder of the views outside of the core.
 EXTRA = "extra"
 SUFFIX = ".cfg"
@@ -83,29 +83,30 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 class View(Struct, frozen=True):
     """A view of the catalogue."""
 
-    #: Below the folder of views.
+    #: Path of its file, below the folder of views.
     path: str
-    #: Of its window.
+    #: Title of the window that it shows.
     title: str
     #: What it shows, in sentences.
     shows: str
-    #: Of its values.
+    #: Unit of the values.
     unit: str
     #: In words, the events without which it shows nothing.
     needs: str
-    #: The view itself.
+    #: What its file says.
     cfg: Cfg
     #: Its place among the views to open first, 0 for the others.
     first: int
 
     @property
     def text(self) -> str:
+        """Return the text of its file."""
         return format_cfg(self.cfg)
 
 
 def find_catalogue() -> Path:
     """Return the folder of the catalogue of the package's views."""
-    return find_views_folder() / FILE
+    return find_views_folder() / CATALOGUE
 
 
 @cache
@@ -390,9 +391,10 @@ def _add_guards(
 ) -> tuple[list[Window], list[int]]:
     """Return the windows with the guards behind the last single one, and the new number of each.
 
-    A guard passes no event and is there for Paraver's loader only. As long as any type of a range
-    is in the trace, no types that windows before it name and the trace lacks make Paraver ask
-    before it opens the view; of a list behind it each type that the trace lacks does.
+    A guard passes no event; it tells Paraver's loader, which asks before it opens a view with event
+    types that the trace lacks. A guard of a range from one type to another, of which the trace has
+    any, keeps the loader from asking about the windows before it. A guard of a list lets it ask
+    about each type of the list that the trace lacks.
     """
     if not guards:
         return windows, list(range(1, len(windows) + 1))

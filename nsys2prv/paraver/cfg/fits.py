@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
+    COMMUNICATION_FUNCTIONS,
     COMMUNICATION_STATISTICS,
     COMPOSES,
     FIRST,
-    OF_COMMUNICATIONS,
-    OF_STATES,
     PROCESS_LEVELS,
     SELECTED,
+    STATE_FUNCTIONS,
     Cfg,
     Composed,
     Filter,
@@ -35,44 +35,44 @@ from nsys2prv.paraver.cfg import (
 #: Views that a summary names to be opened first, and the characters of a sentence on one.
 MOST_FIRST, MOST_SENTENCE = 5, 90
 #: Values from here on are not told apart.
-LARGE = 100
+LARGE_VALUE = 100
 #: Values from here on are names that views give to what they compute.
 NAMED_BY_VIEWS = 1_000_001
 #: A list of more event types than this takes Paraver noticeable time.
 LONG_LIST = 20
 #: More types than this are told by the first and the last.
-NAMED = 3
+MOST_TYPES_NAMED = 3
 #: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
 #: as good as another.
-OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
-OF_ANY_VALUE = frozenset(
+ROW_FUNCTIONS = frozenset(("Application ID", "TaskID", "Thread ID"))
+FUNCTIONS_OF_ANY_VALUE = frozenset(
     ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
 )
-#: Functions that add a number.
-ADDING = ("Add", "Subs", "Complement")
+#: Functions that add a number to the value.
+ADDING_FUNCTIONS = ("Add", "Subs", "Complement")
 #: Function that may make something else of 0 -> whether it does with these numbers as parameters.
-FROM_ZERO: dict[str, Callable[[list[float]], bool]] = {
+CHANGES_ZERO: dict[str, Callable[[list[float]], bool]] = {
     **dict.fromkeys(
         ("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"),
         lambda _: True,
     ),
-    **dict.fromkeys(ADDING, any),
+    **dict.fromkeys(ADDING_FUNCTIONS, any),
     "Is Equal (Sign)": lambda numbers: 0 in numbers,
     "Is In Range": lambda numbers: min(numbers) <= 0 <= max(numbers),
     "Is In Range [)": lambda numbers: min(numbers) <= 0 < max(numbers),
 }
-EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
-#: A number added before it keeps its argument from being 0, and is not meant to be seen.
+EQUALITY_FUNCTIONS = frozenset(("Is Equal", "Is Equal (Sign)"))
+#: A function before which a number is added only to keep its argument from being 0.
 LOGARITHM = "log N"
-#: Operations that are not 0 where one of their windows is not; where the first is not; ever. The
-#: others need both.
-OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
-OF_THE_FIRST = frozenset(
+#: Operations whose result is not 0 where either of their windows is not; where the first is not;
+#: whatever both are. That of all others is not 0 where both are not.
+OPERATIONS_OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
+OPERATIONS_OF_THE_FIRST = frozenset(
     ("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average")
 )
-OF_NONE = frozenset(("controlled: enumerate",))
+OPERATIONS_OF_NONE = frozenset(("controlled: enumerate",))
 #: Statistics of when the columns' window has which value, whatever the values of the data window.
-OF_THE_COLUMNS = frozenset(
+STATISTICS_OF_COLUMNS = frozenset(
     (
         "Time",
         "% Time",
@@ -89,7 +89,7 @@ OF_THE_COLUMNS = frozenset(
 class Contents(Struct, frozen=True):
     """Contents of a trace."""
 
-    #: Event types.
+    #: Event types of its events.
     types: frozenset[int]
     #: Event types with a value that is not 0.
     filled: frozenset[int]
@@ -97,7 +97,7 @@ class Contents(Struct, frozen=True):
     tags: frozenset[int]
     #: States of rows.
     states: frozenset[int] = frozenset()
-    #: Type -> its values, LARGE for those from LARGE on; None if unknown.
+    #: Type -> its values, LARGE_VALUE for those from LARGE_VALUE on; None if unknown.
     values: frozenset[tuple[int, int]] | None = None
 
 
@@ -179,11 +179,11 @@ class _Windows(Struct, frozen=True):
     empty if it is not.
     """
 
-    #: In the view's order.
+    #: The view's windows, in its order.
     windows: Sequence[Window]
     #: What the trace holds.
     trace: Contents
-    #: Event type -> name.
+    #: Event type -> name, for reasons.
     names: Mapping[int, str]
 
     def list_missing_types(self) -> list[str]:
@@ -210,7 +210,7 @@ class _Windows(Struct, frozen=True):
         numbers = [
             histogram.control,
             *([histogram.planes] if histogram.planes is not None else []),
-            *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data]),
+            *([] if histogram.statistic in STATISTICS_OF_COLUMNS else [histogram.data]),
         ]
         return [reason for number in numbers for reason in self.explain_window(number)]
 
@@ -219,7 +219,7 @@ class _Windows(Struct, frozen=True):
         return [
             self._explain_single(window)
             for window in self.windows
-            if isinstance(window, Single) and _get_function_name(window) not in OF_ROWS
+            if isinstance(window, Single) and _get_function_name(window) not in ROW_FUNCTIONS
         ]
 
     def explain_window(self, number: int) -> list[str]:
@@ -227,7 +227,9 @@ class _Windows(Struct, frozen=True):
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
         if any(function.name == LOGARITHM for function in functions):
-            functions = [function for function in functions if function.name not in ADDING]
+            functions = [
+                function for function in functions if function.name not in ADDING_FUNCTIONS
+            ]
         if any(map(_changes_zero, functions)):
             return []
         if isinstance(window, Composed):
@@ -235,22 +237,22 @@ class _Windows(Struct, frozen=True):
         return self._explain_single(window)
 
     def _explain_composed(self, window: Composed) -> list[str]:
-        if window.operation in OF_NONE:
+        if window.operation in OPERATIONS_OF_NONE:
             return []
-        if window.operation in OF_THE_FIRST:
+        if window.operation in OPERATIONS_OF_THE_FIRST:
             return self.explain_window(window.parents[0])
-        if window.operation not in OF_EITHER:
+        if window.operation not in OPERATIONS_OF_EITHER:
             return [reason for parent in window.parents for reason in self.explain_window(parent)]
         counted = zip(window.parents, window.factors, strict=True)
         return _join_reasons([self.explain_window(parent) for parent, factor in counted if factor])
 
     def _explain_single(self, window: Single) -> list[str]:
         function = _get_function_name(window)
-        if function in OF_ROWS:
+        if function in ROW_FUNCTIONS:
             return []
-        if function in OF_STATES:
+        if function in STATE_FUNCTIONS:
             return [] if any(self.trace.states) else ["no states"]
-        if function in OF_COMMUNICATIONS:
+        if function in COMMUNICATION_FUNCTIONS:
             return self._explain_tags(window)
         return list(self._explain_events(window, function))
 
@@ -258,12 +260,12 @@ class _Windows(Struct, frozen=True):
         types = window.types
         if not _apply_filter(types, self.trace.types):
             yield f"no {_name_types(types, self.names)}"
-        elif function not in OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
+        elif function not in FUNCTIONS_OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
             yield f"nothing but 0 in {_name_types(types, self.names)}"
         elif self.trace.values is not None and (lists := _list_wanted_values(window)):
             values = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
             for wanted in lists:
-                values &= {min(int(value), LARGE) for value in wanted}
+                values &= {min(int(value), LARGE_VALUE) for value in wanted}
             if not any(values):
                 yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
 
@@ -291,7 +293,7 @@ def _get_function_name(window: Single) -> str:
 def _changes_zero(function: Function) -> bool:
     """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
-    return function.name in FROM_ZERO and FROM_ZERO[function.name](numbers)
+    return function.name in CHANGES_ZERO and CHANGES_ZERO[function.name](numbers)
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
@@ -300,7 +302,7 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
         *([values.values] if values.condition == "=" else []),
-        *([function.parameters[0]] if function.name in EQUALS else []),
+        *([function.parameters[0]] if function.name in EQUALITY_FUNCTIONS else []),
     ]
 
 
@@ -343,7 +345,7 @@ def _name_types(types: Filter, names: Mapping[int, str]) -> str:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
+    return ", ".join(words) if len(words) <= MOST_TYPES_NAMED else f"{words[0]} … {words[-1]}"
 
 
 def choose_first_views(types: Collection[int]) -> dict[str, str]:

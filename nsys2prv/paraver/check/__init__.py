@@ -34,7 +34,7 @@ class Severity(Enum):
 class Rule(Struct, frozen=True):
     """Rule of the check."""
 
-    #: Identifier.
+    #: Name by which findings tell it.
     name: str
     #: Part of the trace that it applies to.
     part: str
@@ -42,7 +42,7 @@ class Rule(Struct, frozen=True):
     severity: Severity
     #: What is wrong, in words.
     wrong: str
-    #: What that causes.
+    #: What breaking it causes.
     effect: str
 
 
@@ -57,10 +57,10 @@ RULES = {
     for (severity, wrong), (_, effect) in [rule.items()]
 }
 #: Distinct details that are kept for a message, and the longest text of a line that is quoted.
-EXAMPLES, LONGEST = 4, 100
+MOST_EXAMPLES, LONGEST_QUOTE = 4, 100
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
 #: taken for one.
-BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
+BLOCK_BYTES, LONGEST_LINE = 1 << 18, 1 << 26
 GZIP = 31
 COLON, NEWLINE, MINUS, ZERO = b":\n-0"
 STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"
@@ -81,21 +81,22 @@ _PAIRS = np.uint64(0x000000FF000000FF)
 class CheckFinding(Struct):
     """Broken rule in one of the trace's files."""
 
-    #: Name of the rule.
+    #: Name of the broken rule.
     rule: str
     #: Name of the file.
     file: str
     #: First line, from 1; 0 for the file as a whole.
     line: int
-    #: Number of places.
+    #: Number of places where it is broken.
     count: int
-    #: Of what is wrong.
+    #: Quoted texts, numbers or names that are wrong, a few.
     examples: list[str] = field(default_factory=list)
     #: Whether there are further examples.
     more: bool = False
 
     @property
     def severity(self) -> Severity:
+        """Return how bad it is."""
         return RULES[self.rule].severity
 
     @property
@@ -124,7 +125,7 @@ class CheckFindings:
             text = make_printable(str(example))
             if text in finding.examples:
                 continue
-            if len(finding.examples) == EXAMPLES:
+            if len(finding.examples) == MOST_EXAMPLES:
                 finding.more = True
                 break
             finding.examples.append(text)
@@ -146,7 +147,7 @@ def make_printable(text: str) -> str:
     line = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
-    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
+    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE] + "..."
 
 
 def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[bytes]]:
@@ -157,7 +158,7 @@ def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[
 
 
 def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
-    """Yield whole lines, of about BLOCK bytes each time, without carriage returns at their ends;
+    """Yield whole lines, of about BLOCK_BYTES bytes each time, without carriage returns at their ends;
     every block ends with a line end.
     """
     rest: list[bytes] = []
@@ -190,7 +191,7 @@ def _read_pieces(path: Path, findings: CheckFindings) -> Iterator[bytes]:
         if path.suffix == ".gz":
             yield from _decompress_members(file, findings)
             return
-        while piece := file.read(BLOCK):
+        while piece := file.read(BLOCK_BYTES):
             yield piece
 
 
@@ -201,19 +202,19 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
     members = 0
     member, waiting = None, b""
     try:
-        while waiting or (waiting := file.read(BLOCK)):
+        while waiting or (waiting := file.read(BLOCK_BYTES)):
             if member is None:
                 waiting = waiting.lstrip(b"\0") if members else waiting
                 if not waiting:
                     continue
                 member, members = isal_zlib.decompressobj(GZIP), members + 1
-            text = member.decompress(waiting, BLOCK)
+            text = member.decompress(waiting, BLOCK_BYTES)
             if text:
                 yield text
             waiting = member.unused_data if member.eof else member.unconsumed_tail
             if member.eof:
                 member = None
-        while member is not None and (text := member.decompress(b"", BLOCK)):
+        while member is not None and (text := member.decompress(b"", BLOCK_BYTES)):
             yield text
         if member is not None and not member.eof:
             findings.add("damaged-gzip", 0, "the last member has no end")
@@ -226,7 +227,7 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
 class BlockLines(Struct, frozen=True):
     """The lines of a block."""
 
-    #: The bytes.
+    #: All bytes of the block (uint8).
     text: np.ndarray
     #: First byte of each line.
     kind: np.ndarray
@@ -273,7 +274,7 @@ class BlockReporter(Struct, frozen=True):
     findings go.
     """
 
-    #: Of the block.
+    #: Lines of the block.
     lines: BlockLines
     #: Line of the file that is the first.
     base: int
@@ -374,11 +375,11 @@ def _parse_eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
 class ReadableLines(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
-    #: Of state records.
+    #: Lines of state records.
     states: np.ndarray
-    #: Of events.
+    #: Lines of events.
     events: np.ndarray
-    #: Of communications.
+    #: Lines of communications.
     comms: np.ndarray
 
 

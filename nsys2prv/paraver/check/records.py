@@ -10,7 +10,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import number_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.check import (
-    EXAMPLES,
+    MOST_EXAMPLES,
     BlockReporter,
     CheckFindings,
     check_lines,
@@ -279,7 +279,7 @@ class Events:
         place.report("value-beyond-labels", lines[beyond], f"{code}:{values.max()}")
         values, lines = values[~beyond], lines[~beyond]
         if len(values):
-            examples = [f"{code}:{value}" for value in values[: EXAMPLES + 1]]
+            examples = [f"{code}:{value}" for value in values[: MOST_EXAMPLES + 1]]
             first = place.base + int(lines[0])
             place.findings.add("value-unlabelled", first, *examples, count=len(values))
 
