@@ -22,8 +22,8 @@ from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
 from nsys2prv._util.native import core
 
-#: What data that is not as it should be comes to, somewhere.
-WRONG = (
+#: Exceptions that wrong data causes, somewhere.
+DATA_ERRORS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError),
     *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
@@ -129,7 +129,7 @@ def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]
     """Turn exceptions that wrong data causes into what `error_of` makes of them."""
     try:
         yield
-    except WRONG as error:
+    except DATA_ERRORS as error:
         raise error_of(error) from error
 
 
@@ -140,7 +140,7 @@ class _Panics:
 
     def __init__(self) -> None:
         self._lock, self._standard, self._taken = Lock(), -1, -1
-        #: What each thread that is within reads.
+        #: The file that each thread within the context reads, "" for none.
         self._files: list[str] = []
 
     @contextmanager

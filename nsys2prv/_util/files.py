@@ -28,12 +28,31 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
 from nsys2prv._util.text import format_size
 
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
 #: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
 #: Endings of the files of a folder of tables, and those of such folders.
 TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
+#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
+LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
+#: The names of temporary folders begin and end so. Between them stand the host's digest, pid
+#: namespace, pid and start of the process that made it, and something of the folder's own.
+PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
+_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
+#: In a temporary folder: the file that its process keeps locked; the list of files that are to be put
+#: in place; and the folder of what stood there before.
+LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+#: Seconds after which a folder without a lock file was left by a run that was killed as it began,
+#: where its process is of another container.
+UNLOCKED_SECONDS = 3600.0
+#: Errors of a file system without space.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def has_report_name(path: Path) -> bool:
@@ -56,10 +75,6 @@ def describe_missing_file(path: Path) -> str:
     return f"{path}: no such file" + (f"; did you mean {likely}?" if likely.exists() else "")
 
 
-#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
-LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
-
-
 def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """Return the content of a regular file of at most `largest` bytes.
 
@@ -76,23 +91,6 @@ def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
             f"{path}: is larger than {format_size(largest)}, the limit for a file of this kind"
         )
     return content
-
-
-try:
-    import fcntl
-except ImportError:  # not on every system
-    fcntl = None  # type: ignore[assignment]
-
-PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
-#: The folder of a process: its owner, and something of its own.
-_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
-#: Files of a folder: locked by whose it is; what is to be put in place; and what stood there
-#: before.
-LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
-#: A folder without a lock, of another container, is of a run that was killed as it began, once it
-#: is this old (seconds).
-UNLOCKED = 3600.0
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Owner(Struct, frozen=True):
@@ -288,7 +286,7 @@ def _is_dead(owner: Owner, folder: Path) -> bool:
         with (folder / LOCK).open("r+") as lock:
             return _try_lock(lock) is True
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > UNLOCKED
+        return time.time() - folder.stat().st_mtime > UNLOCKED_SECONDS
 
 
 def _try_lock(file: BinaryIO) -> bool | None:

@@ -533,7 +533,9 @@ def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[int]]:
 
 
 def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Return kind of view, event type, name and specification of each view of fields."""
+    """Yield statistic of a table ("" for timelines), event type, name and specification of each view of
+    a field.
+    """
     for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
             if not isinstance(field.code, int):
@@ -571,7 +573,7 @@ def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 
 
 def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Yield the same of sampled numbers."""
+    """Yield the same of each view of a sampled number."""
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)

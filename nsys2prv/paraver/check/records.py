@@ -1,5 +1,5 @@
-"""Check all records of a trace, block by block: their times and objects; of events types and values,
-and what stays open on each row; states that overlap; communications that go backwards.
+"""Check the records of a trace, block by block: times and objects of all; types, values and open ranges
+of events; overlaps of states; directions of communications.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Records:
         sound = check_lines(place, self._header.communicators)
         numbers, first = place.lines.numbers, place.lines.first
         timed = np.sort(np.concatenate((sound.states, sound.events, sound.comms)))
-        self.times.order(place, timed, numbers[first[timed] + TIME])
+        self.times.check_order(place, timed, numbers[first[timed] + TIME])
         self._add_events(place, sound.events)
         if len(sound.states):
             self._add_states(place, sound.states)
@@ -137,8 +137,10 @@ class Times:
         self._reached = -(2**63)
         self._late = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def order(self, place: BlockReporter, lines: np.ndarray, times: np.ndarray) -> None:
-        """Return the times by which the file must be sorted, in the order of the file's records."""
+    def check_order(self, place: BlockReporter, lines: np.ndarray, times: np.ndarray) -> None:
+        """Report lines with a time below an earlier one. lines, times: of all records in the order of
+        the file, and those by which it must be sorted.
+        """
         if not len(times):
             return
         reached = np.maximum.accumulate(np.concatenate(([self._reached], times)))
