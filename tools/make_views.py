@@ -13,8 +13,8 @@ from msgspec import json
 from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import FIRST, GROUPS, Single
-from nsys2prv.paraver.cfg.catalogue import CATALOGUE, SUFFIX, View, is_core_view, load_menus
+from nsys2prv.paraver.cfg import FIRST_VIEWS_FILE, TYPE_GROUPS_FILE, Single
+from nsys2prv.paraver.cfg.catalogue import CATALOGUE, VIEW_SUFFIX, View, is_core_view, load_menus
 
 TABLE, PICTURES = "views.md", "views"
 #: Views that show types with more names than this together show more than anyone tells apart by
@@ -40,7 +40,7 @@ The pictures are Paraver's own, of the sample jobs, and made by `python docs/mak
 timelines zoomed to where the work is, of some of the ranks and kinds of events; tables without their totals and without the columns that
 found no place.
 """
-OTHERS = """
+OTHERS_HEAD = """
 ## In no menu
 
 One attribute each, or named so by BSC's nsys2prv.
@@ -63,9 +63,9 @@ def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     made = {folder / view.path: view.text for view in core}
     chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
     first = [entry[1:] for entry in chosen]
-    made[folder / FIRST] = json.Encoder().encode_lines(first).decode()
+    made[folder / FIRST_VIEWS_FILE] = json.Encoder().encode_lines(first).decode()
     groups = sorted(map(sorted, group_types(views)))
-    made[folder / GROUPS] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
+    made[folder / TYPE_GROUPS_FILE] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
     table = find_table_path(folder)
     if table is not None:
         made[table] = format_table(views, load_menus(folder / CATALOGUE), table.parent)
@@ -92,7 +92,7 @@ def find_table_path(folder: Path) -> Path | None:
 def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
     """Return views in the folder that the catalogue does not make."""
     made = {folder / view.path for view in views if is_core_view(view)}
-    return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
+    return sorted(path for path in folder.rglob(f"*{VIEW_SUFFIX}") if path not in made)
 
 
 def format_table(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
@@ -104,7 +104,7 @@ def format_table(views: Sequence[View], menus: Mapping[str, Sequence[View]], doc
         own = [left.pop(view.path) for view in group if view.path in left]
         parts += [f"\n## {title}\n", *_describe_views(own, docs)]
     parts += [
-        OTHERS,
+        OTHERS_HEAD,
         *_describe_views([view for view in left.values() if is_core_view(view)], docs),
         EXTRA_HEAD,
     ]
@@ -121,7 +121,7 @@ def _describe_views(views: Sequence[View], docs: Path) -> Iterator[str]:
     for view in views:
         yield f"| {' | '.join(map(_format_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n"
     for view in views:
-        picture = f"{PICTURES}/{view.path.removesuffix(SUFFIX)}.png"
+        picture = f"{PICTURES}/{view.path.removesuffix(VIEW_SUFFIX)}.png"
         if (docs / picture).exists():
             yield f"\n**{view.title}** (`{view.path}`)\n\n![{view.title}]({picture})\n"
 

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
     COMMUNICATION_STATISTICS,
-    COMPOSES,
-    FILTERS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FILTER_NAMES,
     LOOKS,
     PROCESS_LEVELS,
-    SELECTED,
-    SINGLE_ONLY,
+    SINGLE_ONLY_PLACES,
     STATE_FUNCTIONS,
     Cfg,
     CfgError,
@@ -29,7 +29,7 @@ from nsys2prv.paraver.cfg import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.catalogue import SUFFIX, View, load_views
+from nsys2prv.paraver.cfg.catalogue import VIEW_SUFFIX, View, load_views
 
 
 def _split_words(text: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def load_checked_views(path: Path) -> tuple[View, ...]:
             if view.path in paths:
                 raise CfgError("another view has this path")
         except CfgError as error:
-            raise CfgError(f"{path}: {view.path.removesuffix(SUFFIX)}: {error}") from error
+            raise CfgError(f"{path}: {view.path.removesuffix(VIEW_SUFFIX)}: {error}") from error
         titles.add(view.title)
         paths.add(view.path)
     return views
@@ -180,9 +180,11 @@ def _check_any_window(window: Window) -> Iterator[str]:
         if len(color) != 3 or not all(0 <= part <= 255 for part in color):
             yield f"colour {color} of {value} is not three numbers up to 255"
     for place, function in window.functions.items():
-        if place in COMPOSES:
+        if place in COMPOSE_PLACES:
             group = COMPOSE
-        elif place in SELECTED and (isinstance(window, Single) or place not in SINGLE_ONLY):
+        elif place in DEFAULT_FUNCTIONS and (
+            isinstance(window, Single) or place not in SINGLE_ONLY_PLACES
+        ):
             group = {"thread": THREAD, "cpu": PROCESSOR}.get(place, HIGH)
         else:
             yield f"no place {place!r} for a function"
@@ -199,7 +201,7 @@ def _is_odd(title: str) -> bool:
 
 def _check_single(window: Single) -> Iterator[str]:
     for name, condition in window.filters.items():
-        if name not in FILTERS:
+        if name not in FILTER_NAMES:
             yield f"no filter {name!r}"
         elif condition.condition not in CONDITIONS:
             yield f"{name}: no condition {condition.condition!r}"

@@ -28,7 +28,7 @@ DATA_ERRORS = (
     *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
 #: Levels of nesting that YAML texts may have.
-DEEPEST = 50
+DEEPEST_NESTING = 50
 #: What polars prints where it gives up, before it raises.
 _PANIC = re.compile(
     rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at .*?(?:\nnote: [^\n]*\n?|\Z)", re.DOTALL
@@ -74,8 +74,8 @@ def parse_yaml(text: str) -> Any:
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+        if depth > DEEPEST_NESTING:
+            raise yaml.YAMLError(f"nested more than {DEEPEST_NESTING} levels deep")
     return yaml.load(text, Loader=loader)
 
 

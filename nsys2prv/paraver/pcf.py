@@ -19,8 +19,8 @@ from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, Nam
 
 #: What breaks lines or is no text: control characters and the line ends of Unicode (a regex that
 #: Python and Rust both read).
-CONTROL = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
-_CONTROL = re.compile(CONTROL)
+CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
+_CONTROL = re.compile(CONTROL_PATTERN)
 #: Longer labels are cut: Paraver draws the first few dozen characters.
 LONGEST_LABEL = 1000
 NO_NAME = "(no name)"
@@ -28,9 +28,9 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 #: What is written as an escape, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
-END = "End"
+END_LABEL = "End"
 #: Labels written at a time.
-PIECE_ROWS = 100_000
+LABELS_AT_ONCE = 100_000
 OPTIONS = """DEFAULT_OPTIONS
 
 LEVEL               THREAD
@@ -104,8 +104,8 @@ def write_pcf(
         file.write(f"\nEVENT_TYPE\n{heads}".encode())
         if labels is None:
             continue
-        file.write(f"VALUES\n0 {END}\n".encode())
-        for piece in labels.select("value", "label").iter_slices(PIECE_ROWS):
+        file.write(f"VALUES\n0 {END_LABEL}\n".encode())
+        for piece in labels.select("value", "label").iter_slices(LABELS_AT_ONCE):
             lines = "".join(f"{value} {label}\n" for value, label in piece.iter_rows())
             file.write(to_ascii(lines).encode())
 
@@ -156,7 +156,7 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
     but once.
     """
     checked = labels.select(
-        odd=pl.col("label").str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$")
+        odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")
         | (pl.col("label").str.len_bytes() > LONGEST_LABEL),
         bracket=pl.col("label").str.contains("[", literal=True),
     )
@@ -184,11 +184,11 @@ def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with a number behind those that an earlier value, or End, already has."""
     texts = labels["label"]
-    if texts.n_unique() == len(texts) and not (texts == END).any():
+    if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
         return labels
-    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
-    taken = set(labels["label"]) | {END}
-    counts: dict[str, int] = {END: 1}
+    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END_LABEL))
+    taken = set(labels["label"]) | {END_LABEL}
+    counts: dict[str, int] = {END_LABEL: 1}
     renamed = {}
     for value, label in repeated.iter_rows():
         counts[label] = counts.get(label, 0) + 1

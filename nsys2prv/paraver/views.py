@@ -41,12 +41,12 @@ from nsys2prv.paraver.check.check_trace import TraceContents
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
-OTHERS = "In no menu"
+NO_MENU_TITLE = "In no menu"
 #: The folder of workspaces among the views, and the ending of their names.
-WORKSPACES, SUFFIX = "workspaces", ".ws"
+WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
 SEPARATOR = "============="
 #: The archive version of Paraver's own workspaces.xml, and the version of the class.
-ARCHIVE, CLASS = 17, 1
+ARCHIVE_VERSION, CLASS_VERSION = 17, 1
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
@@ -121,7 +121,7 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     groups = {}
     for title, group in load_menus(find_catalogue()).items():
         groups[title] = [by_path.pop(view.path) for view in group if view.path in by_path]
-    groups[OTHERS] = list(by_path.values())
+    groups[NO_MENU_TITLE] = list(by_path.values())
     return {title: group for title, group in groups.items() if group}
 
 
@@ -141,7 +141,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
         for path, cfg in cfgs.items():
             cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
     texts = {path: format_cfg(cfg, rows) for path, cfg in cfgs.items()}
-    spaces = {f"{WORKSPACES}/{name}": text for name, text in make_workspaces().items()}
+    spaces = {f"{WORKSPACES_FOLDER}/{name}": text for name, text in make_workspaces().items()}
     try:
         for name, text in (texts | spaces).items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,9 @@ def make_workspaces() -> dict[str, str]:
     for title, group in load_menus(find_catalogue()).items():
         name = f"nsys2prv {title}"
         types = {code for view in group for code in _find_telling_types(view, known)}
-        texts[name.replace(" ", "-") + SUFFIX] = format_workspace(name, sorted(types), group)
+        texts[name.replace(" ", "-") + WORKSPACE_SUFFIX] = format_workspace(
+            name, sorted(types), group
+        )
     return texts
 
 
@@ -220,8 +222,8 @@ def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -
     head = [
         '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>',
         "<!DOCTYPE boost_serialization>",
-        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE}">',
-        f'<workspace class_id="0" tracking_level="0" version="{CLASS}">',
+        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE_VERSION}">',
+        f'<workspace class_id="0" tracking_level="0" version="{CLASS_VERSION}">',
         f"\t<name>{escape(name)}</name>",
         "\t<autoTypes>",
         *_format_count(types),

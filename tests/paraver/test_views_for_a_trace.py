@@ -35,7 +35,7 @@ from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
-    OTHERS,
+    NO_MENU_TITLE,
     copy_views,
     find_views_for_trace,
     format_workspace,
@@ -460,7 +460,9 @@ def test_listed_are_all_views_each_once(
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
     assert all(VIEWS[line.split()[0]].title in line for line in shown)
     titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [title for title in (*load_menus(find_catalogue()), OTHERS) if title in titles]
+    assert titles == [
+        title for title in (*load_menus(find_catalogue()), NO_MENU_TITLE) if title in titles
+    ]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from view_checks import check_view
 
 from nsys2prv.paraver.cfg import (
-    COMPOSES,
-    FILTERS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FILTER_NAMES,
     LOOKS,
-    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -217,12 +217,12 @@ def _build_window(
     )
     filters = {
         name: Filter(functions.pop(name), values.pop(name, ()))
-        for name in FILTERS
+        for name in FILTER_NAMES
         if name in functions
     }
     defaults = {
-        **SELECTED,
-        **dict.fromkeys(COMPOSES, "As Is"),
+        **DEFAULT_FUNCTIONS,
+        **dict.fromkeys(COMPOSE_PLACES, "As Is"),
     }
     chosen = {
         place: Function(name, parameters.pop((place, name), ()))

@@ -34,7 +34,7 @@ COMMUNICATION_FUNCTIONS = frozenset(
     )
 )
 #: Place of a function in `window_selected_functions` -> the one there when nothing is asked for.
-SELECTED = MappingProxyType(
+DEFAULT_FUNCTIONS = MappingProxyType(
     {
         "cpu": "Active Thd",
         "appl": "Adding",
@@ -46,9 +46,13 @@ SELECTED = MappingProxyType(
     }
 )
 #: A composed window has no functions at these places.
-SINGLE_ONLY = ("cpu", "thread")
-COMPOSES = (*(f"compose_{place}" for place in SELECTED), "topcompose1", "topcompose2")
-FILTERS = ("from_obj", "to_obj", "tag_msg", "size_msg", "bw_msg", "evt_type", "evt_value")
+SINGLE_ONLY_PLACES = ("cpu", "thread")
+COMPOSE_PLACES = (
+    *(f"compose_{place}" for place in DEFAULT_FUNCTIONS),
+    "topcompose1",
+    "topcompose2",
+)
+FILTER_NAMES = ("from_obj", "to_obj", "tag_msg", "size_msg", "bw_msg", "evt_type", "evt_value")
 #: Levels that are not of the machine, from coarse to fine.
 PROCESS_LEVELS = ("workload", "appl", "task", "thread")
 #: How a timeline is drawn -> (coloured, colour mode or none: a colour per value).
@@ -69,7 +73,7 @@ COMMUNICATION_STATISTICS = (
 NO_VALUE = -1
 #: Beside the views: path, description and contents of those to open first, a line of JSON each; and
 #: event types that one window shows together by their values.
-FIRST, GROUPS = "first.jsonl", "groups.json"
+FIRST_VIEWS_FILE, TYPE_GROUPS_FILE = "first.jsonl", "groups.json"
 
 
 class CfgError(Nsys2prvError):

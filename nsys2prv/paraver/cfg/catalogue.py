@@ -30,9 +30,9 @@ from nsys2prv.events.catalogue import (
 )
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
-    COMPOSES,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
     NO_VALUE,
-    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -56,7 +56,7 @@ Codes = Mapping[str, tuple[int, ...]]
 CATALOGUE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 #: The folder of the views outside of the core.
 EXTRA = "extra"
-SUFFIX = ".cfg"
+VIEW_SUFFIX = ".cfg"
 _WORD = re.compile(r"\{(\w+)\}")
 DESCRIPTION_WIDTH = 100
 #: Units of rates that are known at all times, and of those that are during operations alone.
@@ -74,7 +74,7 @@ _LOOK = {
     "look": "style",
     "open": "shown",
 }
-_PLACES = {*SELECTED, *COMPOSES}
+_PLACES = {*DEFAULT_FUNCTIONS, *COMPOSE_PLACES}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
@@ -140,7 +140,7 @@ def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
     """Return title of each menu of a catalogue -> its views, in their order."""
     by_path = {view.path: view for view in load_views(path)}
     return {
-        title: tuple(by_path[name + SUFFIX] for name in names)
+        title: tuple(by_path[name + VIEW_SUFFIX] for name in names)
         for title, names in _read_menu_places(path).items()
         if title
     }
@@ -282,7 +282,9 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         ]
     )
     cfg = Cfg(text, tuple(guarded), table)
-    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0))
+    return View(
+        name + VIEW_SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0)
+    )
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:
@@ -328,7 +330,7 @@ def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Wind
         )
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
-    if functions["thread"].name == SELECTED["thread"]:
+    if functions["thread"].name == DEFAULT_FUNCTIONS["thread"]:
         del functions["thread"]
     filters = {"evt_type": _parse_types(spec.get("types"), codes)}
     for key, name in (("values", "evt_value"), ("tags", "tag_msg")):

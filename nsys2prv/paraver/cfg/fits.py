@@ -17,10 +17,10 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
     COMMUNICATION_STATISTICS,
-    COMPOSES,
-    FIRST,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FIRST_VIEWS_FILE,
     PROCESS_LEVELS,
-    SELECTED,
     STATE_FUNCTIONS,
     Cfg,
     Composed,
@@ -225,7 +225,9 @@ class _Windows(Struct, frozen=True):
     def explain_window(self, number: int) -> list[str]:
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
-        functions = [function for place, function in window.functions.items() if place in COMPOSES]
+        functions = [
+            function for place, function in window.functions.items() if place in COMPOSE_PLACES
+        ]
         if any(function.name == LOGARITHM for function in functions):
             functions = [
                 function for function in functions if function.name not in ADDING_FUNCTIONS
@@ -287,7 +289,7 @@ def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
 
 def _get_function_name(window: Single) -> str:
     """Return the name of a window's function of a thread's records."""
-    return window.functions.get("thread", Function(SELECTED["thread"])).name
+    return window.functions.get("thread", Function(DEFAULT_FUNCTIONS["thread"])).name
 
 
 def _changes_zero(function: Function) -> bool:
@@ -356,7 +358,7 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
     contents = make_contents(types)
     # The catalogue of all takes ten times as long.
     chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
-        (find_views_folder() / FIRST).read_bytes()
+        (find_views_folder() / FIRST_VIEWS_FILE).read_bytes()
     )
     for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
         fitting = (

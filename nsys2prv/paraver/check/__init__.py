@@ -61,19 +61,23 @@ MOST_EXAMPLES, LONGEST_QUOTE = 4, 100
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
 #: taken for one.
 BLOCK_BYTES, LONGEST_LINE = 1 << 18, 1 << 26
-GZIP = 31
+GZIP_WINDOW_BITS = 31
 COLON, NEWLINE, MINUS, ZERO = b":\n-0"
 STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"
 #: Fields of a state and of a communication; fields of an event before its first pair.
 STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
 CUTTER_FIELDS = 7
 #: Digits of which numbers are made at once, and the most that are read.
-WORD, DIGITS = 8, 24
-LARGEST = 2**63 - 1
+WORD_BYTES, MOST_DIGITS = 8, 24
+LARGEST_NUMBER = 2**63 - 1
 #: By number of digits: where they stand among eight bytes, and what of a byte is the digit. Then
 #: every other pair of digits.
 _DIGITS = np.array(
-    [0x0F0F0F0F0F0F0F0F << 8 * (WORD - digits) & 2**64 - 1 for digits in range(WORD + 1)], np.uint64
+    [
+        0x0F0F0F0F0F0F0F0F << 8 * (WORD_BYTES - digits) & 2**64 - 1
+        for digits in range(WORD_BYTES + 1)
+    ],
+    np.uint64,
 )
 _PAIRS = np.uint64(0x000000FF000000FF)
 
@@ -207,7 +211,7 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
                 waiting = waiting.lstrip(b"\0") if members else waiting
                 if not waiting:
                     continue
-                member, members = isal_zlib.decompressobj(GZIP), members + 1
+                member, members = isal_zlib.decompressobj(GZIP_WINDOW_BITS), members + 1
             text = member.decompress(waiting, BLOCK_BYTES)
             if text:
                 yield text
@@ -293,8 +297,8 @@ class BlockReporter(Struct, frozen=True):
 
 def split_lines(block: bytes) -> BlockLines:
     """Return the fields of whole lines."""
-    padded = np.frombuffer(b"".join((b"0" * DIGITS, block)), np.uint8)
-    text = padded[DIGITS:]
+    padded = np.frombuffer(b"".join((b"0" * MOST_DIGITS, block)), np.uint8)
+    text = padded[MOST_DIGITS:]
     marks = np.flatnonzero(text - np.uint8(ZERO) > 9)
     separators = text[marks]
     newline = separators == NEWLINE
@@ -334,21 +338,21 @@ def _parse_numbers(
     (these are 0).
     """
     # The eight bytes from every place of the text on, as numbers.
-    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
-    at = ends + (DIGITS - WORD)
+    words = np.ndarray(len(padded) - WORD_BYTES + 1, "<u8", padded, 0, (1,))
+    at = ends + (MOST_DIGITS - WORD_BYTES)
     numbers = _parse_eight_digits(words[at], widths)
-    if len(widths) and int(widths.max()) <= WORD:
+    if len(widths) and int(widths.max()) <= WORD_BYTES:
         return numbers.view(np.int64), np.empty(0, np.int64)
-    long = np.flatnonzero(widths > WORD)
-    numbers[long] += _parse_eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(
-        10**8
-    )
-    longer = long[widths[long] > 2 * WORD]
+    long = np.flatnonzero(widths > WORD_BYTES)
+    numbers[long] += _parse_eight_digits(
+        words[at[long] - WORD_BYTES], widths[long] - WORD_BYTES
+    ) * np.uint64(10**8)
+    longer = long[widths[long] > 2 * WORD_BYTES]
     if not len(longer):
         return numbers.view(np.int64), longer
-    high = _parse_eight_digits(words[at[longer] - 2 * WORD], widths[longer] - 2 * WORD)
+    high = _parse_eight_digits(words[at[longer] - 2 * WORD_BYTES], widths[longer] - 2 * WORD_BYTES)
     sums = numbers[longer] + np.minimum(high, np.uint64(999)) * np.uint64(10**16)
-    over = (high > 999) | (sums > LARGEST) | (widths[longer] > DIGITS)
+    over = (high > 999) | (sums > LARGEST_NUMBER) | (widths[longer] > MOST_DIGITS)
     numbers[longer] = np.where(over, np.uint64(0), sums)
     return numbers.view(np.int64), longer[over]
 

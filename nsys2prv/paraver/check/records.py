@@ -22,11 +22,11 @@ from nsys2prv.paraver.check.declarations import LAST_LABELLED, Header, Labels, O
 LAST_TYPE = LAST_STATE = LAST_SIZE = 2**32 - 1
 LAST_EXACT = 2**53
 #: Stands behind sorted values, and is none.
-NO_VALUE = 2**63 - 1
+BEHIND_VALUES = 2**63 - 1
 #: Labelled values up to this are looked up in a table.
 LARGEST_TABLE = 1 << 22
 #: Communications behind the end that are kept until the end is known.
-MOST_LATE = 1_000_000
+MOST_LATE_COMMS = 1_000_000
 #: Places of fields: of the time of any record; of states; of communications.
 TIME, STATE_END, STATE_VALUE = 5, 6, 7
 PHYSICAL_SEND, RECEIVER, RECEIVE, PHYSICAL_RECEIVE, SIZE, TAG = 6, 7, 11, 12, 13, 14
@@ -178,7 +178,7 @@ class Times:
 
     def _keep_late(self, place: BlockReporter, lines: np.ndarray, largest: np.ndarray) -> None:
         """Keep communications behind the end as far as it is known."""
-        late = np.flatnonzero(largest > self.end)[: MOST_LATE - len(self._late[0])]
+        late = np.flatnonzero(largest > self.end)[: MOST_LATE_COMMS - len(self._late[0])]
         times, places = self._late
         self._late = np.append(times, largest[late]), np.append(places, place.base + lines[late])
 
@@ -434,7 +434,7 @@ def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
     if table.dtype == bool:
         return table.take(values, mode="clip")
     places = np.searchsorted(table, values)
-    return np.append(table, NO_VALUE)[places] == values
+    return np.append(table, BEHIND_VALUES)[places] == values
 
 
 class ValueNumbers:
@@ -445,7 +445,7 @@ class ValueNumbers:
         self.values = np.empty(0, np.int64)
         #: The numbers by value; their values, and behind them one that is none.
         self._order = np.empty(0, np.int64)
-        self._sorted = np.array([NO_VALUE])
+        self._sorted = np.array([BEHIND_VALUES])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -460,5 +460,5 @@ class ValueNumbers:
         if len(new):
             self.values = np.append(self.values, column[new])
             self._order = np.argsort(self.values)
-            self._sorted = np.append(self.values[self._order], NO_VALUE)
+            self._sorted = np.append(self.values[self._order], BEHIND_VALUES)
         return self._order[np.searchsorted(self._sorted, distinct)][codes], new
