@@ -136,7 +136,7 @@ class StoredFrame(Struct, frozen=True):
 
 
 class FrameWriter:
-    """Appends frames to one file, which is made with the first of them if it is not there."""
+    """Appends frames to one file, which the first frame makes if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -49,9 +49,9 @@ def read_data_texts(package: str, suffix: str) -> list[str]:
 
 
 def load_shipped(text: str) -> Any:
-    """Return the data of the text of a YAML file of the package.
+    """Return what the text of a YAML file of the package says.
 
-    ``hatch_build.py`` parses these files while the package is built. A file that is another since
+    ``hatch_build.py`` parses these files while the package is built. A file that has changed since
     then is parsed here.
     """
     try:

@@ -112,14 +112,14 @@ class Owner(Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Path) -> Owner | None:
-        """Return the owner of a folder, by its name: so that none is without an owner, however soon
-        its run is killed.
+        """Return the owner of a folder, None where it is none of ours. It is told by the name, so
+        that no folder is without an owner, however soon its run is killed.
         """
         match = _OURS.fullmatch(folder.name)
         return cls(match[1], *map(int, match.groups()[1:])) if match else None
 
     def new_name(self) -> str:
-        """Return a name for a folder of its own."""
+        """Return a new name for a temporary folder of this process."""
         return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
 
     @property
@@ -200,7 +200,7 @@ def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """True if a file to be written is one of these, whatever their names."""
+    """True if a path leads to one of these files, whatever their names and links."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 

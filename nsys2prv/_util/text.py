@@ -97,5 +97,5 @@ def escape_unprintable(text: str) -> str:
 
 
 def escape_to_one_line(text: str) -> str:
-    """Return the same, for text that must not break lines either."""
+    """Return the text as :func:`escape_unprintable` does, with its line ends and tabs replaced, too."""
     return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")

@@ -416,7 +416,7 @@ def _place_devices(
 
 
 def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
-    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
+    """Return the place of a device in its task. number: of its GPU on the machine."""
     return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
 
 

@@ -297,7 +297,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
 
 
 def _is_type_of_field(pcf_type: PcfType, field: Field) -> bool:
-    """True if a type of the file is that of a field, in any NVTX domain."""
+    """True if an event type of a .pcf is the one that a field has, in any NVTX domain."""
     if not isinstance(field.code, DomainCode):
         return pcf_type.code == field.code
     if pcf_type.code in dict(field.code.named).values():

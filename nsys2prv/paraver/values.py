@@ -154,7 +154,9 @@ def _list_used_values(
 
 
 def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.DataFrame:
-    """Return distinct names with the value of each, and that of the catalogue, `known`."""
+    """Return the distinct names with `value`, and `known`: the value that the catalogue fixes, null for
+    others.
+    """
     known = pl.LazyFrame(
         list(name_set.list_known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},

@@ -114,8 +114,8 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
-    """Return title of a menu -> its views, each in the first menu that has it, in their order
-    there; behind them those that no menu has.
+    """Return title of a menu -> the views that it is the first menu to have, in its order; behind
+    these the views that no menu has.
     """
     by_path = {fit.path: fit for fit in fits}
     groups = {}
@@ -152,9 +152,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
-    """Return level -> number of its rows, as the file of names next to a trace tells; empty if
-    there is none.
-    """
+    """Return level -> number of its rows, as the .row beside a trace tells; empty if there is none."""
     names = trace.with_name(trace.name.removesuffix(".gz")).with_suffix(".row")
     if not names.is_file():
         return {}

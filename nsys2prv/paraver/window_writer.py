@@ -81,8 +81,8 @@ class Manifest(Struct):
 
 
 def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
-    """Format one window and put it into its place; returns its number of lines, and by event type
-    how many sampled numbers were one of several of the same time.
+    """Format one window and write it as a part of the output. Returns its number of lines and, by
+    event type, how many sampled numbers were left out for a greater one of the same time.
     """
     formatter = _get_formatter(manifest_path)
     formatter.repeated.clear()

@@ -77,7 +77,7 @@ FIRST_VIEWS_FILE, TYPE_GROUPS_FILE = "first.jsonl", "groups.json"
 
 
 class CfgError(Nsys2prvError):
-    """A view that Paraver would refuse, misunderstand or crash on."""
+    """A view that cannot be made, or that Paraver would refuse, misunderstand or crash on."""
 
 
 class Function(Struct, frozen=True):

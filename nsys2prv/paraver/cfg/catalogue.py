@@ -193,8 +193,8 @@ def _read_topics(path: Path) -> dict[str, Spec]:
 
 
 def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return title of a menu -> names of its views; under "" those of the core that no menu has.
-    Empty: all views are of the core.
+    """Return title of a menu -> names of its views; under "" those of the core that no menu has. It
+    is empty where the catalogue has no menus: all views are of the core then.
     """
     file = path / MENUS
     spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -306,7 +306,7 @@ def _check_keys(spec: Spec, keys: Collection[str]) -> None:
 
 
 def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Window:
-    """Return a window; `before`: those above it, by their keys."""
+    """Return a window. before: the windows above it in the specification, by their keys."""
     composed = "op" in spec
     _check_keys(spec, _COMPOSED if composed else _SINGLE)
     look = {field: spec[key] for key, field in _LOOK.items() if key in spec}
@@ -430,7 +430,7 @@ def _add_guards(
 def _make_histogram(
     spec: Spec, title: str, numbers: dict[str, int], windows: list[Window]
 ) -> Histogram:
-    """Return a table of these windows; `numbers`: theirs by their keys."""
+    """Return the table that a view shows. numbers: number of each window, from 1, by its key."""
     _check_keys(spec, _HISTOGRAM)
     *_, last = numbers
     control = numbers[spec.get("columns_from", last)]
@@ -461,8 +461,8 @@ def _shows_names(window: Window) -> bool:
 
 
 def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
-    """Return the events that windows of these `types` show, in words; one of them `suffices`, or
-    each window needs its own.
+    """Return in words the events that windows of these types need. suffices: whether one type is
+    enough.
     """
     ranges = [spec for spec in types if isinstance(spec, dict)]
     names = [name for spec in types if not isinstance(spec, dict) for name in _to_list(spec or [])]
@@ -575,7 +575,7 @@ def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 
 
 def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Yield the same of each view of a sampled number."""
+    """Yield what :func:`_make_layout_views` yields, for each view of a sampled number."""
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)

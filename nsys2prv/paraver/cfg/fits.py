@@ -309,7 +309,7 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
 
 
 def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
-    """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
+    """Return the numbers that pass a filter of Paraver's."""
     values = condition.values
     match condition.condition:
         case "All":
@@ -382,8 +382,8 @@ def _take_first_sentence(shows: str) -> str:
 
 
 def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
-    """Yield path, description and view of those that are none of tables, the plainest first: those
-    of values with names, or those of numbers, which may all be 0.
+    """Yield path, description and view of each timeline, the plainest first: of those whose values
+    are named, or of those of numbers, which may all be 0.
     """
     from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
 

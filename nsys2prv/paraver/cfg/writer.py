@@ -1,4 +1,4 @@
-"""The text of a view."""
+"""Write a view: the text of its .cfg file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
 def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
-    """Return the file.
+    """Return the text of a view's file.
 
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
     these need, and at most as the screen.

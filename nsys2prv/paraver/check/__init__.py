@@ -388,7 +388,9 @@ class ReadableLines(Struct, frozen=True):
 
 
 def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
-    """Return the records of a block; `communicators` lines of them follow the header."""
+    """Check the lines of a block and return those of records that Paraver can read. communicators:
+    number of lines of communicators that the header announces behind it.
+    """
     lines = place.lines
     kind = lines.kind
     width = lines.widths[lines.first]

@@ -104,7 +104,7 @@ class CheckResult(Struct, frozen=True):
         return self.select(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
-        """Return all of it as plain data, for JSON."""
+        """Return path, contents and findings as plain data, for JSON."""
         names = "rule", "file", "line", "count", "message"
         findings = [
             {"severity": one.severity.value} | {name: getattr(one, name) for name in names}

@@ -125,8 +125,8 @@ class Records:
 
 
 class Times:
-    """Keeps the time reached so far. first, last: of all records; end: of the trace as Paraver sees
-    it, which communications do not move.
+    """Checks times and keeps the extremes so far. first, last: least and greatest time of all records;
+    end: of the trace as Paraver sees it, which communications do not move.
     """
 
     def __init__(self, duration: float) -> None:
@@ -153,7 +153,7 @@ class Times:
         self, place: BlockReporter, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
     ) -> np.ndarray:
         """Check all times of these records and return which records Paraver can read. moves_end:
-        not so for communications.
+        whether they move the trace's end, as all but communications do.
         """
         sound = np.ones(len(lines), bool)
         if not len(lines):
@@ -193,7 +193,7 @@ class Times:
 
 
 class Events:
-    """Statistics of all events of a trace so far. pairs: their number."""
+    """Keeps what the events so far say of each type and row. pairs: number of their type:value pairs."""
 
     def __init__(self, rows: int, labels: Labels) -> None:
         self.pairs = 0
