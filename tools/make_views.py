@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import json
+from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import FIRST, GROUPS, Single
-from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core_view, load_menus, load_views
+from nsys2prv.paraver.cfg import FIRST_VIEWS_FILE, TYPE_GROUPS_FILE, Single
+from nsys2prv.paraver.cfg.catalogue import CATALOGUE, VIEW_SUFFIX, View, is_core_view, load_menus
 
 TABLE, PICTURES = "views.md", "views"
 #: Views that show types with more names than this together show more than anyone tells apart by
@@ -39,7 +40,7 @@ The pictures are Paraver's own, of the sample jobs, and made by `python docs/mak
 timelines zoomed to where the work is, of some of the ranks and kinds of events; tables without their totals and without the columns that
 found no place.
 """
-OTHERS = """
+OTHERS_HEAD = """
 ## In no menu
 
 One attribute each, or named so by BSC's nsys2prv.
@@ -56,22 +57,22 @@ made by rule of what is declared of events: `extra/basics/LAYOUT_FIELD` is a tim
 """
 
 
-def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
+def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
     core = [view for view in views if is_core_view(view)]
     made = {folder / view.path: view.text for view in core}
     chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
     first = [entry[1:] for entry in chosen]
-    made[folder / FIRST] = json.Encoder().encode_lines(first).decode()
-    groups = sorted(map(sorted, groups_of_types(views)))
-    made[folder / GROUPS] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
-    table = table_path(folder)
+    made[folder / FIRST_VIEWS_FILE] = json.Encoder().encode_lines(first).decode()
+    groups = sorted(map(sorted, group_types(views)))
+    made[folder / TYPE_GROUPS_FILE] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
+    table = find_table_path(folder)
     if table is not None:
-        made[table] = table_text(views, load_menus(folder / FILE), table.parent)
+        made[table] = format_table(views, load_menus(folder / CATALOGUE), table.parent)
     return made
 
 
-def groups_of_types(views: Sequence[View]) -> set[frozenset[int]]:
+def group_types(views: Sequence[View]) -> set[frozenset[int]]:
     """Return types that one window of the views shows together by their values."""
     return {
         frozenset(int(code) for code in window.types.values)
@@ -82,50 +83,50 @@ def groups_of_types(views: Sequence[View]) -> set[frozenset[int]]:
     }
 
 
-def table_path(folder: Path) -> Path | None:
+def find_table_path(folder: Path) -> Path | None:
     """Return the path of the table: in the docs folder next to the views, if there is one."""
     docs = folder.resolve().parent / "docs"
     return docs / TABLE if docs.is_dir() else None
 
 
-def stray(views: Sequence[View], folder: Path) -> list[Path]:
+def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
     """Return views in the folder that the catalogue does not make."""
     made = {folder / view.path for view in views if is_core_view(view)}
-    return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
+    return sorted(path for path in folder.rglob(f"*{VIEW_SUFFIX}") if path not in made)
 
 
-def table_text(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
+def format_table(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
     """Return the views of the core in a table per menu, each where it comes first, and the pictures
     that there are of them; then the others.
     """
     parts, left = [HEAD], {view.path: view for view in views}
     for title, group in menus.items():
         own = [left.pop(view.path) for view in group if view.path in left]
-        parts += [f"\n## {title}\n", *_described(own, docs)]
+        parts += [f"\n## {title}\n", *_describe_views(own, docs)]
     parts += [
-        OTHERS,
-        *_described([view for view in left.values() if is_core_view(view)], docs),
+        OTHERS_HEAD,
+        *_describe_views([view for view in left.values() if is_core_view(view)], docs),
         EXTRA_HEAD,
     ]
     parts += [
-        f"| `{view.path}` | {_cell(view.title)} |\n"
+        f"| `{view.path}` | {_format_cell(view.title)} |\n"
         for view in left.values()
         if not is_core_view(view)
     ]
     return "".join(parts)
 
 
-def _described(views: Sequence[View], docs: Path) -> Iterator[str]:
+def _describe_views(views: Sequence[View], docs: Path) -> Iterator[str]:
     yield "\n| view | title | shows | unit | needs |\n|---|---|---|---|---|\n"
     for view in views:
-        yield f"| {' | '.join(map(_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n"
+        yield f"| {' | '.join(map(_format_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n"
     for view in views:
-        picture = f"{PICTURES}/{view.path.removesuffix(SUFFIX)}.png"
+        picture = f"{PICTURES}/{view.path.removesuffix(VIEW_SUFFIX)}.png"
         if (docs / picture).exists():
             yield f"\n**{view.title}** (`{view.path}`)\n\n![{view.title}]({picture})\n"
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
@@ -137,24 +138,24 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="?",
         type=Path,
         default=Path("cfgs"),
-        help=f"folder of {FILE}, where the views are written; "
+        help=f"folder of {CATALOGUE}, where the views are written; "
         "docs/views.md is written beside it if there is a docs folder (default: cfgs)",
     )
     folder: Path = parser.parse_args(arguments).folder
     try:
-        views = load_views(folder / FILE)
-        for path, text in files_of(views, folder).items():
+        views = load_checked_views(folder / CATALOGUE)
+        for path, text in make_files(views, folder).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
     except (Nsys2prvError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for path in stray(views, folder):
+    for path in find_stray_views(views, folder):
         print(f"not in the catalogue: {path}", file=sys.stderr)
     core = sum(map(is_core_view, views))
     print(
         f"{core} views in {folder}, {len(views) - core} more when they are installed"
-        + (f", listed in {table_path(folder)}" if table_path(folder) else "")
+        + (f", listed in {find_table_path(folder)}" if find_table_path(folder) else "")
     )
     return 0
 

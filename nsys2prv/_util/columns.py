@@ -118,6 +118,7 @@ def reduce_slices(
 
 
 def is_sorted(values: np.ndarray) -> bool:
+    """True if no value is less than the one before it."""
     return bool((values[1:] >= values[:-1]).all())
 
 
@@ -128,14 +129,14 @@ class StoredFrame(Struct, frozen=True):
 
     #: File that holds the frame.
     path: Path
-    #: Where it begins, in bytes.
+    #: Where the frame begins, in bytes.
     offset: int
-    #: Its length in bytes.
+    #: Length of the frame, in bytes.
     size: int
 
 
 class FrameWriter:
-    """Appends frames to one file, which is made with the first of them if it is not there."""
+    """Appends frames to one file, which the first frame makes if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -22,13 +22,13 @@ from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
 from nsys2prv._util.native import core
 
-#: What data that is not as it should be comes to, somewhere.
-WRONG = (
+#: Exceptions that wrong data causes, somewhere.
+DATA_ERRORS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError),
     *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
 #: Levels of nesting that YAML texts may have.
-DEEPEST = 50
+DEEPEST_NESTING = 50
 #: What polars prints where it gives up, before it raises.
 _PANIC = re.compile(
     rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at .*?(?:\nnote: [^\n]*\n?|\Z)", re.DOTALL
@@ -49,9 +49,9 @@ def read_data_texts(package: str, suffix: str) -> list[str]:
 
 
 def load_shipped(text: str) -> Any:
-    """Return the data of the text of a YAML file of the package.
+    """Return what the text of a YAML file of the package says.
 
-    ``hatch_build.py`` parses these files while the package is built. A file that is another since
+    ``hatch_build.py`` parses these files while the package is built. A file that has changed since
     then is parsed here.
     """
     try:
@@ -74,8 +74,8 @@ def parse_yaml(text: str) -> Any:
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+        if depth > DEEPEST_NESTING:
+            raise yaml.YAMLError(f"nested more than {DEEPEST_NESTING} levels deep")
     return yaml.load(text, Loader=loader)
 
 
@@ -129,7 +129,7 @@ def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]
     """Turn exceptions that wrong data causes into what `error_of` makes of them."""
     try:
         yield
-    except WRONG as error:
+    except DATA_ERRORS as error:
         raise error_of(error) from error
 
 
@@ -140,7 +140,7 @@ class _Panics:
 
     def __init__(self) -> None:
         self._lock, self._standard, self._taken = Lock(), -1, -1
-        #: What each thread that is within reads.
+        #: The file that each thread within the context reads, "" for none.
         self._files: list[str] = []
 
     @contextmanager

@@ -1,9 +1,9 @@
-"""What ends a run with one clear line and an exit status: errors, and signals that ask this command
-to end, whenever they come. And notes, which end nothing.
+"""Errors and signals, the two ways in which a run ends early, each with one clear line and an exit
+status; and notes, which end nothing.
 
 As long as there is nothing to tidy up a signal ends the process at once: an exception that is raised
-anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. All of
-this is the command's; in other programs signals stay theirs.
+anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. Signals
+are handled for the command alone; in other programs they stay theirs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+# For type checkers: the command is to start soon.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+    from types import FrameType
 
 
 class Nsys2prvError(Exception):
@@ -41,15 +47,6 @@ class Unreadable(Nsys2prvError):
         self.report = report
 
 
-@contextmanager
-def blame_file(path: Path) -> Iterator[None]:
-    """Turn an OSError into one line that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
-
-
 class NothingToWrite(Nsys2prvError):
     """The reports are readable but hold no event of the kinds asked for."""
 
@@ -66,6 +63,15 @@ class ClockNote(str):
     """A note on clocks that do not agree: told with what is known of the hosts' clocks."""
 
     __slots__ = ()
+
+
+@contextmanager
+def blame_file(path: Path) -> Iterator[None]:
+    """Turn an OSError into one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -94,11 +100,12 @@ class EndedBySignal(BaseException):
 
     @property
     def exit_code(self) -> int:
+        """Return what shells give for a process that this signal ended."""
         return 128 + self.number
 
 
 def end_on_signal() -> None:
-    """From now on, end with one line when interrupted: there is nothing to clean up."""
+    """Let signals end the process at once with one line, from now on: there is nothing to tidy up."""
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
         number
@@ -109,8 +116,8 @@ def end_on_signal() -> None:
 
 
 def raise_on_signal() -> None:
-    """From now on, raise :class:`EndedBySignal` when interrupted; also under polars, whose own
-    handler lets a waiting program wait on.
+    """Let signals raise :class:`EndedBySignal`, from now on; also under polars, whose own handler
+    lets a waiting program wait on.
     """
     _set_handler(_raise)
     if _handled:
@@ -118,11 +125,13 @@ def raise_on_signal() -> None:
 
 
 def ignore_signals() -> None:
-    """From now on, ignore interruptions: the work is done, or has failed."""
+    """Ignore signals, from now on: the work is done, or has failed."""
     _set_handler(signal.SIG_IGN)
 
 
-def _set_handler(handler: object) -> None:
+def _set_handler(
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
+) -> None:
     for number in _handled:
         signal.signal(number, handler)
 
@@ -139,16 +148,17 @@ def _raise(number: int, _: object) -> None:
         raise EndedBySignal(number)
 
 
-def _raise_unraisable_later(lost: object) -> None:
+def _raise_unraisable_later(lost: UnraisableHookArgs) -> None:
     """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
     global _lost, _in_hook
-    if not isinstance(lost.exc_value, EndedBySignal):
+    ending = lost.exc_value
+    if not isinstance(ending, EndedBySignal):
         sys.__unraisablehook__(lost)
         return
     import threading
 
     _lost = _in_hook = True
-    threading.Thread(target=_repeat_signal, args=(lost.exc_value.number,), daemon=True).start()
+    threading.Thread(target=_repeat_signal, args=(ending.number,), daemon=True).start()
     _in_hook = False
 
 

@@ -28,12 +28,31 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
 from nsys2prv._util.text import format_size
 
-#: What only nsys reads; every file that is a report; the folders that nsys makes of one.
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
+#: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
-#: Of the files of a folder of tables.
-TABLES = {".parquet", ".arrow"}
+#: Endings of the files of a folder of tables, and those of such folders.
+TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
+#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
+LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
+#: The names of temporary folders begin and end so. Between them stand the host's digest, pid
+#: namespace, pid and start of the process that made it, and something of the folder's own.
+PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
+_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
+#: In a temporary folder: the file that its process keeps locked; the list of files that are to be put
+#: in place; and the folder of what stood there before.
+LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+#: Seconds after which a folder without a lock file was left by a run that was killed as it began,
+#: where its process is of another container.
+UNLOCKED_SECONDS = 3600.0
+#: Errors of a file system without space.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def has_report_name(path: Path) -> bool:
@@ -56,10 +75,6 @@ def describe_missing_file(path: Path) -> str:
     return f"{path}: no such file" + (f"; did you mean {likely}?" if likely.exists() else "")
 
 
-#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
-LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
-
-
 def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """Return the content of a regular file of at most `largest` bytes.
 
@@ -78,23 +93,6 @@ def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     return content
 
 
-try:
-    import fcntl
-except ImportError:  # not on every system
-    fcntl = None  # type: ignore[assignment]
-
-PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
-#: The folder of a process: its owner, and something of its own.
-_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
-#: Files of a folder: locked by whose it is; what is to be put in place; and what stood there
-#: before.
-LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
-#: A folder without a lock, of another container, is of a run that was killed as it began, once it
-#: is this old (seconds).
-UNLOCKED = 3600.0
-FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 class Owner(Struct, frozen=True):
     """A process to which a folder belongs."""
 
@@ -109,18 +107,19 @@ class Owner(Struct, frozen=True):
 
     @classmethod
     def current(cls) -> Owner:
+        """Return this process."""
         return cls(_digest_host(), _find_namespace(), os.getpid(), _find_start_time(os.getpid()))
 
     @classmethod
     def read(cls, folder: Path) -> Owner | None:
-        """Return the owner of a folder, by its name: so that none is without an owner, however soon
-        its run is killed.
+        """Return the owner of a folder, None where it is none of ours. It is told by the name, so
+        that no folder is without an owner, however soon its run is killed.
         """
         match = _OURS.fullmatch(folder.name)
         return cls(match[1], *map(int, match.groups()[1:])) if match else None
 
     def new_name(self) -> str:
-        """Return a name for a folder of its own."""
+        """Return a new name for a temporary folder of this process."""
         return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
 
     @property
@@ -201,7 +200,7 @@ def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """True if a file to be written is one of these, whatever their names."""
+    """True if a path leads to one of these files, whatever their names and links."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 
@@ -217,7 +216,9 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
             )
     for path in there.values():
         # A table of a folder of tables, which is read as a whole.
-        if path.suffix in TABLES and _identify_file(path.parent) in map(_identify_file, inputs):
+        if path.suffix in TABLE_ENDINGS and _identify_file(path.parent) in map(
+            _identify_file, inputs
+        ):
             raise UsageError(
                 f"{path}: would be written over a table of {path.parent}, which is read; give another output"
             )
@@ -285,7 +286,7 @@ def _is_dead(owner: Owner, folder: Path) -> bool:
         with (folder / LOCK).open("r+") as lock:
             return _try_lock(lock) is True
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > UNLOCKED
+        return time.time() - folder.stat().st_mtime > UNLOCKED_SECONDS
 
 
 def _try_lock(file: BinaryIO) -> bool | None:

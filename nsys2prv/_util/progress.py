@@ -45,7 +45,7 @@ class Progress:
         self._notebook = "ipykernel" in sys.modules
         self._off = quiet or not (self._notebook or sys.stderr.isatty())
 
-    def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
+    def show_bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
         """Return a bar to update by hand."""
         if self._off:
             return _NoBar()
@@ -53,7 +53,8 @@ class Progress:
             total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
         )
 
-    def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+    def follow(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+        """Return the items, with a bar that moves on as they are taken."""
         if self._off or total < 2:
             return items
         return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
@@ -83,19 +84,20 @@ class _NoBar:
 class CpuTimes(Struct):
     """CPU seconds by stage."""
 
-    #: CPU seconds by the name of the stage.
+    #: By the name of the stage.
     seconds: Counter[str] = field(default_factory=Counter)
-    #: Those of them that this process spent.
+    #: CPU seconds that this process itself spent.
     own: float = 0.0
     #: Processes whose start is counted.
     known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
 
     def add(self, stage: str, seconds: float, here: bool) -> None:
+        """Account CPU seconds to a stage. here: this process spent them."""
         self.seconds[stage] += seconds
         self.own += seconds if here else 0.0
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def measure(self, name: str) -> Iterator[None]:
         """Account what this process itself does within the block to a stage; workers' time is not
         included.
         """
@@ -105,7 +107,9 @@ class CpuTimes(Struct):
         finally:
             self.add(name, time.process_time() - start, True)
 
-    def over(self, function: Callable[[T], R], results: Iterator[TimedResult]) -> Iterator[R]:
+    def take_values(
+        self, function: Callable[[T], R], results: Iterator[TimedResult]
+    ) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
             self.add(_find_stage(function), result.seconds, result.process == _HERE)
@@ -114,7 +118,7 @@ class CpuTimes(Struct):
                 self.add("starting workers", result.before, False)
             yield result.value
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return one line; what no stage explains is this process's handing work out and bringing
         it together, and its imports.
         """

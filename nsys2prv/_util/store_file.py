@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 #: The first member, and its content.
-TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
+TYPE_MEMBER, TYPE_CONTENT = "mimetype", b"application/x-nsys2prv-store"
 #: Bytes before the name of a ZIP archive's first member.
 _HEAD = 30
-BLOCK = 1 << 20
+COPY_BYTES = 1 << 20
 #: A member may unpack to so many times its size, or to so many bytes: tables of one value take
 #: little, but not next to nothing.
-MOST_TIMES, MOST_BYTES = 1_000, 256_000_000
+MOST_UNPACKED_TIMES, MOST_UNPACKED_BYTES = 1_000, 256_000_000
 #: Name, checksum and size of each.
 Members = list[list[str | int]]
 
@@ -36,10 +36,10 @@ def is_archive(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(_HEAD + len(TYPE) + len(CONTENT))
+            head = file.read(_HEAD + len(TYPE_MEMBER) + len(TYPE_CONTENT))
     except OSError:
         return False
-    return head.startswith(b"PK\x03\x04") and head[_HEAD:] == TYPE.encode() + CONTENT
+    return head.startswith(b"PK\x03\x04") and head[_HEAD:] == TYPE_MEMBER.encode() + TYPE_CONTENT
 
 
 class ArchiveWriter:
@@ -47,9 +47,10 @@ class ArchiveWriter:
 
     def __init__(self, path: Path) -> None:
         self._zip = zipfile.ZipFile(path, "w")
-        self.add_bytes(TYPE, CONTENT)
+        self.add_bytes(TYPE_MEMBER, TYPE_CONTENT)
 
     def add_bytes(self, name: str, content: bytes) -> None:
+        """Add a member."""
         self._zip.writestr(_make_member(name), content)
 
     def move_folder(self, folder: Path) -> None:
@@ -57,14 +58,15 @@ class ArchiveWriter:
         for path in sorted(folder.iterdir()):
             member = _make_member(f"{folder.name}/{path.name}")
             with path.open("rb") as source, self._zip.open(member, "w", force_zip64=True) as target:
-                shutil.copyfileobj(source, target, BLOCK)
+                shutil.copyfileobj(source, target, COPY_BYTES)
         shutil.rmtree(folder)
 
-    def members(self) -> Members:
+    def list_members(self) -> Members:
         """Return the members of the archive so far."""
         return list_members(self._zip)
 
     def close(self) -> None:
+        """Write the directory, and close the file."""
         self._zip.close()
 
 
@@ -95,7 +97,7 @@ def list_members(archive: zipfile.ZipFile) -> Members:
     return sorted(
         [info.filename, info.CRC, info.file_size]
         for info in archive.infolist()
-        if info.filename != TYPE
+        if info.filename != TYPE_MEMBER
     )
 
 
@@ -103,7 +105,7 @@ def check_unpacked(unpacked: int, packed: int, name: str) -> None:
     """Raise zipfile.BadZipFile where `packed` bytes would unpack to far more than they can have
     been made of.
     """
-    if unpacked > max(MOST_BYTES, MOST_TIMES * packed):
+    if unpacked > max(MOST_UNPACKED_BYTES, MOST_UNPACKED_TIMES * packed):
         raise zipfile.BadZipFile(f"{name} unpacks to {unpacked:,} bytes")
 
 

@@ -10,6 +10,16 @@ from decimal import Decimal
 from difflib import get_close_matches
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+#: Names that are compared with one that is none of them.
+MOST_COMPARED = 10_000
+#: Unit -> ns, the largest first.
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
+#: What moves the cursor, hides or reorders text: control characters but tab and line feed, and
+#: Unicode's marks of direction.
+_UNSAFE = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def parse_size(text: str) -> int:
@@ -35,10 +45,6 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
     return separator.join(names[:most]) + more
 
 
-#: Names that are compared with one that is none of them.
-MOST_COMPARED = 10_000
-
-
 def suggest_range(wanted: str, names: Sequence[str]) -> str:
     """Return what to do where no NVTX range has this name: the nearest one, or how to list them."""
     if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):
@@ -53,11 +59,6 @@ def format_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-#: Unit -> ns, the largest first.
-UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
 
 
 def parse_duration(text: str) -> int:
@@ -90,18 +91,11 @@ def make_natural_key(text: str) -> tuple:
     )
 
 
-#: What moves the cursor, hides or reorders text: control characters but tab and line feed, and
-#: Unicode's marks of direction.
-_UNSAFE = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
 def escape_unprintable(text: str) -> str:
-    """Return the text with such characters as escapes."""
+    """Return the text with escapes for what moves the cursor, hides or reorders text."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def escape_to_one_line(text: str) -> str:
-    """Return the same, for text that must not break lines either."""
+    """Return the text as :func:`escape_unprintable` does, with its line ends and tabs replaced, too."""
     return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")

@@ -19,7 +19,7 @@ from nsys2prv.conversion.derive import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.paraver.object_model import OF_GPU, identify_gpu
+from nsys2prv.paraver.object_model import GPU_ROW_NAMES, identify_gpu
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -102,7 +102,7 @@ def _identify_gpus(job: Job) -> dict[int, tuple]:
             identities[thread] = identify_gpu(
                 infos, machines, report, find_device(infos[report], key)
             )
-        elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
+        elif isinstance(key, DeviceKey) and key.kind in GPU_ROW_NAMES:
             identities[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
     return identities
 

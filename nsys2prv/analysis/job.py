@@ -355,7 +355,7 @@ class OpenJob:
         units = sorted(set(self.reader.rows.units.tolist()))
         results = {analysis.name: Result(analysis.name, analysis.title) for analysis in wanted}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
-        with self._job.workers.progress.bar("analysing", steps, "steps") as bar:
+        with self._job.workers.progress.show_bar("analysing", steps, "steps") as bar:
             for partial_frames in self._collect_units(able, options, units):
                 for name, frames in partial_frames.items():
                     for key, frame in frames.items():
@@ -441,7 +441,7 @@ def open_job(
         folder = stack.enter_context(
             make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
         )
-        stack.enter_context(pool.ended())
+        stack.enter_context(pool.ensure_end())
         job = prepare(paths, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
             if plan.cut != CutPlan():

@@ -222,7 +222,7 @@ def copy_views(arguments: list[str]) -> int:
         lines = [
             f"{len(copied)} views written to {options.folder}",
             "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
-            f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}",
+            f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES_FOLDER).resolve()}",
         ]
     elif options.trace:
         fits = views.find_views_for_trace(options.trace)
@@ -398,7 +398,7 @@ def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> Non
     """
     jobs, paths = jobs or count_available_cpus(), [Path(report) for report in reports]
     if (
-        engine == workers.DEFAULT
+        engine == workers.DEFAULT_ENGINE
         and not should_use_threads(jobs, len(paths))
         and report_files.should_parallelize(paths, jobs)
     ):

@@ -110,7 +110,7 @@ def write_job(
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
-    head = model.tree.header(_find_date(timeline), job.duration)
+    head = model.tree.format_header(_find_date(timeline), job.duration)
     head += make_comment_lines(timeline.record)
     inputs = describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
@@ -229,7 +229,7 @@ def _write_prv(
             path.unlink(missing_ok=True)
     lines = 0
     repeated: Counter[int] = Counter()
-    with job.workers.progress.bar(
+    with job.workers.progress.show_bar(
         "writing", sum(run.rows for run in manifest.runs), "lines"
     ) as bar:
         try:

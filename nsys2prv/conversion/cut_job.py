@@ -37,7 +37,7 @@ from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nvtx_names import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
+from nsys2prv.paraver.object_model import GPU_ROW_NAMES, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 
@@ -243,14 +243,16 @@ def _keep_devices(
     unknown = set(words)
 
     def wanted(report: int, key: ObjectKey) -> bool:
-        if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
+        if isinstance(key, ThreadKey) or (
+            isinstance(key, DeviceKey) and key.kind not in GPU_ROW_NAMES
+        ):
             return True
         number = (
             gpus.find_gpu_number(report, key.number)
             if isinstance(key, DeviceKey)
-            else gpus.number(report, key)
+            else gpus.find_number(report, key)
         )
-        gpu = gpus.gpu(report, key)
+        gpu = gpus.find_gpu(report, key)
         uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
         matching = {
             word

@@ -275,7 +275,9 @@ class Fitting:
         #: Steps not tried yet.
         self._left = iter(_list_reductions())
         self._weights = tuple(_weigh_runs(job))
-        self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
+        self._beside = BESIDE + len(
+            job.model.tree.format_header("01/01/2000 at 00:00", job.duration)
+        )
         #: Estimated size of the trace after the steps done, bytes.
         self.bytes = self._estimate(spec)
 

@@ -72,7 +72,7 @@ def open_workplace(
             make_pool(options.engine, options.jobs, options.scheduler, reports) as pool,
             make_temporary_folder(target.parent) as staging,
             make_working_folder(staging, options.tmp) as working,
-            pool.ended(),
+            pool.ensure_end(),
         ):
             yield pool, staging, working
     except OSError as error:
@@ -99,7 +99,9 @@ class Workers(Struct, frozen=True):
         task for people.
         """
         timed = partial(run_timed, function)
-        return self.spent.over(function, self.pool.in_order(timed, tasks, 2 * self.pool.jobs, what))
+        return self.spent.take_values(
+            function, self.pool.run_in_order(timed, tasks, 2 * self.pool.jobs, what)
+        )
 
 
 class Job(Struct, dict=True):

@@ -72,7 +72,7 @@ def open_reports(
     lookers = Workers(pool if shared else make_serial_pool(), progress)
     run = partial(lookers.run, what=reading.name_first_report)
     looked = reading.inspect_reports(exports, folder, plan.options.keep_going, run)
-    for inspected in progress.over(looked, "opening reports", len(exports)):
+    for inspected in progress.follow(looked, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
         elif plan.options.keep_going:
@@ -116,7 +116,7 @@ def read_all(
     results: list[TaskResult] = []
     stages = reading.plan_tasks(opened.infos, plan.selection.kinds, folder, plan.settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
-    with opened.workers.progress.bar("reading", rows, "rows") as bar:
+    with opened.workers.progress.show_bar("reading", rows, "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
                 reading.add_launches(tasks, results) if number else tasks, number, opened.stored
@@ -212,7 +212,7 @@ def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskRe
         spans = find_spans(opened, results, folder)
         archived = [replace(one, span=spans.get(report)) for report, one in enumerate(archived)]
         contents = report_stores.list_contents(opened.plan, archived)
-        manifest = report_stores.make_manifest(contents, archive.members())
+        manifest = report_stores.make_manifest(contents, archive.list_members())
         archive.add_bytes(report_stores.MANIFEST, manifest)
     return results
 

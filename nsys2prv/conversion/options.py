@@ -420,7 +420,7 @@ class Options(Struct, frozen=True):
     states: bool = False
     cut: CutOptions = field(default_factory=CutOptions)
     metadata: bool = True
-    engine: str = workers.DEFAULT
+    engine: str = workers.DEFAULT_ENGINE
     scheduler: str | None = None
     report: bool = False
     keep_going: bool = False

@@ -217,7 +217,7 @@ def _make_job(state: _JobState) -> Job:
     state.model = model
     clocks = [placement.map for placement in state.placements]
     state.results, notes = deduplicate_device_samples(state.results, model.rows, clocks)
-    with state.workers.spent.stage("names"):
+    with state.workers.spent.measure("names"):
         values = _name_values(state)
     if state.plan.base is not None:
         notes.append(name_values.describe_reused_values(values.values()))
@@ -262,7 +262,7 @@ def _make_job(state: _JobState) -> Job:
         # Not before it is needed.
         from nsys2prv.conversion.critical_path import add_critical_path
 
-        with state.workers.spent.stage("critical path"):
+        with state.workers.spent.measure("critical path"):
             return add_critical_path(job, read_fact(book.files((MEETINGS,))[MEETINGS], book.tasks))
     return job
 

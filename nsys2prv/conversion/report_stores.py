@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import WRONG, blame_data, read_data_texts
+from nsys2prv._util.data_files import DATA_ERRORS, blame_data, read_data_texts
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.store_file import (
     Members,
@@ -53,7 +53,7 @@ OPTIONS = {
     "nvtx_rules": "--nvtx-rules",
     "callstack": "--callstack",
 }
-_DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, *DATA_ERRORS)
 
 
 class ArchivedReport(Struct, frozen=True):

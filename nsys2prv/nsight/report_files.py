@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
-from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES, describe_missing_file
+from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
 from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.workers import is_worth_parallelizing
 
@@ -91,7 +91,7 @@ def _is_report(path: Path) -> bool:
 
 def _is_export(folder: Path) -> bool:
     """True if this folder is one report: nsys writes a file for each of its tables."""
-    return any(path.suffix in TABLES and path.is_file() for path in folder.iterdir())
+    return any(path.suffix in TABLE_ENDINGS and path.is_file() for path in folder.iterdir())
 
 
 def is_export_folder(path: Path) -> bool:

@@ -47,13 +47,13 @@ from nsys2prv.paraver.pcf import clean_label
 NO_PROCESS = 0
 #: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
 #: parses.
-OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
+GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
 class Task(Struct, frozen=True):
     """A task of the application."""
 
-    #: For the .row file.
+    #: Name of its row.
     name: str
     #: Index of its node, from 0.
     node: int
@@ -66,17 +66,19 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     #: Names of the nodes.
     nodes: tuple[str, ...]
-    #: In Paraver's order.
+    #: Tasks in Paraver's order.
     tasks: tuple[Task, ...]
     #: Paraver counts threads and CPUs in 16 bits.
     LIMIT: ClassVar[int] = 65_535
 
     @cached_property
     def threads(self) -> int:
+        """Return the number of threads of all tasks."""
         return sum(len(task.threads) for task in self.tasks)
 
     @cached_property
     def cpus_per_node(self) -> list[int]:
+        """Return the number of CPUs of each node: one for each of its threads."""
         counts = [0] * len(self.nodes)
         for task in self.tasks:
             counts[task.node] += len(task.threads)
@@ -98,7 +100,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
                 following[task.node] += 1
         return result
 
-    def header(self, date: str, duration: int) -> str:
+    def format_header(self, date: str, duration: int) -> str:
         """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
         cpus = ",".join(map(str, self.cpus_per_node))
         tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
@@ -127,9 +129,9 @@ class RankedProcess(Struct, frozen=True):
 
     #: Index of the report.
     report: int
-    #: globalPid.
+    #: Process id with its machine (globalPid of the report).
     pid: int
-    #: None where nothing tells.
+    #: Rank in the job, None where nothing tells.
     rank: int | None
 
 
@@ -207,7 +209,7 @@ def build_object_model(
         for key in keys:
             rows[process.report, key] = threads + len(names)
             where = f"THREAD 1.{len(tasks) + 1}.{len(names) + 1}"
-            names.append(_name_thread_row(key, info, where, gpus.number(process.report, key)))
+            names.append(_name_thread_row(key, info, where, gpus.find_number(process.report, key)))
         for device in placed.get((process.report, process.pid), ()):
             rows.update(dict.fromkeys(device.found, threads + len(names)))
             names.append(device.name)
@@ -297,8 +299,8 @@ def _make_thread_sort_key(key: ObjectKey, main: int | None, report: int, gpus: G
         name = _make_name_sort_key(key.tid, gpus.infos[report])
         return (group, key.tid != main, *name, key.lane)
     if isinstance(key, QueueKey):
-        return (2, key.queue, gpus.number(report, key), key.gpu, key.lane)
-    return (1, gpus.number(report, key), key.device, key.stream, key.lane)
+        return (2, key.queue, gpus.find_number(report, key), key.gpu, key.lane)
+    return (1, gpus.find_number(report, key), key.device, key.stream, key.lane)
 
 
 def _find_names_on_several_hosts(
@@ -314,11 +316,11 @@ def _find_names_on_several_hosts(
     for (report, _), keys in by_process.items():
         for key in keys:
             if isinstance(key, StreamKey | QueueKey):
-                name = _name_work_row(key, gpus.number(report, key))
+                name = _name_work_row(key, gpus.find_number(report, key))
                 hosts[name].add(gpus.infos[report].host)
     for (report, _), devices in placed.items():
         for device in devices:
-            if not device.name.startswith(OF_GPU[GPU].format("")):
+            if not device.name.startswith(GPU_ROW_NAMES[GPU].format("")):
                 hosts[device.name].add(gpus.infos[report].host)
     return {name for name, name_hosts in hosts.items() if len(name_hosts) > 1}
 
@@ -352,7 +354,7 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
 class Device(Struct):
     """A row for a device: its name, and under what keys the reports have it."""
 
-    #: For the row.
+    #: Name of the row.
     name: str
     #: (report, key) of each report that has it.
     found: list[tuple[int, DeviceKey]]
@@ -379,7 +381,7 @@ def _place_devices(
             key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
         ]
         for key in sorted(streams):
-            user = process, gpus.number(process.report, key)
+            user = process, gpus.find_number(process.report, key)
             # Where the report does not tell the GPU's number, the ordinal is taken for it.
             number = gpus.infos[process.report].find_gpu_or_ordinal(key.pid, key.device)
             for gpu in (DeviceKey(GPU, number=number), DeviceKey(GPU, str(key.pid), key.device)):
@@ -388,7 +390,7 @@ def _place_devices(
     placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
     for report, key in devices:
         machine = gpus.machines[report]
-        gpu = gpus.identify(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
+        gpu = gpus.identify(report, key._replace(kind=GPU)) if key.kind in GPU_ROW_NAMES else None
         if gpu is not None:
             identity = (key.kind, *gpu)
         else:
@@ -401,7 +403,7 @@ def _place_devices(
                 owner = user
             else:
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
-            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
+            name = key.name if gpu is None else GPU_ROW_NAMES[key.kind].format(number)
             by_identity[identity] = Device(name, [])
             placed[owner.report, owner.pid].append(
                 (_make_device_sort_key(key, number), by_identity[identity])
@@ -414,7 +416,7 @@ def _place_devices(
 
 
 def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
-    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
+    """Return the place of a device in its task. number: of its GPU on the machine."""
     return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
 
 
@@ -435,20 +437,20 @@ class GpuNumbers:
                     keys[machine][gpu.key].add(gpu.number)
         self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
 
-    def number(self, report: int, key: ObjectKey) -> int:
+    def find_number(self, report: int, key: ObjectKey) -> int:
         """Return the device number of the row of a stream or queue (0 for a host thread)."""
         if isinstance(key, QueueKey):
             return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
         if not isinstance(key, StreamKey):
             return 0
-        machine, gpu = self.machines[report], self.gpu(report, key)
+        machine, gpu = self.machines[report], self.find_gpu(report, key)
         if gpu is not None and gpu.key:
             self._seen.add((machine, gpu.key))
             return self._numbers[machine][gpu.key]
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
 
-    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+    def find_gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
         """Return the physical GPU that a row is of, where the report tells."""
         info = self.infos[report]
         if isinstance(key, StreamKey):

@@ -19,18 +19,18 @@ from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, Nam
 
 #: What breaks lines or is no text: control characters and the line ends of Unicode (a regex that
 #: Python and Rust both read).
-CONTROL = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
-_CONTROL = re.compile(CONTROL)
+CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
+_CONTROL = re.compile(CONTROL_PATTERN)
 #: Longer labels are cut: Paraver draws the first few dozen characters.
-LONGEST = 1000
+LONGEST_LABEL = 1000
 NO_NAME = "(no name)"
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 #: What is written as an escape, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
-END = "End"
+END_LABEL = "End"
 #: Labels written at a time.
-PIECE_ROWS = 100_000
+LABELS_AT_ONCE = 100_000
 OPTIONS = """DEFAULT_OPTIONS
 
 LEVEL               THREAD
@@ -50,7 +50,7 @@ THREAD_FUNC         State As Is
 _TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
 _VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
 #: Greater values are none of ours, and leave no room behind them.
-GREATEST = 10**9
+GREATEST_VALUE = 10**9
 NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 
 
@@ -61,7 +61,7 @@ class EventType(Struct, frozen=True):
 
     #: Number of the type.
     code: int
-    #: One line.
+    #: Label of the type, one line.
     label: str
     #: Frame of `value` and `label`, None where values have no names.
     labels: pl.DataFrame | None = None
@@ -70,9 +70,9 @@ class EventType(Struct, frozen=True):
 class StateLabel(Struct, frozen=True):
     """A value of state records."""
 
-    #: In state records.
+    #: What state records hold.
     value: int
-    #: One line.
+    #: Name of the state, one line.
     label: str
     #: Red, green, blue.
     color: tuple[int, int, int]
@@ -104,8 +104,8 @@ def write_pcf(
         file.write(f"\nEVENT_TYPE\n{heads}".encode())
         if labels is None:
             continue
-        file.write(f"VALUES\n0 {END}\n".encode())
-        for piece in labels.select("value", "label").iter_slices(PIECE_ROWS):
+        file.write(f"VALUES\n0 {END_LABEL}\n".encode())
+        for piece in labels.select("value", "label").iter_slices(LABELS_AT_ONCE):
             lines = "".join(f"{value} {label}\n" for value, label in piece.iter_rows())
             file.write(to_ascii(lines).encode())
 
@@ -119,8 +119,8 @@ def clean_label(text: str) -> str:
     brackets.
     """
     line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
-    if len(line) > LONGEST:
-        line = line[: LONGEST - 3].rstrip() + "..."
+    if len(line) > LONGEST_LABEL:
+        line = line[: LONGEST_LABEL - 3].rstrip() + "..."
     if _IN_BRACKETS.fullmatch(line):
         line = f"({line[1:-1]})"
     return NO_NAME if line in ("", "()") else line
@@ -156,8 +156,8 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
     but once.
     """
     checked = labels.select(
-        odd=pl.col("label").str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$")
-        | (pl.col("label").str.len_bytes() > LONGEST),
+        odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")
+        | (pl.col("label").str.len_bytes() > LONGEST_LABEL),
         bracket=pl.col("label").str.contains("[", literal=True),
     )
     if checked["odd"].any():
@@ -184,11 +184,11 @@ def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with a number behind those that an earlier value, or End, already has."""
     texts = labels["label"]
-    if texts.n_unique() == len(texts) and not (texts == END).any():
+    if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
         return labels
-    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
-    taken = set(labels["label"]) | {END}
-    counts: dict[str, int] = {END: 1}
+    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END_LABEL))
+    taken = set(labels["label"]) | {END_LABEL}
+    counts: dict[str, int] = {END_LABEL: 1}
     renamed = {}
     for value, label in repeated.iter_rows():
         counts[label] = counts.get(label, 0) + 1
@@ -211,9 +211,9 @@ class PcfType(Struct):
 
     #: Number of the type.
     code: int
-    #: One line.
+    #: Label of the type, one line.
     label: str
-    #: Value -> label.
+    #: Value -> label; empty where values have no names.
     labels: dict[int, str] = field(default_factory=dict)
 
 
@@ -282,7 +282,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
             orient="row",
         )
         labels = _replace_brackets(
-            labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
+            labels.filter(pl.col("value").is_between(1, GREATEST_VALUE)).select("label", "value")
         )
         for name_set in {
             shown.values.name for shown in fields if _is_type_of_field(pcf_type, shown)
@@ -297,7 +297,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
 
 
 def _is_type_of_field(pcf_type: PcfType, field: Field) -> bool:
-    """True if a type of the file is that of a field, in any NVTX domain."""
+    """True if an event type of a .pcf is the one that a field has, in any NVTX domain."""
     if not isinstance(field.code, DomainCode):
         return pcf_type.code == field.code
     if pcf_type.code in dict(field.code.named).values():

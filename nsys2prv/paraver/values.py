@@ -16,7 +16,7 @@ from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import DomainCode, Field, Metric, NameSet, ValueSet, load_catalogue
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 from nsys2prv.paraver.pcf import (
-    LONGEST,
+    LONGEST_LABEL,
     NO_NAMES,
     EventType,
     clean_label,
@@ -37,12 +37,12 @@ MOST_ZEROS = 6
 #: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
 #: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
 #: of BSC declares them beside every kernel.
-ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
-BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
+DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
 #: The event type whose labels name what views compute, and the layouts from which they do: it is
 #: declared with these even where a trace has no kernels.
-NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
-COMPUTED_FROM = ON_GPU | {
+TYPE_OF_VIEW_NAMES = ("cuda_kernel", "tensor_cores")
+LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
     *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
     *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
 }
@@ -71,7 +71,7 @@ class NameValues(Struct):
     #: Names whose labels in the earlier trace fit several of them.
     ambiguous: int = 0
 
-    def labels_in(self, domain: str) -> pl.DataFrame:
+    def select_labels(self, domain: str) -> pl.DataFrame:
         """Return the labels of the values met in one NVTX domain."""
         values = self.domains.get(domain)
         if values is None:
@@ -154,7 +154,9 @@ def _list_used_values(
 
 
 def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.DataFrame:
-    """Return distinct names with the value of each, and that of the catalogue, `known`."""
+    """Return the distinct names with `value`, and `known`: the value that the catalogue fixes, null for
+    others.
+    """
     known = pl.LazyFrame(
         list(name_set.list_known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},
@@ -294,8 +296,8 @@ def make_event_types(
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = [field for layout in layouts for field in load_catalogue().layouts[layout].fields]
-    beside = [] if ON_GPU.isdisjoint(layouts) else [*BESIDE_IT]
-    beside += [] if COMPUTED_FROM.isdisjoint(layouts) else [NAMES_OF_VIEWS]
+    beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
+    beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
     fields += [
         field
         for layout, name in beside
@@ -330,7 +332,7 @@ def _make_labels_unique(types: list[EventType]) -> list[EventType]:
     for event_type in types:
         label = clean_label(event_type.label)
         if label in taken:
-            label = f"{label[: LONGEST // 2]} ({event_type.code})"
+            label = f"{label[: LONGEST_LABEL // 2]} ({event_type.code})"
         taken.add(label)
         result.append(replace(event_type, label=label))
     return result
@@ -381,4 +383,4 @@ def _find_labels(
     if not isinstance(field.values, NameSet):
         return None
     names = values[field.values.name]
-    return names.labels if domain is None else names.labels_in(domain)
+    return names.labels if domain is None else names.select_labels(domain)

@@ -1,6 +1,6 @@
-"""The Paraver views that come with the package: say which show something of a trace, and
-write them for it, with workspaces, by which Paraver comes to offer them in its menu "Hints" when a
-trace with their event types is opened.
+"""List the Paraver views that show something of a trace, write all views of the package, or those for
+a trace, and the workspaces by which Paraver offers them in its menu "Hints" when a trace with their
+event types is opened.
 
 A workspace to import (.ws) is the XML of a Boost archive, in which files of views are appended
 behind lines of a separator. Paraver copies those to a folder of its own, one per workspace, so
@@ -39,24 +39,27 @@ from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
-MOST_LISTED = 10
+MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
-OTHERS = "In no menu"
+NO_MENU_TITLE = "In no menu"
 #: The folder of workspaces among the views, and the ending of their names.
-WORKSPACES, SUFFIX = "workspaces", ".ws"
+WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
 SEPARATOR = "============="
 #: The archive version of Paraver's own workspaces.xml, and the version of the class.
-ARCHIVE, CLASS = 17, 1
+ARCHIVE_VERSION, CLASS_VERSION = 17, 1
 #: Event types of CUDA's calls and work, which nearly every trace has.
-OF_CUDA = frozenset(range(63_000_000, 63_001_000))
+CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
 
 class ViewFit(Struct, frozen=True):
     """A view and a trace."""
 
-    path: str  #: of the view, below the folder of views
-    title: str  #: of the view
-    lacking: str  #: what the trace lacks for it, in words; "" where it shows something
+    #: Path of the view's file, below the folder of views.
+    path: str
+    #: Title of the view.
+    title: str
+    #: What the trace lacks for it, in words; "" where it shows something.
+    lacking: str
 
 
 def list_extra_views() -> list[str]:
@@ -107,18 +110,18 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
         for group in load_menus(find_catalogue()).values()
     ]
     turns = (fit for turn in zip_longest(*menus) for fit in turn if fit)
-    return list(islice(dict.fromkeys(turns), MOST_LISTED))
+    return list(islice(dict.fromkeys(turns), MOST_VIEWS_LISTED))
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
-    """Return title of a menu -> its views, each in the first menu that has it, in their order
-    there; behind them those that no menu has.
+    """Return title of a menu -> the views that it is the first menu to have, in its order; behind
+    these the views that no menu has.
     """
     by_path = {fit.path: fit for fit in fits}
     groups = {}
     for title, group in load_menus(find_catalogue()).items():
         groups[title] = [by_path.pop(view.path) for view in group if view.path in by_path]
-    groups[OTHERS] = list(by_path.values())
+    groups[NO_MENU_TITLE] = list(by_path.values())
     return {title: group for title, group in groups.items() if group}
 
 
@@ -138,7 +141,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
         for path, cfg in cfgs.items():
             cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
     texts = {path: format_cfg(cfg, rows) for path, cfg in cfgs.items()}
-    spaces = {f"{WORKSPACES}/{name}": text for name, text in make_workspaces().items()}
+    spaces = {f"{WORKSPACES_FOLDER}/{name}": text for name, text in make_workspaces().items()}
     try:
         for name, text in (texts | spaces).items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -149,9 +152,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
-    """Return level -> number of its rows, as the file of names next to a trace tells; empty if
-    there is none.
-    """
+    """Return level -> number of its rows, as the .row beside a trace tells; empty if there is none."""
     names = trace.with_name(trace.name.removesuffix(".gz")).with_suffix(".row")
     if not names.is_file():
         return {}
@@ -171,7 +172,9 @@ def make_workspaces() -> dict[str, str]:
     for title, group in load_menus(find_catalogue()).items():
         name = f"nsys2prv {title}"
         types = {code for view in group for code in _find_telling_types(view, known)}
-        texts[name.replace(" ", "-") + SUFFIX] = format_workspace(name, sorted(types), group)
+        texts[name.replace(" ", "-") + WORKSPACE_SUFFIX] = format_workspace(
+            name, sorted(types), group
+        )
     return texts
 
 
@@ -189,7 +192,7 @@ def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
         for types in window_types
         if types and explain_empty_view(view.cfg, make_contents(known_codes - types), {})
     ]
-    return set().union(*([types for types in needed if not types <= OF_CUDA] or window_types))
+    return set().union(*([types for types in needed if not types <= CUDA_TYPES] or window_types))
 
 
 def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
@@ -217,8 +220,8 @@ def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -
     head = [
         '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>',
         "<!DOCTYPE boost_serialization>",
-        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE}">',
-        f'<workspace class_id="0" tracking_level="0" version="{CLASS}">',
+        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE_VERSION}">',
+        f'<workspace class_id="0" tracking_level="0" version="{CLASS_VERSION}">',
         f"\t<name>{escape(name)}</name>",
         "\t<autoTypes>",
         *_format_count(types),

@@ -1,5 +1,6 @@
-"""Write a trace, one time window at a time: from sorted runs to lines, and into the file, of which
-every part is written where it belongs. Each window is a pure function over files.
+"""Write the lines of a .prv, one time window at a time: a window's records are read from sorted runs
+and formatted, and their text is put into the file, or a file of its own. Each window is a pure
+function over files.
 
 Lines are sequences of pieces, and come in batches whose numbers stand in columns. These are merged
 by time, and formatted by the compiled `native/lines.c`, where the installation has it.
@@ -58,9 +59,9 @@ def derive_trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, 
 class Manifest(Struct):
     """Everything that writing the windows needs."""
 
-    #: Of the whole job.
+    #: Runs of records of the whole job.
     runs: list[Run]
-    #: Maps their local indices to numbers of the trace.
+    #: Maps local indices of the runs to numbers of the trace.
     global_ids: GlobalIds
     #: Address of every thread, as records name it.
     addresses: list[str]
@@ -74,13 +75,14 @@ class Manifest(Struct):
     bounds: list[int] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
+        """Write it to a file, for the tasks."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
-    """Format one window and put it into its place; returns its number of lines, and by event type
-    how many sampled numbers were one of several of the same time.
+    """Format one window and write it as a part of the output. Returns its number of lines and, by
+    event type, how many sampled numbers were left out for a greater one of the same time.
     """
     formatter = _get_formatter(manifest_path)
     formatter.repeated.clear()
@@ -272,7 +274,7 @@ def _make_batch(times: np.ndarray, parts: Iterable[Part], ties: np.ndarray | Non
 class Choice(Struct, frozen=True, dict=True):
     """One of several texts by index."""
 
-    #: One for each index.
+    #: The text of each index.
     texts: tuple[bytes, ...]
 
     @cached_property
@@ -290,9 +292,9 @@ Piece = bytes | Choice | None
 class Indices(NamedTuple):
     """A column of indices into a table of what they stand for."""
 
-    #: Into `table`.
+    #: Place of each row in `table`.
     indices: np.ndarray
-    #: int64, from 0 up.
+    #: Numbers to be written (int64, from 0 up).
     table: np.ndarray
 
 
@@ -304,11 +306,11 @@ Part = bytes | tuple[Choice, Column] | Column
 class Batch(Struct):
     """Lines that consist of the same pieces."""
 
-    #: Of a line.
+    #: What each line consists of.
     pieces: Sequence[Piece]
     #: Time of each line, ns.
     times: np.ndarray
-    #: Those of the choices and numbers, in order; integers of any size, from 0 up.
+    #: A column for each choice and number among the pieces: integers of any size, from 0 up.
     columns: Sequence[Column]
     #: Order among lines of equal time.
     ties: np.ndarray | None = None
@@ -436,9 +438,9 @@ def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
 class Output(Struct, frozen=True):
     """A file that several processes write, part by part."""
 
-    #: The file.
+    #: The file that is written.
     path: Path
-    #: For temporary files, seen by all of them.
+    #: Folder for temporary files, seen by all processes.
     folder: Path
     #: Each part is a gzip member of its own; Paraver reads files of many.
     compress: bool

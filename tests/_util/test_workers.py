@@ -223,7 +223,7 @@ def die(task: int) -> int:
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
     with workers.make_pool("processes", 2) as pool:
-        assert list(pool.in_order(partial(kill_first_worker, tmp_path), range(8), 4)) == [
+        assert list(pool.run_in_order(partial(kill_first_worker, tmp_path), range(8), 4)) == [
             task * task for task in range(8)
         ]
     assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
@@ -235,7 +235,7 @@ def test_a_task_that_kills_every_worker_is_named() -> None:
         workers.make_pool("processes", 2) as pool,
         pytest.raises(Nsys2prvError, match=r"^report 2: worker processes were killed"),
     ):
-        list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
+        list(pool.run_in_order(die, range(8), 4, lambda task: f"report {task}"))
 
 
 def fail(task: int) -> int:
@@ -251,7 +251,7 @@ def test_what_fails_ends_threads_after_their_work() -> None:
         assert go_on.wait(60)
         over.append(True)
 
-    with suppress(ZeroDivisionError), workers.make_pool("threads", 1) as pool, pool.ended():
+    with suppress(ZeroDivisionError), workers.make_pool("threads", 1) as pool, pool.ensure_end():
         futures = [pool.executor.submit(work) for _ in range(3)]
         assert begun.wait(60)
         threading.Timer(0.1, go_on.set).start()
@@ -277,7 +277,7 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
-    with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ended():
+    with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ensure_end():
         futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
         raise ZeroDivisionError
@@ -353,7 +353,7 @@ class Refusing(SerialExecutor):
 
 def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
     pool = Pool(Refusing(), 1, renew=SerialExecutor)
-    assert list(pool.in_order(abs, range(3), 0)) == [0, 1, 2]
+    assert list(pool.run_in_order(abs, range(3), 0)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", [SharedFileOutput, PartFilesOutput])

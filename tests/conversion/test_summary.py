@@ -179,8 +179,8 @@ def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     bars: list[dict] = []
     monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **bar: bars.append(bar))
-    Progress(quiet=False).bar("reading", 5, "rows")
-    Progress(quiet=True).bar("reading", 5, "rows")
+    Progress(quiet=False).show_bar("reading", 5, "rows")
+    Progress(quiet=True).show_bar("reading", 5, "rows")
     assert [bar["total"] for bar in bars] == [5]
 
 

@@ -13,7 +13,7 @@ from tools.paramedir import PARAMEDIR
 from tools.view_answers import MADE, SAMPLES, VIEWS, answer_views, needs_paraver
 
 from nsys2prv.cli import main
-from nsys2prv.paraver.cfg.fits import LARGE
+from nsys2prv.paraver.cfg.fits import LARGE_VALUE
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import copy_views
 
@@ -58,7 +58,7 @@ def test_contents_are_told_by_row(tmp_path: Path) -> None:
         [METRIC],
     ]
     assert [sorted(row.states) for row in rows["task"]] == [[], [2], []]
-    assert rows["thread"][1].values == {(KERNEL, LARGE), (KERNEL, 0), (CLASS, 3), (CLASS, 0)}
+    assert rows["thread"][1].values == {(KERNEL, LARGE_VALUE), (KERNEL, 0), (CLASS, 3), (CLASS, 0)}
     assert rows["thread"][1].filled == {KERNEL, CLASS}
     assert {row.tags for row in chain(*rows.values())} == {frozenset({55001})}
 

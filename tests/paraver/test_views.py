@@ -14,9 +14,10 @@ from pathlib import Path
 import make_views
 import pytest
 import yaml
-from make_views import files_of, stray, table_path
+from make_views import find_stray_views, find_table_path, make_files
 from msgspec.structs import replace
 from tools.view_reader import find_reason_to_ask, read_cfg
+from view_checks import check_view, load_checked_views
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -41,8 +42,8 @@ from nsys2prv.paraver.cfg import (
     Single,
 )
 from nsys2prv.paraver.cfg.catalogue import (
+    CATALOGUE,
     EXTRA,
-    FILE,
     MENUS,
     View,
     is_core_view,
@@ -57,7 +58,7 @@ from nsys2prv.relations import all_relations
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "cfgs"
-VIEWS = load_views(FOLDER / FILE)
+VIEWS = load_checked_views(FOLDER / CATALOGUE)
 BY_PATH = {view.path: view for view in VIEWS}
 KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
 FIXED_DOMAINS = [(name, number) for number, name in enumerate(load_catalogue().domains)]
@@ -70,15 +71,15 @@ OWN_DOMAINS = [
 
 # ----------------------------------------------------------------------------------------------- files and catalogue
 def test_files_are_those_of_the_catalogue() -> None:
-    files = files_of(VIEWS, FOLDER)
-    assert table_path(FOLDER) in files
+    files = make_files(VIEWS, FOLDER)
+    assert find_table_path(FOLDER) in files
     old = [
         str(path)
         for path, text in files.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     assert not old, "not current: run python tools/make_views.py"
-    assert stray(VIEWS, FOLDER) == []
+    assert find_stray_views(VIEWS, FOLDER) == []
 
 
 def test_every_file_name_of_bsc_is_in_its_place() -> None:
@@ -89,7 +90,7 @@ def test_every_file_name_of_bsc_is_in_its_place() -> None:
 
 
 def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
-    result = load_menus(FOLDER / FILE)
+    result = load_menus(FOLDER / CATALOGUE)
     assert [title.split()[0] for title in result] == list("12345678")
     for title, group in result.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
@@ -103,16 +104,16 @@ def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
         for name in ("first", "second")
     )
     write_view(tmp_path, text)
-    (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
-    result = {view.path: view for view in load_views(tmp_path / FILE)}
+    (tmp_path / CATALOGUE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
+    result = {view.path: view for view in load_views(tmp_path / CATALOGUE)}
     assert [path for path, view in result.items() if is_core_view(view)] == ["basics/first.cfg"]
     assert f"{EXTRA}/basics/second.cfg" in result
-    assert load_menus(tmp_path / FILE) == {"1 One": (result["basics/first.cfg"],)}
+    assert load_menus(tmp_path / CATALOGUE) == {"1 One": (result["basics/first.cfg"],)}
     (tmp_path / "other").mkdir()
     write_view(tmp_path / "other", text)
-    (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
+    (tmp_path / "other" / CATALOGUE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
     with pytest.raises(CfgError, match="no view is called basics/third"):
-        load_views(tmp_path / "other" / FILE)
+        load_views(tmp_path / "other" / CATALOGUE)
 
 
 def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
@@ -193,7 +194,7 @@ def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> No
 
 def test_pictures_are_of_views_and_small() -> None:
     pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
-    named = re.findall(r"\]\((.*\.png)\)", table_path(FOLDER).read_text(encoding="utf-8"))
+    named = re.findall(r"\]\((.*\.png)\)", find_table_path(FOLDER).read_text(encoding="utf-8"))
     assert sorted(named) == [str(path.relative_to(FOLDER.parent / "docs")) for path in pictures]
     sizes = [path.stat().st_size for path in pictures]
     assert max(sizes) <= 40_000
@@ -201,14 +202,14 @@ def test_pictures_are_of_views_and_small() -> None:
 
 
 def write_view(folder: Path, text: str) -> None:
-    (folder / FILE).mkdir()
-    (folder / FILE / "own.yaml").write_text(text)
+    (folder / CATALOGUE).mkdir()
+    (folder / CATALOGUE / "own.yaml").write_text(text)
 
 
 def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "cfgs"
     folder.mkdir()
-    shutil.copytree(FOLDER / FILE, folder / FILE)
+    shutil.copytree(FOLDER / CATALOGUE, folder / CATALOGUE)
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
     assert make_views.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
@@ -244,7 +245,7 @@ families:
 
 def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
     write_view(tmp_path, FAMILY)
-    first, second = load_views(tmp_path / FILE)
+    first, second = load_views(tmp_path / CATALOGUE)
     assert [(view.path, view.title, view.shows) for view in (first, second)] == [
         ("basics/k.cfg", "Kernels now", "Kernels."),
         ("basics/n.cfg", "NCCL kernels now", "NCCL kernels."),
@@ -271,7 +272,7 @@ def test_members_that_do_not_fit_their_family_are_refused(
 ) -> None:
     write_view(tmp_path, FAMILY.replace(old, new, 1))
     with pytest.raises(CfgError, match=problem):
-        load_views(tmp_path / FILE)
+        load_checked_views(tmp_path / CATALOGUE)
 
 
 def test_views_read_back_as_they_were_meant() -> None:
@@ -299,14 +300,14 @@ def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
         tmp_path,
         "codes: {kernel: {cuda_kernel: kernel}, SMs: {gpu_metric: 'SMs Active [Throughput %]'}, both: [7, {cuda_api: call}]}",
     )
-    assert codes_named(tmp_path / FILE) == {
+    assert codes_named(tmp_path / CATALOGUE) == {
         "kernel": (KERNEL,),
         "SMs": (9403,),
         "both": (7, 63000000),
     }
     topics = (
         yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        for path in (FOLDER / FILE).glob("*.yaml")
+        for path in (FOLDER / CATALOGUE).glob("*.yaml")
         if path.name == "codes.yaml"
     )
     plain = {
@@ -333,7 +334,7 @@ def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
 def test_event_types_that_are_not_there_are_refused(spec: str, tmp_path: Path) -> None:
     write_view(tmp_path, f"codes: {{k: {spec}}}")
     with pytest.raises(CfgError, match=r"own\.yaml: event type 'k'"):
-        codes_named(tmp_path / FILE)
+        codes_named(tmp_path / CATALOGUE)
 
 
 def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
@@ -357,7 +358,7 @@ def test_nvtx_views_show_all_domains() -> None:
         known = {first.code_of(*domain) for domain in FIXED_DOMAINS}
         for path in paths:
             assert set(_list_types(BY_PATH[path])) == known | {fields["own"]}, path
-    (any_domain,) = codes_named(FOLDER / FILE)["NVTX on GPU"]
+    (any_domain,) = codes_named(FOLDER / CATALOGUE)["NVTX on GPU"]
     for path in ("views/nvtx_on_gpu.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
         assert set(_list_types(BY_PATH[path])) == {any_domain}, path
 
@@ -494,7 +495,7 @@ WRONG = {
 @pytest.mark.parametrize("problem", WRONG)
 def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None:
     with pytest.raises(CfgError, match=problem):
-        format_cfg(WRONG[problem])
+        check_view(WRONG[problem])
 
 
 def test_a_good_view_is_written_and_read() -> None:

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
 from tools.view_reader import find_reason_to_ask, read_cfg
+from view_checks import COMPOSE, OPERATIONS, THREAD
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -20,9 +21,6 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver import check
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
-    COMPOSE,
-    OPERATIONS,
-    THREAD,
     Cfg,
     CfgError,
     Composed,
@@ -33,11 +31,11 @@ from nsys2prv.paraver.cfg import (
     Window,
 )
 from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus, load_views
-from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
+from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
-    OTHERS,
+    NO_MENU_TITLE,
     copy_views,
     find_views_for_trace,
     format_workspace,
@@ -82,7 +80,7 @@ def _read_contents(path: Path) -> Contents:
         frozenset(code for code, _ in pairs),
         frozenset(code for code, value in pairs if value),
         frozenset(tags),
-        values=frozenset((code, min(value, LARGE)) for code, value in pairs),
+        values=frozenset((code, min(value, LARGE_VALUE)) for code, value in pairs),
     )
 
 
@@ -94,7 +92,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(check, "BLOCK", block)
+    monkeypatch.setattr(check, "BLOCK_BYTES", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -208,7 +206,7 @@ def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(check, "BLOCK", 1 << 8)
+    monkeypatch.setattr(check, "BLOCK_BYTES", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 
@@ -462,7 +460,9 @@ def test_listed_are_all_views_each_once(
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
     assert all(VIEWS[line.split()[0]].title in line for line in shown)
     titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [title for title in (*load_menus(find_catalogue()), OTHERS) if title in titles]
+    assert titles == [
+        title for title in (*load_menus(find_catalogue()), NO_MENU_TITLE) if title in titles
+    ]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 

@@ -3,8 +3,9 @@
 Its answers are recorded in tests/view_answers/, so that figures can be compared without Paraver:
 each table with digests of its view and of its trace. A table whose view or trace has changed since
 counts as unrecorded: without Paraver, tests that ask for it are skipped, and
-``test_every_answer_is_recorded`` lists them. With paramedir on the PATH, ``PYTHONPATH=tests:.
-python tests/tools/view_answers.py`` records all answers again and lists those that have changed.
+``test_every_answer_is_recorded`` lists them. With paramedir on the PATH,
+``PYTHONPATH=tests:tools:. python tests/tools/view_answers.py`` records all answers again and lists
+those that have changed.
 """
 
 from __future__ import annotations

@@ -8,11 +8,13 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from view_checks import check_view
+
 from nsys2prv.paraver.cfg import (
-    COMPOSES,
-    FILTERS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FILTER_NAMES,
     LOOKS,
-    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -23,7 +25,6 @@ from nsys2prv.paraver.cfg import (
     Look,
     Single,
     Window,
-    check_view,
 )
 from nsys2prv.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
@@ -216,12 +217,12 @@ def _build_window(
     )
     filters = {
         name: Filter(functions.pop(name), values.pop(name, ()))
-        for name in FILTERS
+        for name in FILTER_NAMES
         if name in functions
     }
     defaults = {
-        **{place: default for place, (_, default) in SELECTED.items()},
-        **dict.fromkeys(COMPOSES, "As Is"),
+        **DEFAULT_FUNCTIONS,
+        **dict.fromkeys(COMPOSE_PLACES, "As Is"),
     }
     chosen = {
         place: Function(name, parameters.pop((place, name), ()))

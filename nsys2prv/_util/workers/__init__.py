@@ -24,7 +24,7 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 
 T, R = TypeVar("T"), TypeVar("R")
 #: Workers of this machine: this process if it is one, else threads of it or other processes.
-DEFAULT = "local"
+DEFAULT_ENGINE = "local"
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
 #: Up to so many workers of this machine, for a job of up to so many reports, are threads: they start
@@ -40,8 +40,8 @@ def check_engine(engine: str, scheduler: str | None) -> None:
     """Check that there is such an engine and that it takes these options. Raises UsageError
     otherwise.
     """
-    if engine not in (DEFAULT, *ENGINES):
-        engine_names = ", ".join((DEFAULT, *ENGINES))
+    if engine not in (DEFAULT_ENGINE, *ENGINES):
+        engine_names = ", ".join((DEFAULT_ENGINE, *ENGINES))
         raise UsageError(f"--engine {engine}: there is no such engine; give one of {engine_names}")
     if scheduler and engine != "dask":
         raise UsageError(
@@ -58,7 +58,7 @@ def make_pool(
     """
     check_engine(engine, scheduler)
     jobs = jobs or count_available_cpus()
-    if engine == DEFAULT:
+    if engine == DEFAULT_ENGINE:
         if jobs <= 1:
             return nullcontext(make_serial_pool())
         engine = "threads" if should_use_threads(jobs, reports) else "processes"
@@ -157,7 +157,7 @@ class Pool:
             self.executor.shutdown(wait=False)
 
     @contextmanager
-    def ended(self) -> Iterator[None]:
+    def ensure_end(self) -> Iterator[None]:
         """Ensure that after this no task is under way, whatever happens, and workers that can go
         are gone: nobody uses the temporary folder any more, which could not be removed then.
         """
@@ -171,7 +171,7 @@ class Pool:
             for executor in (*self._former, self.executor):
                 executor.shutdown()
 
-    def in_order(
+    def run_in_order(
         self,
         function: Callable[[T], R],
         tasks: Iterable[T],
@@ -243,7 +243,7 @@ class Pool:
 class _Submitted(Generic[T, R]):
     #: The task, kept to be submitted again if its worker is lost.
     task: T
-    #: Its result, once it is done.
+    #: Holds the result, once the task is done.
     future: Future[R]
 
 
@@ -256,6 +256,7 @@ class SerialExecutor(Executor):
     """Runs each task where it is submitted."""
 
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
+        """Run a task, and return its result or error as a future that is done."""
         future: Future[R] = Future()
         try:
             future.set_result(function(*args, **kwargs))
@@ -360,8 +361,8 @@ def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     raise SystemExit(0)
 
 
-#: Engine but for DEFAULT -> the function that starts its workers, and the modules of other packages
-#: that it needs.
+#: Engine, but for DEFAULT_ENGINE -> the function that starts its workers, and the modules of other
+#: packages that it needs.
 ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str, ...]]] = {
     "processes": (_make_process_pool, ()),
     "threads": (_make_thread_pool, ()),

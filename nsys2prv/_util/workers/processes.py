@@ -1,4 +1,4 @@
-"""Worker processes of this machine."""
+"""Worker processes of this machine, and an executor that gives them tasks."""
 
 from __future__ import annotations
 
@@ -123,6 +123,9 @@ class ProcessExecutor(Executor):
             self._threads.append(thread)
 
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
+        """Add a task to those that wait. Raises WorkerLost where a worker was lost, RuntimeError
+        after :meth:`shutdown`.
+        """
         if not self._closed:
             self.begin(self._processes)
         task = _Task(Future(), (function, args, kwargs))

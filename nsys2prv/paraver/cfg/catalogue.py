@@ -30,9 +30,9 @@ from nsys2prv.events.catalogue import (
 )
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
-    COMPOSES,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
     NO_VALUE,
-    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -43,7 +43,6 @@ from nsys2prv.paraver.cfg import (
     Look,
     Single,
     Window,
-    check_view,
     find_views_folder,
 )
 from nsys2prv.paraver.cfg.writer import format_cfg
@@ -54,10 +53,10 @@ Spec = dict[str, Any]
 Codes = Mapping[str, tuple[int, ...]]
 #: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
 #: views are found.
-FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
+CATALOGUE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 #: The folder of the views outside of the core.
 EXTRA = "extra"
-SUFFIX = ".cfg"
+VIEW_SUFFIX = ".cfg"
 _WORD = re.compile(r"\{(\w+)\}")
 DESCRIPTION_WIDTH = 100
 #: Units of rates that are known at all times, and of those that are during operations alone.
@@ -75,7 +74,7 @@ _LOOK = {
     "look": "style",
     "open": "shown",
 }
-_PLACES = {*SELECTED, *COMPOSES}
+_PLACES = {*DEFAULT_FUNCTIONS, *COMPOSE_PLACES}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
@@ -84,36 +83,35 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 class View(Struct, frozen=True):
     """A view of the catalogue."""
 
-    #: Below the folder of views.
+    #: Path of its file, below the folder of views.
     path: str
-    #: Of its window.
+    #: Title of the window that it shows.
     title: str
     #: What it shows, in sentences.
     shows: str
-    #: Of its values.
+    #: Unit of the values.
     unit: str
     #: In words, the events without which it shows nothing.
     needs: str
-    #: The view itself.
+    #: What its file says.
     cfg: Cfg
     #: Its place among the views to open first, 0 for the others.
     first: int
 
     @property
     def text(self) -> str:
+        """Return the text of its file."""
         return format_cfg(self.cfg)
 
 
 def find_catalogue() -> Path:
     """Return the folder of the catalogue of the package's views."""
-    return find_views_folder() / FILE
+    return find_views_folder() / CATALOGUE
 
 
 @cache
 def load_views(path: Path) -> tuple[View, ...]:
-    """Return all views of a catalogue. Raises CfgError naming the view with everything that is
-    wrong.
-    """
+    """Return all views of a catalogue. Raises CfgError naming one that cannot be made."""
     codes = load_codes(path)
     listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
     core = {name for menu in _read_menu_places(path).values() for name in menu}
@@ -126,23 +124,15 @@ def load_views(path: Path) -> tuple[View, ...]:
         specs += _make_declared_views(
             [spec for _, spec in listed], {name for name, _ in specs}, codes
         )
-    views: dict[str, View] = {}
-    titles: set[str] = set()
+    views = []
     for name, spec in specs:
         try:
-            view = _make_view(name, spec, codes)
-            check_view(view.cfg)
-            if view.title in titles:
-                raise CfgError(f"another view has the title {view.title!r}")
-            if view.path in views:
-                raise CfgError("another view has this path")
+            views.append(_make_view(name, spec, codes))
         except (CfgError, KeyError, TypeError, ValueError) as error:
             raise CfgError(
                 f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
             ) from error
-        titles.add(view.title)
-        views[view.path] = view
-    return tuple(views.values())
+    return tuple(views)
 
 
 @cache
@@ -150,7 +140,7 @@ def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
     """Return title of each menu of a catalogue -> its views, in their order."""
     by_path = {view.path: view for view in load_views(path)}
     return {
-        title: tuple(by_path[name + SUFFIX] for name in names)
+        title: tuple(by_path[name + VIEW_SUFFIX] for name in names)
         for title, names in _read_menu_places(path).items()
         if title
     }
@@ -203,8 +193,8 @@ def _read_topics(path: Path) -> dict[str, Spec]:
 
 
 def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return title of a menu -> names of its views; under "" those of the core that no menu has.
-    Empty: all views are of the core.
+    """Return title of a menu -> names of its views; under "" those of the core that no menu has. It
+    is empty where the catalogue has no menus: all views are of the core then.
     """
     file = path / MENUS
     spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -292,7 +282,9 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         ]
     )
     cfg = Cfg(text, tuple(guarded), table)
-    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0))
+    return View(
+        name + VIEW_SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0)
+    )
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:
@@ -314,7 +306,7 @@ def _check_keys(spec: Spec, keys: Collection[str]) -> None:
 
 
 def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Window:
-    """Return a window; `before`: those above it, by their keys."""
+    """Return a window. before: the windows above it in the specification, by their keys."""
     composed = "op" in spec
     _check_keys(spec, _COMPOSED if composed else _SINGLE)
     look = {field: spec[key] for key, field in _LOOK.items() if key in spec}
@@ -338,7 +330,7 @@ def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Wind
         )
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
-    if functions["thread"].name == SELECTED["thread"][1]:
+    if functions["thread"].name == DEFAULT_FUNCTIONS["thread"]:
         del functions["thread"]
     filters = {"evt_type": _parse_types(spec.get("types"), codes)}
     for key, name in (("values", "evt_value"), ("tags", "tag_msg")):
@@ -401,9 +393,10 @@ def _add_guards(
 ) -> tuple[list[Window], list[int]]:
     """Return the windows with the guards behind the last single one, and the new number of each.
 
-    A guard passes no event and is there for Paraver's loader only. As long as any type of a range
-    is in the trace, no types that windows before it name and the trace lacks make Paraver ask
-    before it opens the view; of a list behind it each type that the trace lacks does.
+    A guard passes no event; it tells Paraver's loader, which asks before it opens a view with event
+    types that the trace lacks. A guard of a range from one type to another, of which the trace has
+    any, keeps the loader from asking about the windows before it. A guard of a list lets it ask
+    about each type of the list that the trace lacks.
     """
     if not guards:
         return windows, list(range(1, len(windows) + 1))
@@ -437,7 +430,7 @@ def _add_guards(
 def _make_histogram(
     spec: Spec, title: str, numbers: dict[str, int], windows: list[Window]
 ) -> Histogram:
-    """Return a table of these windows; `numbers`: theirs by their keys."""
+    """Return the table that a view shows. numbers: number of each window, from 1, by its key."""
     _check_keys(spec, _HISTOGRAM)
     *_, last = numbers
     control = numbers[spec.get("columns_from", last)]
@@ -468,8 +461,8 @@ def _shows_names(window: Window) -> bool:
 
 
 def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
-    """Return the events that windows of these `types` show, in words; one of them `suffices`, or
-    each window needs its own.
+    """Return in words the events that windows of these types need. suffices: whether one type is
+    enough.
     """
     ranges = [spec for spec in types if isinstance(spec, dict)]
     names = [name for spec in types if not isinstance(spec, dict) for name in _to_list(spec or [])]
@@ -542,7 +535,9 @@ def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[int]]:
 
 
 def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Return kind of view, event type, name and specification of each view of fields."""
+    """Yield statistic of a table ("" for timelines), event type, name and specification of each view of
+    a field.
+    """
     for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
             if not isinstance(field.code, int):
@@ -580,7 +575,7 @@ def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 
 
 def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Yield the same of sampled numbers."""
+    """Yield what :func:`_make_layout_views` yields, for each view of a sampled number."""
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
+    COMMUNICATION_FUNCTIONS,
     COMMUNICATION_STATISTICS,
-    COMPOSES,
-    FIRST,
-    OF_COMMUNICATIONS,
-    OF_STATES,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FIRST_VIEWS_FILE,
     PROCESS_LEVELS,
-    SELECTED,
+    STATE_FUNCTIONS,
     Cfg,
     Composed,
     Filter,
@@ -35,44 +35,44 @@ from nsys2prv.paraver.cfg import (
 #: Views that a summary names to be opened first, and the characters of a sentence on one.
 MOST_FIRST, MOST_SENTENCE = 5, 90
 #: Values from here on are not told apart.
-LARGE = 100
+LARGE_VALUE = 100
 #: Values from here on are names that views give to what they compute.
 NAMED_BY_VIEWS = 1_000_001
 #: A list of more event types than this takes Paraver noticeable time.
 LONG_LIST = 20
 #: More types than this are told by the first and the last.
-NAMED = 3
+MOST_TYPES_NAMED = 3
 #: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
 #: as good as another.
-OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
-OF_ANY_VALUE = frozenset(
+ROW_FUNCTIONS = frozenset(("Application ID", "TaskID", "Thread ID"))
+FUNCTIONS_OF_ANY_VALUE = frozenset(
     ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
 )
-#: Functions that add a number.
-ADDING = ("Add", "Subs", "Complement")
+#: Functions that add a number to the value.
+ADDING_FUNCTIONS = ("Add", "Subs", "Complement")
 #: Function that may make something else of 0 -> whether it does with these numbers as parameters.
-FROM_ZERO: dict[str, Callable[[list[float]], bool]] = {
+CHANGES_ZERO: dict[str, Callable[[list[float]], bool]] = {
     **dict.fromkeys(
         ("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"),
         lambda _: True,
     ),
-    **dict.fromkeys(ADDING, any),
+    **dict.fromkeys(ADDING_FUNCTIONS, any),
     "Is Equal (Sign)": lambda numbers: 0 in numbers,
     "Is In Range": lambda numbers: min(numbers) <= 0 <= max(numbers),
     "Is In Range [)": lambda numbers: min(numbers) <= 0 < max(numbers),
 }
-EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
-#: A number added before it keeps its argument from being 0, and is not meant to be seen.
+EQUALITY_FUNCTIONS = frozenset(("Is Equal", "Is Equal (Sign)"))
+#: A function before which a number is added only to keep its argument from being 0.
 LOGARITHM = "log N"
-#: Operations that are not 0 where one of their windows is not; where the first is not; ever. The
-#: others need both.
-OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
-OF_THE_FIRST = frozenset(
+#: Operations whose result is not 0 where either of their windows is not; where the first is not;
+#: whatever both are. That of all others is not 0 where both are not.
+OPERATIONS_OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
+OPERATIONS_OF_THE_FIRST = frozenset(
     ("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average")
 )
-OF_NONE = frozenset(("controlled: enumerate",))
+OPERATIONS_OF_NONE = frozenset(("controlled: enumerate",))
 #: Statistics of when the columns' window has which value, whatever the values of the data window.
-OF_THE_COLUMNS = frozenset(
+STATISTICS_OF_COLUMNS = frozenset(
     (
         "Time",
         "% Time",
@@ -89,7 +89,7 @@ OF_THE_COLUMNS = frozenset(
 class Contents(Struct, frozen=True):
     """Contents of a trace."""
 
-    #: Event types.
+    #: Event types of its events.
     types: frozenset[int]
     #: Event types with a value that is not 0.
     filled: frozenset[int]
@@ -97,7 +97,7 @@ class Contents(Struct, frozen=True):
     tags: frozenset[int]
     #: States of rows.
     states: frozenset[int] = frozenset()
-    #: Type -> its values, LARGE for those from LARGE on; None if unknown.
+    #: Type -> its values, LARGE_VALUE for those from LARGE_VALUE on; None if unknown.
     values: frozenset[tuple[int, int]] | None = None
 
 
@@ -179,11 +179,11 @@ class _Windows(Struct, frozen=True):
     empty if it is not.
     """
 
-    #: In the view's order.
+    #: The view's windows, in its order.
     windows: Sequence[Window]
     #: What the trace holds.
     trace: Contents
-    #: Event type -> name.
+    #: Event type -> name, for reasons.
     names: Mapping[int, str]
 
     def list_missing_types(self) -> list[str]:
@@ -210,7 +210,7 @@ class _Windows(Struct, frozen=True):
         numbers = [
             histogram.control,
             *([histogram.planes] if histogram.planes is not None else []),
-            *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data]),
+            *([] if histogram.statistic in STATISTICS_OF_COLUMNS else [histogram.data]),
         ]
         return [reason for number in numbers for reason in self.explain_window(number)]
 
@@ -219,15 +219,19 @@ class _Windows(Struct, frozen=True):
         return [
             self._explain_single(window)
             for window in self.windows
-            if isinstance(window, Single) and _get_function_name(window) not in OF_ROWS
+            if isinstance(window, Single) and _get_function_name(window) not in ROW_FUNCTIONS
         ]
 
     def explain_window(self, number: int) -> list[str]:
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
-        functions = [function for place, function in window.functions.items() if place in COMPOSES]
+        functions = [
+            function for place, function in window.functions.items() if place in COMPOSE_PLACES
+        ]
         if any(function.name == LOGARITHM for function in functions):
-            functions = [function for function in functions if function.name not in ADDING]
+            functions = [
+                function for function in functions if function.name not in ADDING_FUNCTIONS
+            ]
         if any(map(_changes_zero, functions)):
             return []
         if isinstance(window, Composed):
@@ -235,22 +239,22 @@ class _Windows(Struct, frozen=True):
         return self._explain_single(window)
 
     def _explain_composed(self, window: Composed) -> list[str]:
-        if window.operation in OF_NONE:
+        if window.operation in OPERATIONS_OF_NONE:
             return []
-        if window.operation in OF_THE_FIRST:
+        if window.operation in OPERATIONS_OF_THE_FIRST:
             return self.explain_window(window.parents[0])
-        if window.operation not in OF_EITHER:
+        if window.operation not in OPERATIONS_OF_EITHER:
             return [reason for parent in window.parents for reason in self.explain_window(parent)]
         counted = zip(window.parents, window.factors, strict=True)
         return _join_reasons([self.explain_window(parent) for parent, factor in counted if factor])
 
     def _explain_single(self, window: Single) -> list[str]:
         function = _get_function_name(window)
-        if function in OF_ROWS:
+        if function in ROW_FUNCTIONS:
             return []
-        if function in OF_STATES:
+        if function in STATE_FUNCTIONS:
             return [] if any(self.trace.states) else ["no states"]
-        if function in OF_COMMUNICATIONS:
+        if function in COMMUNICATION_FUNCTIONS:
             return self._explain_tags(window)
         return list(self._explain_events(window, function))
 
@@ -258,12 +262,12 @@ class _Windows(Struct, frozen=True):
         types = window.types
         if not _apply_filter(types, self.trace.types):
             yield f"no {_name_types(types, self.names)}"
-        elif function not in OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
+        elif function not in FUNCTIONS_OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
             yield f"nothing but 0 in {_name_types(types, self.names)}"
         elif self.trace.values is not None and (lists := _list_wanted_values(window)):
             values = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
             for wanted in lists:
-                values &= {min(int(value), LARGE) for value in wanted}
+                values &= {min(int(value), LARGE_VALUE) for value in wanted}
             if not any(values):
                 yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
 
@@ -285,13 +289,13 @@ def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
 
 def _get_function_name(window: Single) -> str:
     """Return the name of a window's function of a thread's records."""
-    return window.functions.get("thread", Function(SELECTED["thread"][1])).name
+    return window.functions.get("thread", Function(DEFAULT_FUNCTIONS["thread"])).name
 
 
 def _changes_zero(function: Function) -> bool:
     """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
-    return function.name in FROM_ZERO and FROM_ZERO[function.name](numbers)
+    return function.name in CHANGES_ZERO and CHANGES_ZERO[function.name](numbers)
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
@@ -300,12 +304,12 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
         *([values.values] if values.condition == "=" else []),
-        *([function.parameters[0]] if function.name in EQUALS else []),
+        *([function.parameters[0]] if function.name in EQUALITY_FUNCTIONS else []),
     ]
 
 
 def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
-    """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
+    """Return the numbers that pass a filter of Paraver's."""
     values = condition.values
     match condition.condition:
         case "All":
@@ -343,7 +347,7 @@ def _name_types(types: Filter, names: Mapping[int, str]) -> str:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
+    return ", ".join(words) if len(words) <= MOST_TYPES_NAMED else f"{words[0]} … {words[-1]}"
 
 
 def choose_first_views(types: Collection[int]) -> dict[str, str]:
@@ -354,7 +358,7 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
     contents = make_contents(types)
     # The catalogue of all takes ten times as long.
     chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
-        (find_views_folder() / FIRST).read_bytes()
+        (find_views_folder() / FIRST_VIEWS_FILE).read_bytes()
     )
     for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
         fitting = (
@@ -378,8 +382,8 @@ def _take_first_sentence(shows: str) -> str:
 
 
 def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
-    """Yield path, description and view of those that are none of tables, the plainest first: those
-    of values with names, or those of numbers, which may all be 0.
+    """Yield path, description and view of each timeline, the plainest first: of those whose values
+    are named, or of those of numbers, which may all be 0.
     """
     from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
 

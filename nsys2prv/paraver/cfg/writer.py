@@ -1,4 +1,4 @@
-"""The text of a view."""
+"""Write a view: the text of its .cfg file."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from itertools import accumulate
 
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
-    COMPOSES,
-    FILTERS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FILTER_NAMES,
     LOOKS,
     PROCESS_LEVELS,
-    SELECTED,
-    SINGLE_ONLY,
+    SINGLE_ONLY_PLACES,
     Cfg,
     Composed,
     Filter,
     Histogram,
     Single,
     Window,
-    check_view,
 )
 
 VERSION = "3.4"
 #: Pixels: of timelines with a row for each thread, and of others; of tables; and of what shares a
 #: screen with the title of each timeline.
-WIDTH, HEIGHT, LOW, TABLE_HEIGHT = 1000, 500, 250, 640
-SCREEN, TITLE = 900, 40
+WINDOW_WIDTH, WINDOW_HEIGHT, LOW_HEIGHT, TABLE_HEIGHT = 1000, 500, 250, 640
+SCREEN_HEIGHT, TITLE_HEIGHT = 900, 40
 #: Pixels where the number of rows is known: of one, and of what is above and below all of them, in
 #: timelines and in tables.
-ROW, FRAME = 15, 60
-CELL, TABLE_FRAME = 23, 210
+ROW_HEIGHT, FRAME_HEIGHT = 15, 60
+TABLE_ROW_HEIGHT, TABLE_FRAME_HEIGHT = 23, 210
 DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
 def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
-    """Return the file; raises CfgError if Paraver would not read it as meant.
+    """Return the text of a view's file.
 
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
     these need, and at most as the screen.
     """
-    check_view(cfg)
     head = [
         "#ParaverCFG",
         f"ConfigFile.Version: {VERSION}",
@@ -73,10 +71,10 @@ def _format_bool(value: bool) -> str:
 
 def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
     """Return the height of one of the timelines that share a screen."""
-    most = SCREEN // max(1, shown) - TITLE
+    most = SCREEN_HEIGHT // max(1, shown) - TITLE_HEIGHT
     if level in rows:
-        return min(max(FRAME + ROW * rows[level], LOW), most)
-    return min(HEIGHT if level == "thread" else LOW, most)
+        return min(max(FRAME_HEIGHT + ROW_HEIGHT * rows[level], LOW_HEIGHT), most)
+    return min(WINDOW_HEIGHT if level == "thread" else LOW_HEIGHT, most)
 
 
 def _format_window(window: Window, number: int, place: int, height: int) -> list[str]:
@@ -95,7 +93,7 @@ def _format_window(window: Window, number: int, place: int, height: int) -> list
 
 
 def _format_single(window: Single, number: int, place: int, height: int) -> list[str]:
-    conditions = {name: window.filters.get(name, Filter("All")) for name in FILTERS}
+    conditions = {name: window.filters.get(name, Filter("All")) for name in FILTER_NAMES}
     lines = [
         "window_type single",
         f"window_id {number}",
@@ -107,7 +105,7 @@ def _format_single(window: Single, number: int, place: int, height: int) -> list
         "window_comm_fromto true",
         "window_comm_tagsize true",
         "window_comm_typeval true",
-        *_format_functions(window, tuple(SELECTED), conditions),
+        *_format_functions(window, tuple(DEFAULT_FUNCTIONS), conditions),
     ]
     for name, condition in conditions.items():
         if condition.values:
@@ -117,7 +115,7 @@ def _format_single(window: Single, number: int, place: int, height: int) -> list
 
 
 def _format_composed(window: Composed, number: int, place: int, height: int) -> list[str]:
-    places = tuple(place for place in SELECTED if place not in SINGLE_ONLY)
+    places = tuple(place for place in DEFAULT_FUNCTIONS if place not in SINGLE_ONLY_PLACES)
     return [
         "window_type composed",
         f"window_id {number}",
@@ -141,8 +139,8 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
     selected = "1" if window.level == "appl" else "All"
     return [
         "window_position_x 50",
-        f"window_position_y {50 + place * (height + TITLE)}",
-        f"window_width {WIDTH}",
+        f"window_position_y {50 + place * (height + TITLE_HEIGHT)}",
+        f"window_width {WINDOW_WIDTH}",
         f"window_height {height}",
         f"window_comm_lines_enabled {_format_bool(look.lines)}",
         "window_flags_enabled false",
@@ -180,9 +178,9 @@ def _format_functions(
     some.
     """
     names = {place: function.name for place, function in window.functions.items()}
-    chosen = {place: names.get(place, SELECTED[place][1]) for place in places}
+    chosen = {place: names.get(place, DEFAULT_FUNCTIONS[place]) for place in places}
     chosen.update((name, condition.condition) for name, condition in conditions.items())
-    composes = {place: names.get(place, "As Is") for place in COMPOSES}
+    composes = {place: names.get(place, "As Is") for place in COMPOSE_PLACES}
     lines = [
         f"{tag} {{ {len(table)}, {{ {', '.join(f'{{{place}, {name}}}' for place, name in table.items())} }} }}"
         for tag, table in (
@@ -213,8 +211,13 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
         ("Name", histogram.title),
         ("X", "80"),
         ("Y", "80"),
-        ("Width", WIDTH),
-        ("Height", min(TABLE_FRAME + CELL * rows, SCREEN - TITLE) if rows else TABLE_HEIGHT),
+        ("Width", WINDOW_WIDTH),
+        (
+            "Height",
+            min(TABLE_FRAME_HEIGHT + TABLE_ROW_HEIGHT * rows, SCREEN_HEIGHT - TITLE_HEIGHT)
+            if rows
+            else TABLE_HEIGHT,
+        ),
         ("ControlWindow", histogram.control),
         ("DataWindow", histogram.data),
         ("Accumulator", "Communication" if of_communications else "Semantic"),

@@ -34,7 +34,7 @@ class Severity(Enum):
 class Rule(Struct, frozen=True):
     """Rule of the check."""
 
-    #: Identifier.
+    #: Name by which findings tell it.
     name: str
     #: Part of the trace that it applies to.
     part: str
@@ -42,7 +42,7 @@ class Rule(Struct, frozen=True):
     severity: Severity
     #: What is wrong, in words.
     wrong: str
-    #: What that causes.
+    #: What breaking it causes.
     effect: str
 
 
@@ -57,23 +57,27 @@ RULES = {
     for (severity, wrong), (_, effect) in [rule.items()]
 }
 #: Distinct details that are kept for a message, and the longest text of a line that is quoted.
-EXAMPLES, LONGEST = 4, 100
+MOST_EXAMPLES, LONGEST_QUOTE = 4, 100
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
 #: taken for one.
-BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
-GZIP = 31
+BLOCK_BYTES, LONGEST_LINE = 1 << 18, 1 << 26
+GZIP_WINDOW_BITS = 31
 COLON, NEWLINE, MINUS, ZERO = b":\n-0"
 STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"
 #: Fields of a state and of a communication; fields of an event before its first pair.
 STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
 CUTTER_FIELDS = 7
 #: Digits of which numbers are made at once, and the most that are read.
-WORD, DIGITS = 8, 24
-LARGEST = 2**63 - 1
+WORD_BYTES, MOST_DIGITS = 8, 24
+LARGEST_NUMBER = 2**63 - 1
 #: By number of digits: where they stand among eight bytes, and what of a byte is the digit. Then
 #: every other pair of digits.
 _DIGITS = np.array(
-    [0x0F0F0F0F0F0F0F0F << 8 * (WORD - digits) & 2**64 - 1 for digits in range(WORD + 1)], np.uint64
+    [
+        0x0F0F0F0F0F0F0F0F << 8 * (WORD_BYTES - digits) & 2**64 - 1
+        for digits in range(WORD_BYTES + 1)
+    ],
+    np.uint64,
 )
 _PAIRS = np.uint64(0x000000FF000000FF)
 
@@ -81,21 +85,22 @@ _PAIRS = np.uint64(0x000000FF000000FF)
 class CheckFinding(Struct):
     """Broken rule in one of the trace's files."""
 
-    #: Name of the rule.
+    #: Name of the broken rule.
     rule: str
     #: Name of the file.
     file: str
     #: First line, from 1; 0 for the file as a whole.
     line: int
-    #: Number of places.
+    #: Number of places where it is broken.
     count: int
-    #: Of what is wrong.
+    #: Quoted texts, numbers or names that are wrong, a few.
     examples: list[str] = field(default_factory=list)
     #: Whether there are further examples.
     more: bool = False
 
     @property
     def severity(self) -> Severity:
+        """Return how bad it is."""
         return RULES[self.rule].severity
 
     @property
@@ -124,7 +129,7 @@ class CheckFindings:
             text = make_printable(str(example))
             if text in finding.examples:
                 continue
-            if len(finding.examples) == EXAMPLES:
+            if len(finding.examples) == MOST_EXAMPLES:
                 finding.more = True
                 break
             finding.examples.append(text)
@@ -146,7 +151,7 @@ def make_printable(text: str) -> str:
     line = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
-    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
+    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE] + "..."
 
 
 def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[bytes]]:
@@ -157,7 +162,7 @@ def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[
 
 
 def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
-    """Yield whole lines, of about BLOCK bytes each time, without carriage returns at their ends;
+    """Yield whole lines, of about BLOCK_BYTES bytes each time, without carriage returns at their ends;
     every block ends with a line end.
     """
     rest: list[bytes] = []
@@ -190,7 +195,7 @@ def _read_pieces(path: Path, findings: CheckFindings) -> Iterator[bytes]:
         if path.suffix == ".gz":
             yield from _decompress_members(file, findings)
             return
-        while piece := file.read(BLOCK):
+        while piece := file.read(BLOCK_BYTES):
             yield piece
 
 
@@ -201,19 +206,19 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
     members = 0
     member, waiting = None, b""
     try:
-        while waiting or (waiting := file.read(BLOCK)):
+        while waiting or (waiting := file.read(BLOCK_BYTES)):
             if member is None:
                 waiting = waiting.lstrip(b"\0") if members else waiting
                 if not waiting:
                     continue
-                member, members = isal_zlib.decompressobj(GZIP), members + 1
-            text = member.decompress(waiting, BLOCK)
+                member, members = isal_zlib.decompressobj(GZIP_WINDOW_BITS), members + 1
+            text = member.decompress(waiting, BLOCK_BYTES)
             if text:
                 yield text
             waiting = member.unused_data if member.eof else member.unconsumed_tail
             if member.eof:
                 member = None
-        while member is not None and (text := member.decompress(b"", BLOCK)):
+        while member is not None and (text := member.decompress(b"", BLOCK_BYTES)):
             yield text
         if member is not None and not member.eof:
             findings.add("damaged-gzip", 0, "the last member has no end")
@@ -226,7 +231,7 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
 class BlockLines(Struct, frozen=True):
     """The lines of a block."""
 
-    #: The bytes.
+    #: All bytes of the block (uint8).
     text: np.ndarray
     #: First byte of each line.
     kind: np.ndarray
@@ -273,7 +278,7 @@ class BlockReporter(Struct, frozen=True):
     findings go.
     """
 
-    #: Of the block.
+    #: Lines of the block.
     lines: BlockLines
     #: Line of the file that is the first.
     base: int
@@ -292,8 +297,8 @@ class BlockReporter(Struct, frozen=True):
 
 def split_lines(block: bytes) -> BlockLines:
     """Return the fields of whole lines."""
-    padded = np.frombuffer(b"".join((b"0" * DIGITS, block)), np.uint8)
-    text = padded[DIGITS:]
+    padded = np.frombuffer(b"".join((b"0" * MOST_DIGITS, block)), np.uint8)
+    text = padded[MOST_DIGITS:]
     marks = np.flatnonzero(text - np.uint8(ZERO) > 9)
     separators = text[marks]
     newline = separators == NEWLINE
@@ -333,21 +338,21 @@ def _parse_numbers(
     (these are 0).
     """
     # The eight bytes from every place of the text on, as numbers.
-    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
-    at = ends + (DIGITS - WORD)
+    words = np.ndarray(len(padded) - WORD_BYTES + 1, "<u8", padded, 0, (1,))
+    at = ends + (MOST_DIGITS - WORD_BYTES)
     numbers = _parse_eight_digits(words[at], widths)
-    if len(widths) and int(widths.max()) <= WORD:
+    if len(widths) and int(widths.max()) <= WORD_BYTES:
         return numbers.view(np.int64), np.empty(0, np.int64)
-    long = np.flatnonzero(widths > WORD)
-    numbers[long] += _parse_eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(
-        10**8
-    )
-    longer = long[widths[long] > 2 * WORD]
+    long = np.flatnonzero(widths > WORD_BYTES)
+    numbers[long] += _parse_eight_digits(
+        words[at[long] - WORD_BYTES], widths[long] - WORD_BYTES
+    ) * np.uint64(10**8)
+    longer = long[widths[long] > 2 * WORD_BYTES]
     if not len(longer):
         return numbers.view(np.int64), longer
-    high = _parse_eight_digits(words[at[longer] - 2 * WORD], widths[longer] - 2 * WORD)
+    high = _parse_eight_digits(words[at[longer] - 2 * WORD_BYTES], widths[longer] - 2 * WORD_BYTES)
     sums = numbers[longer] + np.minimum(high, np.uint64(999)) * np.uint64(10**16)
-    over = (high > 999) | (sums > LARGEST) | (widths[longer] > DIGITS)
+    over = (high > 999) | (sums > LARGEST_NUMBER) | (widths[longer] > MOST_DIGITS)
     numbers[longer] = np.where(over, np.uint64(0), sums)
     return numbers.view(np.int64), longer[over]
 
@@ -374,16 +379,18 @@ def _parse_eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
 class ReadableLines(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
-    #: Of state records.
+    #: Lines of state records.
     states: np.ndarray
-    #: Of events.
+    #: Lines of events.
     events: np.ndarray
-    #: Of communications.
+    #: Lines of communications.
     comms: np.ndarray
 
 
 def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
-    """Return the records of a block; `communicators` lines of them follow the header."""
+    """Check the lines of a block and return those of records that Paraver can read. communicators:
+    number of lines of communicators that the header announces behind it.
+    """
     lines = place.lines
     kind = lines.kind
     width = lines.widths[lines.first]

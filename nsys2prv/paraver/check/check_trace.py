@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.paraver.cfg import GROUPS, find_views_folder
-from nsys2prv.paraver.cfg.fits import LARGE, Contents
+from nsys2prv.paraver.cfg import TYPE_GROUPS_FILE, find_views_folder
+from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents
 from nsys2prv.paraver.check import (
     BlockReporter,
     CheckFinding,
@@ -31,39 +31,39 @@ from nsys2prv.paraver.check.declarations import (
     MAGIC,
     Header,
     Objects,
+    check_pcf,
     check_row,
     judge_groups,
     read_header,
-    read_pcf,
 )
 from nsys2prv.paraver.check.records import LAST_TYPE, STATE_VALUE, TAG, Records
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
-ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
+ASKS_FROM_BYTES, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
 #: Event types that are named one by one.
-MOST_TYPES = 12
-#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
-#: or state.
-VALUE_BITS, ROW = 7, 39
+MOST_TYPES_NAMED = 12
+#: Bits that hold a value up to LARGE_VALUE, and the place of a row's number above these and those of
+#: an event type or state.
+VALUE_BITS, ROW_SHIFT = 7, 39
 #: Numbers that are collected before they are brought together.
-MANY = 1_000_000
+UNMERGED_NUMBERS = 1_000_000
 
 
 class CheckedContents(Struct, frozen=True):
     """Contents of a trace."""
 
-    #: Lines of the .prv.
+    #: Number of lines of the .prv.
     lines: int
-    #: State records.
+    #: Number of state records.
     states: int
-    #: Event records.
+    #: Number of event records.
     events: int
-    #: Communication records.
+    #: Number of communication records.
     comms: int
-    #: type:value pairs of the events.
+    #: Number of type:value pairs of the events.
     pairs: int
     #: Event types in the order in which they occur.
     types: tuple[int, ...]
@@ -82,7 +82,7 @@ class CheckedContents(Struct, frozen=True):
 class CheckResult(Struct, frozen=True):
     """Result of checking a trace."""
 
-    #: Of the trace.
+    #: The .prv or .prv.gz.
     path: Path
     #: Findings, the worst first.
     findings: tuple[CheckFinding, ...]
@@ -90,18 +90,21 @@ class CheckResult(Struct, frozen=True):
     contents: CheckedContents | None
 
     def select(self, severity: Severity) -> list[CheckFinding]:
+        """Return the findings of this severity."""
         return [finding for finding in self.findings if finding.severity is severity]
 
     @property
     def errors(self) -> list[CheckFinding]:
+        """Return what makes Paraver fail or show something wrong."""
         return self.select(Severity.ERROR)
 
     @property
     def warnings(self) -> list[CheckFinding]:
+        """Return what misleads."""
         return self.select(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
-        """Return all of it as plain data, for JSON."""
+        """Return path, contents and findings as plain data, for JSON."""
         names = "rule", "file", "line", "count", "message"
         findings = [
             {"severity": one.severity.value} | {name: getattr(one, name) for name in names}
@@ -128,9 +131,9 @@ def check_trace(path: str | Path) -> CheckResult:
         findings.add("file-name")
     stem = path.name.removesuffix(ending or path.suffix)
     of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
-    labels = read_pcf(path.with_name(of_labels.file), of_labels)
+    labels = check_pcf(path.with_name(of_labels.file), of_labels)
     # Those that one window of our views shows together by their values.
-    groups = json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8"))
+    groups = json.loads((find_views_folder() / TYPE_GROUPS_FILE).read_text(encoding="utf-8"))
     judge_groups(labels, map(frozenset, groups), of_labels)
     opening, text = split_opening(path, findings)
     header = read_header(opening.decode("utf-8", "replace"), findings)
@@ -159,7 +162,7 @@ def _report_whole_trace(
     if header.nodes and not records.objects.with_cpu:
         findings.add("no-cpus")
     size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
-    if size > ASKS_FROM:
+    if size > ASKS_FROM_BYTES:
         findings.add("asks-to-cut", 0, f"{size / (1 << 20):.0f} MB")
 
 
@@ -211,8 +214,8 @@ def _format_contents(contents: CheckedContents) -> Iterator[str]:
         )
     )
     yield f"{nodes} with {cpus}, {appls}, {tasks}, {threads}"
-    shown = ", ".join(map(str, sorted(contents.types)[:MOST_TYPES]))
-    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{', ...' if len(contents.types) > MOST_TYPES else ''}"
+    shown = ", ".join(map(str, sorted(contents.types)[:MOST_TYPES_NAMED]))
+    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{', ...' if len(contents.types) > MOST_TYPES_NAMED else ''}"
     if contents.first is not None:
         yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end:.0f}"
 
@@ -255,12 +258,12 @@ class TraceContents:
         self._tags.add(numbers[first[sound.comms] + TAG])
         states = numbers[first[sound.states] + STATE_VALUE]
         self._states.add(
-            (rows_of_states << ROW | states << VALUE_BITS)[_mask_representable(states)]
+            (rows_of_states << ROW_SHIFT | states << VALUE_BITS)[_mask_representable(states)]
         )
         record, at = place.lines.find_pairs(sound.events)
         types, values = numbers[at], numbers[at + 1]
-        values = np.where((values < 0) | (values > LARGE), LARGE, values)
-        keys = rows_of_events[record] << ROW | types << VALUE_BITS | values
+        values = np.where((values < 0) | (values > LARGE_VALUE), LARGE_VALUE, values)
+        keys = rows_of_events[record] << ROW_SHIFT | types << VALUE_BITS | values
         self._pairs.add(keys[_mask_representable(types)])
 
     @property
@@ -288,17 +291,17 @@ class TraceContents:
         pairs = [set[tuple[int, int]]() for _ in range(count)]
         states = [set[tuple[int, int]]() for _ in range(count)]
         for numbers, distinct in ((pairs, self._pairs), (states, self._states)):
-            keys = distinct.values()
-            keys = np.unique(groups[keys >> ROW] << ROW | keys & (1 << ROW) - 1)
+            keys = distinct.merge()
+            keys = np.unique(groups[keys >> ROW_SHIFT] << ROW_SHIFT | keys & (1 << ROW_SHIFT) - 1)
             keys = keys[keys >= 0]
             for group, code, value in zip(
-                (keys >> ROW).tolist(),
+                (keys >> ROW_SHIFT).tolist(),
                 (keys >> VALUE_BITS & LAST_TYPE).tolist(),
                 (keys & (1 << VALUE_BITS) - 1).tolist(),
                 strict=True,
             ):
                 numbers[group].add((code, value))
-        tags = frozenset(self._tags.values().tolist())
+        tags = frozenset(self._tags.merge().tolist())
         return [
             Contents(
                 frozenset(code for code, _ in of_types),
@@ -331,11 +334,11 @@ class _Distinct:
     def add(self, numbers: np.ndarray) -> None:
         self._new.append(np.unique(numbers))
         self._count += len(self._new[-1])
-        if self._count > max(MANY, len(self._known)):
-            self.values()
+        if self._count > max(UNMERGED_NUMBERS, len(self._known)):
+            self.merge()
 
-    def values(self) -> np.ndarray:
-        """Return them, ascending (i64)."""
+    def merge(self) -> np.ndarray:
+        """Return all numbers, each once, ascending (int64)."""
         self._known = np.unique(np.concatenate((self._known, *self._new)))
         self._new, self._count = [], 0
         return self._known

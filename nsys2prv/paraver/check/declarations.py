@@ -47,7 +47,7 @@ _COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
 _IN_BRACKETS = re.compile(r"\[.*\]")
 LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
 #: Levels whose names a trace should have: those that views show as rows.
-WANTED = ("TASK", "THREAD", "NODE")
+WANTED_LEVELS = ("TASK", "THREAD", "NODE")
 LONG_NAME = 100
 _LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
 _LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
@@ -56,29 +56,32 @@ _LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 class Header(Struct, frozen=True, dict=True):
     """The objects of a trace."""
 
-    #: As written.
+    #: Date and time, as they are written.
     date: str
-    #: In the trace's unit.
+    #: End of the trace, in its unit.
     duration: float
     #: `_ns`, `_us` or what else stands behind the duration.
     unit: str
-    #: The CPUs of each.
+    #: Number of CPUs of each node.
     nodes: tuple[int, ...]
-    #: For each, (threads, node from 1) of its tasks.
+    #: For each application, (threads, node from 1) of its tasks.
     applications: tuple[tuple[tuple[int, int], ...], ...]
-    #: Lines of them behind the header.
+    #: Number of lines of communicators behind the header.
     communicators: int
 
     @cached_property
     def tasks(self) -> list[tuple[int, int]]:
+        """Return (threads, node from 1) of the tasks of all applications."""
         return [task for tasks in self.applications for task in tasks]
 
     @cached_property
     def threads(self) -> int:
+        """Return the number of threads of all tasks."""
         return sum(threads for threads, _ in self.tasks)
 
     @property
     def cpus(self) -> int:
+        """Return the number of CPUs of all nodes."""
         return sum(self.nodes)
 
     def count_objects(self) -> dict[str, int]:
@@ -95,7 +98,7 @@ class Header(Struct, frozen=True, dict=True):
 
 
 def read_header(line: str, findings: CheckFindings) -> Header | None:
-    """Return the header, or None where what follows cannot be understood without it; what is wrong
+    """Check the first line of a .prv and return what it says, or None where what follows cannot be understood without it; what is wrong
     goes to the findings.
     """
     if line.split(" ", 1)[0] != MAGIC:
@@ -272,7 +275,7 @@ class Objects:
 class Labels(Struct):
     """Contents of a .pcf."""
 
-    #: Type -> label.
+    #: Event type -> label.
     types: dict[int, str] = field(default_factory=dict)
     #: Type -> value -> label, for types with VALUES.
     values: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -284,14 +287,14 @@ class Labels(Struct):
     suspects: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read_pcf(path: Path, findings: CheckFindings) -> Labels:
-    """Return the labels; what is wrong with the file goes to the findings."""
+def check_pcf(path: Path, findings: CheckFindings) -> Labels:
+    """Check a .pcf and return its labels; what is wrong with it goes to the findings."""
     if not path.exists():
         findings.add("pcf-missing")
         return Labels()
-    reader = _Reader(findings)
+    reader = _PcfReader(findings)
     for number, line in enumerate(_read_lines(path), 1):
-        reader.line(line, number)
+        reader.read_line(line, number)
     reader.close()
     labels = reader.labels
     if not labels.types and not labels.states:
@@ -309,8 +312,8 @@ def _read_lines(path: Path) -> Iterator[bytes]:
             yield line.removesuffix(b"\n")
 
 
-class _Reader:
-    """Reads lines as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
+class _PcfReader:
+    """Reads the lines of a .pcf as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
 
     def __init__(self, findings: CheckFindings) -> None:
         self.labels = Labels()
@@ -320,7 +323,7 @@ class _Reader:
         self._texts: dict[str, int] = {}
         self._labelled: set[int] = set()
 
-    def line(self, raw: bytes, number: int) -> None:
+    def read_line(self, raw: bytes, number: int) -> None:
         if raw.endswith(b"\r"):
             self._add("pcf-line-ends", number)
             raw = raw[:-1]
@@ -512,7 +515,7 @@ def _check_levels(lines: list[str], header: Header, findings: CheckFindings) -> 
             findings.add("row-count", number, f"{line}, but {sizes[level]} in the header")
         seen.add(level)
         _check_names(names, number + 1, level, header, findings)
-    for level in WANTED:
+    for level in WANTED_LEVELS:
         if level not in seen and (header.nodes or level != "NODE"):
             findings.add("level-missing", 0, level)
 

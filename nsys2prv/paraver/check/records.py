@@ -1,5 +1,5 @@
-"""Check all records of a trace, block by block: their times and objects; of events types and values,
-and what stays open on each row; states that overlap; communications that go backwards.
+"""Check the records of a trace, block by block: times and objects of all; types, values and open ranges
+of events; overlaps of states; directions of communications.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import number_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.check import (
-    EXAMPLES,
+    MOST_EXAMPLES,
     BlockReporter,
     CheckFindings,
     check_lines,
@@ -22,11 +22,11 @@ from nsys2prv.paraver.check.declarations import LAST_LABELLED, Header, Labels, O
 LAST_TYPE = LAST_STATE = LAST_SIZE = 2**32 - 1
 LAST_EXACT = 2**53
 #: Stands behind sorted values, and is none.
-NO_VALUE = 2**63 - 1
+BEHIND_VALUES = 2**63 - 1
 #: Labelled values up to this are looked up in a table.
 LARGEST_TABLE = 1 << 22
 #: Communications behind the end that are kept until the end is known.
-MOST_LATE = 1_000_000
+MOST_LATE_COMMS = 1_000_000
 #: Places of fields: of the time of any record; of states; of communications.
 TIME, STATE_END, STATE_VALUE = 5, 6, 7
 PHYSICAL_SEND, RECEIVER, RECEIVE, PHYSICAL_RECEIVE, SIZE, TAG = 6, 7, 11, 12, 13, 14
@@ -56,7 +56,7 @@ class Records:
         sound = check_lines(place, self._header.communicators)
         numbers, first = place.lines.numbers, place.lines.first
         timed = np.sort(np.concatenate((sound.states, sound.events, sound.comms)))
-        self.times.order(place, timed, numbers[first[timed] + TIME])
+        self.times.check_order(place, timed, numbers[first[timed] + TIME])
         self._add_events(place, sound.events)
         if len(sound.states):
             self._add_states(place, sound.states)
@@ -125,8 +125,8 @@ class Records:
 
 
 class Times:
-    """Keeps the time reached so far. first, last: of all records; end: of the trace as Paraver sees
-    it, which communications do not move.
+    """Checks times and keeps the extremes so far. first, last: least and greatest time of all records;
+    end: of the trace as Paraver sees it, which communications do not move.
     """
 
     def __init__(self, duration: float) -> None:
@@ -137,8 +137,10 @@ class Times:
         self._reached = -(2**63)
         self._late = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def order(self, place: BlockReporter, lines: np.ndarray, times: np.ndarray) -> None:
-        """Return the times by which the file must be sorted, in the order of the file's records."""
+    def check_order(self, place: BlockReporter, lines: np.ndarray, times: np.ndarray) -> None:
+        """Report lines with a time below an earlier one. lines, times: of all records in the order of
+        the file, and those by which it must be sorted.
+        """
         if not len(times):
             return
         reached = np.maximum.accumulate(np.concatenate(([self._reached], times)))
@@ -151,7 +153,7 @@ class Times:
         self, place: BlockReporter, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
     ) -> np.ndarray:
         """Check all times of these records and return which records Paraver can read. moves_end:
-        not so for communications.
+        whether they move the trace's end, as all but communications do.
         """
         sound = np.ones(len(lines), bool)
         if not len(lines):
@@ -176,7 +178,7 @@ class Times:
 
     def _keep_late(self, place: BlockReporter, lines: np.ndarray, largest: np.ndarray) -> None:
         """Keep communications behind the end as far as it is known."""
-        late = np.flatnonzero(largest > self.end)[: MOST_LATE - len(self._late[0])]
+        late = np.flatnonzero(largest > self.end)[: MOST_LATE_COMMS - len(self._late[0])]
         times, places = self._late
         self._late = np.append(times, largest[late]), np.append(places, place.base + lines[late])
 
@@ -191,7 +193,7 @@ class Times:
 
 
 class Events:
-    """Statistics of all events of a trace so far. pairs: their number."""
+    """Keeps what the events so far say of each type and row. pairs: number of their type:value pairs."""
 
     def __init__(self, rows: int, labels: Labels) -> None:
         self.pairs = 0
@@ -279,7 +281,7 @@ class Events:
         place.report("value-beyond-labels", lines[beyond], f"{code}:{values.max()}")
         values, lines = values[~beyond], lines[~beyond]
         if len(values):
-            examples = [f"{code}:{value}" for value in values[: EXAMPLES + 1]]
+            examples = [f"{code}:{value}" for value in values[: MOST_EXAMPLES + 1]]
             first = place.base + int(lines[0])
             place.findings.add("value-unlabelled", first, *examples, count=len(values))
 
@@ -432,7 +434,7 @@ def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
     if table.dtype == bool:
         return table.take(values, mode="clip")
     places = np.searchsorted(table, values)
-    return np.append(table, NO_VALUE)[places] == values
+    return np.append(table, BEHIND_VALUES)[places] == values
 
 
 class ValueNumbers:
@@ -443,7 +445,7 @@ class ValueNumbers:
         self.values = np.empty(0, np.int64)
         #: The numbers by value; their values, and behind them one that is none.
         self._order = np.empty(0, np.int64)
-        self._sorted = np.array([NO_VALUE])
+        self._sorted = np.array([BEHIND_VALUES])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -458,5 +460,5 @@ class ValueNumbers:
         if len(new):
             self.values = np.append(self.values, column[new])
             self._order = np.argsort(self.values)
-            self._sorted = np.append(self.values[self._order], NO_VALUE)
+            self._sorted = np.append(self.values[self._order], BEHIND_VALUES)
         return self._order[np.searchsorted(self._sorted, distinct)][codes], new

@@ -284,7 +284,7 @@ def test_blocks_of_any_size_tell_the_same(
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
         expected = check_trace(prv)
-        monkeypatch.setattr("nsys2prv.paraver.check.BLOCK", size)
+        monkeypatch.setattr("nsys2prv.paraver.check.BLOCK_BYTES", size)
         parts = check_trace(prv)
         assert [(item.rule, item.line, item.count) for item in parts.findings] == [
             (item.rule, item.line, item.count) for item in expected.findings

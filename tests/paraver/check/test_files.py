@@ -104,7 +104,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
 def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM", 100)
+    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM_BYTES", 100)
     assert {rule for rule, *_ in find_rules(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 

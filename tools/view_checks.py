@@ -1,0 +1,278 @@
+"""The words of Paraver's views as its loader knows them, and what is wrong with a view of a
+catalogue.
+
+Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
+derived window without parents end the program. So every name is checked against these tables where
+views are made and tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from nsys2prv.paraver.cfg import (
+    COMMUNICATION_FUNCTIONS,
+    COMMUNICATION_STATISTICS,
+    COMPOSE_PLACES,
+    DEFAULT_FUNCTIONS,
+    FILTER_NAMES,
+    LOOKS,
+    PROCESS_LEVELS,
+    SINGLE_ONLY_PLACES,
+    STATE_FUNCTIONS,
+    Cfg,
+    CfgError,
+    Composed,
+    Histogram,
+    Single,
+    Window,
+)
+from nsys2prv.paraver.cfg.catalogue import VIEW_SUFFIX, View, load_views
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a list; several words of one name have single blanks between them."""
+    return tuple(" ".join(word.split()) for word in text.split(",") if word.strip())
+
+
+def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
+    """Return function -> how many parameters it takes, of lists of those with none, one, two."""
+    return MappingProxyType(
+        {name: count for count, text in enumerate(by_parameters) for name in _split_words(text)}
+    )
+
+
+#: Functions of a thread's records -> how many parameters they take, each a number or a list of numbers;
+#: the tables behind it likewise.
+THREAD = MappingProxyType(
+    dict.fromkeys((*sorted(STATE_FUNCTIONS), *sorted(COMMUNICATION_FUNCTIONS)), 0)
+    | _load_functions(
+        """
+        Last Evt Type, Last Evt Val, Last Evt Val w/o Bursts, Next Evt Type, Next Evt Val,
+        Int. Between Evt, Application ID, TaskID, Thread ID, Node ID, Cpu ID
+        """,
+        """
+        Given State, In State, Not In State, State Record Dur., Send BandWidth, Recv BandWidth,
+        Avg Next Evt Val, Avg Last Evt Val, Given Evt Val, In Evt Val, Not In Evt Val, In Appl ID,
+        In Task ID, In Thread ID, In Node ID, In Cpu ID
+        """,
+        "In Evt Range",
+    )
+)
+#: Functions of levels above threads, and of CPUs.
+HIGH = _load_functions(
+    "Adding, AddingSign, Average, Maximum, Minimum, Mode, Changed value",
+    "Activity, In Activity, Thread i, Add Tasks",
+)
+PROCESSOR = _load_functions("Active Thd, Active Thd Sign", "Active Thd Val, Active Thd Val Sign")
+#: Functions of values, whatever these were made of.
+COMPOSE = _load_functions(
+    """
+    As Is, Sign, 1-Sign, Floor, Ceil, Round, Abs, Stacked Val, Nesting level, Enumerate, Accumulate,
+    Delta, Burst Time, Divide by Burst Time, Begin Time, End Time, Join Bursts, sin, cos,
+    sqrt (abs), arc tan
+    """,
+    """
+    Mod, Mod+1, Div, Prod, Add, Subs, Complement, Inverse Div, Is Equal, Is Equal (Sign),
+    In Stacked Val, LRU Depth, Timer, Translate, log N, exp
+    """,
+    "Select Range, Select Range [), Is In Range, Is In Range [)",
+)
+#: Of composed windows.
+OPERATIONS = _split_words(
+    """
+    add, product, substract, divide, maximum, minimum, different, controlled: clear by,
+    controlled: maximum, controlled: add, controlled: enumerate, controlled: average
+    """
+)
+#: Condition -> least and greatest number of values.
+CONDITIONS = MappingProxyType(
+    {"All": (0, 0), "None": (0, 0), "[x,y]": (2, 2)}
+    | dict.fromkeys(("=", "!=", ">", "<"), (1, 10_000))
+)
+#: Levels of the machine, from coarse to fine.
+RESOURCE_LEVELS = ("system", "node", "cpu")
+UNITS = ("Nanoseconds", "Microseconds", "Milliseconds", "Seconds", "Minutes", "Hours", "Days")
+DRAW_MODES = _split_words(
+    """
+    draw_last, draw_maximum, draw_minnotzero, draw_random, draw_randnotzero, draw_average,
+    draw_averagenotzero, draw_mode, draw_absolute_maximum, draw_absolute_minimum
+    """
+)
+STATISTICS = _split_words(
+    """
+    Time, % Time, % Time Not Zero, % Window Time, # Bursts, % # Bursts, Integral, Average value,
+    Maximum, Minimum, Average Burst Time, Stdev Burst Time, Average per Burst, Average value != 0,
+    Average per Burst != 0, # Bursts != 0, Sum bursts
+    """
+)
+#: The largest number that Paraver keeps as an event type with a label.
+LAST_TYPE = 2**31 - 1
+
+
+def load_checked_views(path: Path) -> tuple[View, ...]:
+    """Return all views of a catalogue. Raises CfgError naming the first wrong one with everything
+    that is wrong with it.
+    """
+    views = load_views(path)
+    titles, paths = set(), set()
+    for view in views:
+        try:
+            check_view(view.cfg)
+            if view.title in titles:
+                raise CfgError(f"another view has the title {view.title!r}")
+            if view.path in paths:
+                raise CfgError("another view has this path")
+        except CfgError as error:
+            raise CfgError(f"{path}: {view.path.removesuffix(VIEW_SUFFIX)}: {error}") from error
+        titles.add(view.title)
+        paths.add(view.path)
+    return views
+
+
+def check_view(cfg: Cfg) -> None:
+    """Check a view. Raises CfgError with everything that is wrong with it."""
+    if problems := "; ".join(_find_problems(cfg)):
+        raise CfgError(problems)
+
+
+def _find_problems(cfg: Cfg) -> Iterator[str]:
+    if not cfg.windows:
+        yield "no window"
+    if any(
+        line.startswith(("#", "ConfigFile.", "window_")) or line.strip() != line
+        for line in cfg.description.split("\n")
+        if line
+    ):
+        yield "a line of the description looks like a part of the view"
+    for number, window in enumerate(cfg.windows, 1):
+        where = f"window {number} ({window.title})"
+        problems = (
+            _check_single(window)
+            if isinstance(window, Single)
+            else _check_composed(window, number, cfg.windows)
+        )
+        for problem in (*_check_any_window(window), *problems):
+            yield f"{where}: {problem}"
+    if cfg.histogram is not None and cfg.windows:
+        for problem in _check_histogram(cfg.histogram, cfg.windows):
+            yield f"histogram: {problem}"
+
+
+def _check_any_window(window: Window) -> Iterator[str]:
+    if not window.title.strip() or window.title.strip() != window.title or _is_odd(window.title):
+        yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
+    if window.level not in (*PROCESS_LEVELS, *RESOURCE_LEVELS):
+        yield f"no level {window.level!r}"
+    look = window.look
+    for quantity, value, allowed in (
+        ("units", look.units, UNITS),
+        ("look", look.style, LOOKS),
+        ("draw mode", look.draw, DRAW_MODES),
+    ):
+        if value not in allowed:
+            yield f"no {quantity} {value!r}"
+    if look.scale is not None and not (look.style != "code" and look.scale[0] < look.scale[1]):
+        yield f"scale {look.scale} is not two ascending numbers, or of a look without a scale"
+    for value, color in look.colors.items():
+        if len(color) != 3 or not all(0 <= part <= 255 for part in color):
+            yield f"colour {color} of {value} is not three numbers up to 255"
+    for place, function in window.functions.items():
+        if place in COMPOSE_PLACES:
+            group = COMPOSE
+        elif place in DEFAULT_FUNCTIONS and (
+            isinstance(window, Single) or place not in SINGLE_ONLY_PLACES
+        ):
+            group = {"thread": THREAD, "cpu": PROCESSOR}.get(place, HIGH)
+        else:
+            yield f"no place {place!r} for a function"
+            continue
+        if function.name not in group:
+            yield f"{place}: no function {function.name!r} of this group"
+        elif len(function.parameters) != group[function.name] or not all(function.parameters):
+            yield f"{place}: {function.name} takes {group[function.name]} parameters, not {function.parameters}"
+
+
+def _is_odd(title: str) -> bool:
+    return "\n" in title or "/" in title
+
+
+def _check_single(window: Single) -> Iterator[str]:
+    for name, condition in window.filters.items():
+        if name not in FILTER_NAMES:
+            yield f"no filter {name!r}"
+        elif condition.condition not in CONDITIONS:
+            yield f"{name}: no condition {condition.condition!r}"
+        else:
+            least, most = CONDITIONS[condition.condition]
+            if not least <= len(condition.values) <= most:
+                yield f"{name}: {len(condition.values)} values for {condition.condition!r}"
+    types = window.types
+    if not all(value == int(value) and 0 < value <= LAST_TYPE for value in types.values):
+        yield "an event type is not within 1..2147483647"
+    if len(set(types.values)) < len(types.values) and types.condition != "[x,y]":
+        yield "an event type stands twice"
+    if types.condition == "[x,y]" and types.values != tuple(sorted(types.values)):
+        yield "the range of event types is empty"
+
+
+def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) -> Iterator[str]:
+    if not isinstance(window, Composed):
+        yield "neither single nor composed"
+        return
+    if window.operation not in OPERATIONS:
+        yield f"no operation {window.operation!r}"
+    if not all(1 <= parent < number for parent in window.parents):
+        yield f"parents {window.parents} are not windows before it"
+        return
+    levels = [windows[parent - 1].level for parent in window.parents]
+    finer = f"level {window.level} is finer than those of its parents"
+    yield from _check_levels(window.level, levels, finer)
+
+
+def _check_levels(level: str, others: Sequence[str], finer: str) -> Iterator[str]:
+    """Check that a level is of one kind with others, and not finer than all of these; `finer`: what
+    is wrong then.
+    """
+    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
+        if all(one in kind for one in (level, *others)):
+            if kind.index(level) > max(map(kind.index, others)):
+                yield finer
+            return
+    yield "levels of processes and of resources together"
+
+
+def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
+    if not histogram.title or _is_odd(histogram.title):
+        yield f"title {histogram.title!r} is empty or holds a slash or line end"
+    if histogram.statistic not in (*STATISTICS, *COMMUNICATION_STATISTICS):
+        yield f"no statistic {histogram.statistic!r}"
+    columns = histogram.columns
+    if columns.width < 0 or (columns.first is None) != (columns.last is None):
+        yield "columns need a width of at least 0, and a first with a last"
+    if columns.first is not None and (columns.width == 0 or columns.last < columns.first):
+        yield "columns from a first to a last need a width and an order"
+    numbers = {"control": histogram.control, "data": histogram.data, "planes": histogram.planes}
+    for name, number in numbers.items():
+        if number is not None and not 1 <= number <= len(windows):
+            yield f"{name} window {number} is not there"
+            return
+    control, data = windows[histogram.control - 1], windows[histogram.data - 1]
+    finer = (
+        f"the data window's level {data.level} is finer than the control window's {control.level}"
+    )
+    yield from _check_levels(data.level, [control.level], finer)
+    for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
+        if above != below and above in _list_ancestors(windows, below):
+            yield f"window {above} is a parent of window {below}: control and data must not be"
+
+
+def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
+    window = windows[number - 1]
+    if not isinstance(window, Composed):
+        return set()
+    return set(window.parents).union(
+        *(_list_ancestors(windows, parent) for parent in window.parents)
+    )
