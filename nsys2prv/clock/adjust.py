@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv.clock import FindingKind
 from nsys2prv.clock.bounds import (
     Bounds,
     Precedences,
@@ -33,7 +34,7 @@ COVER = 3.0
 #: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is
 #: larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
-#: Violations of no more than this (and the source's slack) are noise, ns.
+#: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
@@ -239,7 +240,9 @@ def remove_violations(
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
     violations = zip(hosts.tolist(), counts.tolist(), strict=True)
-    return estimates, [ClockFinding("early", count, clock=host) for host, count in violations]
+    return estimates, [
+        ClockFinding(FindingKind.EARLY, count, clock=host) for host, count in violations
+    ]
 
 
 def _move_host(

@@ -30,7 +30,7 @@ MISFITS = 0.05
 MOST_MESSAGES = 2_000
 #: Columns of precedences.
 PRECEDENCE_COLUMNS = {
-    "source": pl.Int64,
+    "noise_kind": pl.Int64,
     "before": pl.Int64,
     "begin": pl.Float64,
     "after": pl.Int64,
@@ -51,7 +51,7 @@ class Precedences(Table, frozen=True):
     """
 
     #: Key of NOISE.
-    source: np.ndarray
+    noise_kind: np.ndarray
     #: Clock of the begin.
     before: np.ndarray
     #: The earlier time.
@@ -73,7 +73,8 @@ class Precedences(Table, frozen=True):
     def find_slack(self) -> np.ndarray:
         """Return by how much clocks of devices within a host may contradict each other, ns."""
         return np.select(
-            [self.source == source for source in NOISE], [noise.slack for noise in NOISE.values()]
+            [self.noise_kind == noise_kind for noise_kind in NOISE],
+            [noise.slack for noise in NOISE.values()],
         )
 
 
@@ -83,7 +84,7 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
     """
     binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
     begins = hosts.filter(binds).select(
-        "collective", "role", "source", "held", "begin", before="clock"
+        "collective", "role", "noise_kind", "held", "begin", before="clock"
     )
     ends = hosts.filter(pl.col("first_end").is_not_null()).select(
         "collective", "role", end="first_end", after="clock"
@@ -105,7 +106,7 @@ def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     pair = ("before", "after")
     table = pl.DataFrame(
         {
-            "source": messages.source,
+            "noise_kind": messages.noise_kind,
             "before": messages.sender,
             "begin": messages.send_begin - np.int64(pivot),
             "after": messages.receiver,
@@ -114,7 +115,7 @@ def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     )
     table = (
         table.filter(pl.col("before") != pl.col("after"))
-        .sort(*pair, "begin", "end", "source")
+        .sort(*pair, "begin", "end", "noise_kind")
         .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
     )
     # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as

@@ -21,7 +21,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import Role
+from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.bounds import Violations, count_violations
 from nsys2prv.clock.gathering import drop_unrelated_members
 from nsys2prv.clock.maps import RankMove, Shifts
@@ -140,7 +140,7 @@ def restore_causal_order(
     """Return shifts that restore the order of what was observed on `reports` reports, whose indices
     are the clocks of the observations.
 
-    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
+    parts: what calls bind, in parts of whole groups, ascending by kind of noise and group. pivot: an
     instant amid all times (ns).
     """
     net, findings = _find_bindings(parts, messages, reports, pivot)
@@ -157,9 +157,9 @@ def restore_causal_order(
     complete = bool(kept.all())
     if not complete:
         if not kept.any() or after.total >= before.total:
-            findings.append(ClockFinding("given up"))
+            findings.append(ClockFinding(FindingKind.GIVEN_UP))
             return CausalOrder({}, {}, before, before, findings, complete=False)
-        findings.append(ClockFinding("set aside", int((~kept).sum())))
+        findings.append(ClockFinding(FindingKind.SET_ASIDE, int((~kept).sum())))
     shifts_by_report, moves = {}, {}
     for report, part in enumerate(net.parts()):
         if shifts[part].any():
@@ -281,7 +281,7 @@ def _find_bindings(
     begins, ends = (GroupTimes(*side, place) for side, place in zip(sides, places, strict=True))
     findings = sort_findings(part.findings for part in parts)
     if torn := sum(part.torn for part in parts):
-        findings.append(ClockFinding("torn", torn))
+        findings.append(ClockFinding(FindingKind.TORN, torn))
     return Bindings(first + len(number), begins, ends, knots, bounds), findings
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR, UNRELATED, UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
@@ -48,7 +48,7 @@ class GatheredCalls(Struct, frozen=True):
     #: What was found odd on the way.
     findings: list[ClockFinding]
     #: Calls of groups some of whose members could not be numbered, of one member of each host:
-    #: source, group, clock, signature, role, is_root, begin, end.
+    #: noise_kind, group, clock, signature, role, is_root, begin, end.
     unsettled: pl.DataFrame
     #: Hosts that are in groups of several hosts.
     hosts: frozenset[int]
@@ -69,7 +69,7 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     )
 
 
-def gather_by_member(members: Sequence[Member], source: int, group: int) -> GatheredCalls:
+def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
     """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of which
     the trace does not number all calls and none ends before it begins. `members` ascend, and load
     frames of :func:`make_call_frame`.
@@ -77,7 +77,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
         return gather_calls(Calls.make_empty(), 0)
-    fits, findings = number_group(members, source, group, UTC_ERROR)
+    fits, findings = number_group(members, noise_kind, group, UTC_ERROR)
     ordinals = np.empty(0, np.int64)
     for fit in fits.values():
         if not np.array_equal(fit, ordinals):
@@ -101,7 +101,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
 
 def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the first calls of one member of each group and host, in their order."""
-    owner = ("source", "group", "clock")
+    owner = ("noise_kind", "group", "clock")
     return (
         calls.filter(pl.col("member") == pl.col("member").min().over(owner))
         .sort(*owner, "begin")
@@ -159,8 +159,8 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Cloc
     """
     sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
     findings, bad = [], []
-    for (key, source, group), part in sample.group_by(
-        "key", "source", "group", maintain_order=True
+    for (key, noise_kind, group), part in sample.group_by(
+        "key", "noise_kind", "group", maintain_order=True
     ):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(
@@ -172,11 +172,11 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Cloc
         members, column = factorize(part["member"].to_numpy())
         ends = np.full((len(rows), len(members)), np.nan)
         ends[row, column] = part["end"].to_numpy()
-        wrong = _find_interval_spreads(ends) > NOISE[source].misfit * 2**0.5
+        wrong = _find_interval_spreads(ends) > NOISE[noise_kind].misfit * 2**0.5
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
-            findings.append(ClockFinding(UNRELATED, count, group, member))
+            findings.append(ClockFinding(FindingKind.UNRELATED, count, group, member))
     if bad:
         keys = {"key": table["key"].dtype, "member": pl.Int64}
         table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
@@ -196,14 +196,14 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
-    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members that no
+    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest of the host's members that no
     end may precede, null without any; first_end: their earliest that comes after such begins, null
     without any; end: their mean end; late: the last to come of all members is here, who has the
     shortest duration as all end together; collective: number from 0.
     """
     role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(
-        pl.col("source", "held", "role").first(),
+        pl.col("noise_kind", "held", "role").first(),
         begin=pl.col("begin").filter(pl.col("is_root") | (role != Role.FROM_ROOT)).max(),
         first_end=pl.col("end").filter(pl.col("is_root") | (role != Role.TO_ROOT)).min(),
         end=pl.col("end").mean(),

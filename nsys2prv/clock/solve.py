@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR, UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -103,7 +103,7 @@ def solve_clocks(
 ) -> Alignment:
     """Return corrections of the hosts' clocks, from the collective calls and messages between them.
 
-    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by source
+    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of noise
     and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
     are to hold for, at least those observed.
     """
@@ -130,7 +130,7 @@ def solve_clocks(
     sent = find_precedences(rows.clear(), messages, pivot)
     evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
     if misfits:
-        findings.append(ClockFinding("contradicted", misfits))
+        findings.append(ClockFinding(FindingKind.CONTRADICTED, misfits))
     verdict = own = evidence.judge(corrections)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
@@ -139,11 +139,8 @@ def solve_clocks(
     observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
     findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
     if own.after.total > own.before.total:
-        reason = (
-            f"corrections violate causality by {own.after.total:.0f} ns in all, UTC by {own.before.total:.0f} ns: "
-            "UTC is kept"
-        )
-        findings.append(ClockFinding("worse", own.after.number, reason=reason))
+        reason = FindingKind.WORSE.value.format(own.after.total, own.before.total)
+        findings.append(ClockFinding(FindingKind.WORSE, own.after.number, reason=reason))
         estimates = [
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
@@ -165,9 +162,11 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
     steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
-            reason = f"a drift of {net.corrections.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
+            reason = FindingKind.STEEP.value.format(net.corrections.drift[host] * 1e6)
             findings.append(
-                ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
+                ClockFinding(
+                    FindingKind.STEEP, int(net.observations[host]), clock=host, reason=reason
+                )
             )
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
@@ -176,10 +175,10 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
         net = solve_network(blocks, links, hosts)
     for _, times in sorted(net.scale.items()):
         if times > 1:
-            reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
-            findings.append(ClockFinding("noisy", round(times), reason=reason))
+            reason = FindingKind.NOISY.value.format(times)
+            findings.append(ClockFinding(FindingKind.NOISY, round(times), reason=reason))
     findings += [
-        ClockFinding("unsteady", round(more), clock=host)
+        ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
         if more > UNSTEADY
     ]
@@ -204,11 +203,15 @@ def _adjust_estimates(
     ]
     estimates = connect_parts(doubtful, used)
     estimates, violation_findings = remove_violations(estimates, used)
-    left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
+    left_out = frozenset(
+        f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)
+    )
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
-    one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
+    one_way = [
+        ClockFinding(FindingKind.ONE_WAY, clock=e.host) for e in estimates if e.method == ONE_WAY
+    ]
     return estimates, [*violation_findings, *one_way]
 
 
@@ -222,18 +225,20 @@ def _find_unconnected_hosts(
     for estimate in estimates:
         if estimate.reference == estimate.host and estimate.host:
             others = sum(other.reference == estimate.host for other in estimates) - 1
-            reason = (
-                f"nothing connects this host and {others} others to the first host: placed by UTC against it"
-                if others
-                else "nothing shared with other hosts: placed by UTC alone"
+            reason = FindingKind.APART.value.format(
+                "nothing shared with other hosts"
                 if estimate.host not in observed_hosts
-                else "its calls cannot be paired with those of other hosts: placed by UTC alone"
+                else "its calls cannot be paired with those of other hosts"
                 if estimate.host in pooled.left
-                else "what it did with other hosts does not determine its clock: placed by UTC alone"
+                else "what it did with other hosts does not determine its clock"
             )
-            findings.append(ClockFinding("apart", others, clock=estimate.host, reason=reason))
+            if others:
+                reason = f"nothing connects this host and {others} others to the first host: placed by UTC against it"
+            findings.append(
+                ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
+            )
         elif pooled.doubt[estimate.host]:
-            findings.append(ClockFinding("in order", clock=estimate.host))
+            findings.append(ClockFinding(FindingKind.IN_ORDER, clock=estimate.host))
     return findings
 
 
@@ -338,10 +343,12 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
     part = settled.copy()
     frame = gathered.unsettled
     calls = _Calls(frame, {})
-    for (source, group, host), rows in frame.with_row_index("row").group_by(
-        "source", "group", "clock", maintain_order=True
+    for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
+        "noise_kind", "group", "clock", maintain_order=True
     ):
-        calls.places.setdefault(host, {})[source, group] = rows["row"].to_numpy().astype(np.int64)
+        calls.places.setdefault(host, {})[noise_kind, group] = (
+            rows["row"].to_numpy().astype(np.int64)
+        )
     pairs: dict[tuple[int, int], _Pair | None] = {}
     host_pairs: list[tuple[int, int, _Pair]] = []
     for sure in (True, False):
@@ -386,7 +393,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
     """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.find_shared_groups(one, other)
-    noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
+    noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
     here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
     even = [
         at
@@ -451,7 +458,7 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> p
         for rows in (pair.one, pair.other)
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
-    key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
+    key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
     return gather_per_host(downsample(table.with_columns(key=key)))
 
 

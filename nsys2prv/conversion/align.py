@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
+from nsys2prv.clock import QUIET, FindingKind
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import ClockFinding, Messages
@@ -26,22 +27,6 @@ from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.task_result import FactBook
 
 T = TypeVar("T")
-#: Findings that are worth a warning: what was left out though it should fit, and hosts that could
-#: not be aligned.
-LOUD = {
-    "unrelated",
-    "unfit",
-    "ambiguous",
-    "unlike",
-    "steep",
-    "contradicted",
-    "early",
-    "noisy",
-    "apart",
-    "in order",
-    "one way",
-    "worse",
-}
 #: Hosts and ranks named in one line.
 WHO = 6
 
@@ -86,7 +71,7 @@ def collect_observations(
     messages = [file for observed in observations for file in observed.messages]
     times = [time for part in (*calls, *messages) for time in part.times]
     pivot = (min(times) + max(times)) // 2 if times else 0
-    return Observed(sorted(calls, key=lambda portion: portion.source), messages), pivot
+    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages), pivot
 
 
 def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
@@ -136,7 +121,7 @@ def to_record(
     notes: dict[str, Counter[str]] = defaultdict(Counter)
     warnings: dict[str, Counter[str]] = defaultdict(Counter)
     for finding in alignment.findings:
-        reasons = warnings if finding.kind in LOUD else notes
+        reasons = notes if finding.kind in QUIET else warnings
         reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),
@@ -199,7 +184,7 @@ def move_reports(
     notes = tuple(
         f"--causal: {finding.reason}" + (f" ({finding.count:,})" if finding.count else "")
         for finding in order.findings
-        if finding.kind in ("torn", "set aside", "given up")
+        if finding.kind in (FindingKind.TORN, FindingKind.SET_ASIDE, FindingKind.GIVEN_UP)
     )
     return replace(
         timeline,

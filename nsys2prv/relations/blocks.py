@@ -211,13 +211,13 @@ class MessageFile(Struct, frozen=True):
         return pickle.loads(self.path.read_bytes())
 
 
-def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
+def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
     from nsys2prv.clock.observations import Messages
 
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
-    messages = Messages(np.full(pairs.height, source), *columns)
+    messages = Messages(np.full(pairs.height, noise_kind), *columns)
     path.write_bytes(pickle.dumps(messages))
     times = np.append(messages.send_begin, messages.receive_end)
     return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
@@ -278,14 +278,14 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     )
 
 
-def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortion]:
+def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
     portions: list[CallPortion] = []
     room = 0
     for number, blocks in enumerate(group_blocks(members)):
         rows = sum(block.rows for block in blocks)
         if rows > room:
-            portions.append(CallPortion((), source, number))
+            portions.append(CallPortion((), noise_kind, number))
             room = PORTION_ROWS
         portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
         room -= rows
@@ -298,7 +298,7 @@ class CallPortion(Struct, frozen=True):
     #: Of whole communicators.
     blocks: tuple[MemberBlock, ...]
     #: Key of clock.observations.NOISE.
-    source: int
+    noise_kind: int
     #: Of the first of them among all.
     number: int
 
@@ -319,7 +319,7 @@ class CallPortion(Struct, frozen=True):
         numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
         return Calls(
-            source=np.full(len(rows), self.source),
+            noise_kind=np.full(len(rows), self.noise_kind),
             group=1 + self.number * GROUPS + group,
             number=np.where(numbered, column["number"], -1),
             is_root=column["is_root"] == 1,
@@ -360,7 +360,7 @@ class CallPortion(Struct, frozen=True):
             )
             for member, blocks in sorted(by_member.items())
         ]
-        return gather_by_member(members, self.source, 1 + self.number * GROUPS)
+        return gather_by_member(members, self.noise_kind, 1 + self.number * GROUPS)
 
 
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv.clock import MPI as SOURCE
+from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import (
     ASKED,
     COMPLETED,
@@ -329,7 +329,7 @@ def match_messages(blocks: Sequence[Block], path: Path, processes: pl.DataFrame)
 def observe_pairs(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MessageFile:
     """Match the messages of some communicators and receivers, and store those between hosts."""
     pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
-    return save_messages(_keep_complete(pairs), SOURCE, path)
+    return save_messages(_keep_complete(pairs), NoiseKind.MPI, path)
 
 
 def _read_blocks(blocks: Sequence[Block]) -> pl.DataFrame:
@@ -493,7 +493,7 @@ def observe_collectives(context: RelationContext) -> Observed:
     batches = context.batch_facts(MEETINGS)
     more = (sorted(set(began)),)
     blocks = context.run_each("mpi-calls", sort_collective_calls, *batches, more=more)
-    return Observed(divide_calls(chain.from_iterable(blocks), SOURCE))
+    return Observed(divide_calls(chain.from_iterable(blocks), NoiseKind.MPI))
 
 
 def sort_collective_calls(

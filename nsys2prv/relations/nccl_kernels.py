@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.clock import Role
+from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.events.classes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
@@ -288,7 +287,9 @@ def observe_collectives(context: RelationContext) -> Observed:
     if not any(has_calls for _, has_calls in results):
         everything = ([context.files[KERNELS]], [context.files[COMMUNICATORS]], [context.tasks])
         results = context.run_each("nccl-calls-by-order", _sort_by_order, *everything)
-    return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
+    return Observed(
+        divide_calls((block for blocks, _ in results for block in blocks), NoiseKind.NCCL)
+    )
 
 
 def _sort_by_communicator(

@@ -14,8 +14,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR
-from nsys2prv.clock import NCCL as SOURCE
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, NoiseKind
 from nsys2prv.events.classes import GROUP, SEND_RECEIVE
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
@@ -249,7 +248,7 @@ def number_by_ends(
     owned.sort(key=lambda item: item[0].member)
     # Times of one part are aligned.
     error = ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR
-    fits, findings = number_group([member for member, _ in owned], SOURCE, 0, error)
+    fits, findings = number_group([member for member, _ in owned], NoiseKind.NCCL, 0, error)
     if even and any(finding.kind in UNCLEAR for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []
