@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize
+from nsys2prv._util.columns import Table, factorize
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import HOLD_BACK
 from nsys2prv.clock.observations import (
@@ -21,7 +21,6 @@ from nsys2prv.clock.observations import (
     PLAUSIBLE_DRIFT,
     Corrections,
     Messages,
-    Table,
 )
 
 #: Share of collectives and messages that may be taken for misfits.

@@ -21,6 +21,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import Table
 from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.bounds import Violations, count_violations
 from nsys2prv.clock.gathering import drop_unrelated_members
@@ -29,7 +30,6 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     Messages,
-    Table,
     find_shared_calls,
     sort_findings,
 )

@@ -7,7 +7,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, Table, estimate_spread, fit_line
+from nsys2prv._util.columns import Table
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, estimate_spread, fit_line
 
 #: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
 #: short ones are whole.

@@ -5,13 +5,13 @@ and spreads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, force_setattr
+from msgspec.structs import asdict, force_setattr
 
+from nsys2prv._util.columns import Table
 from nsys2prv.clock import FindingKind, NoiseKind
 
 
@@ -64,28 +64,6 @@ NOISE = {
         floor=30_000.0,
     ),
 }
-
-
-AnyTable = TypeVar("AnyTable", bound="Table")
-
-
-class Table(Struct, frozen=True):
-    """Columns of one length, arrays all."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, self.__struct_fields__[0]))
-
-    def __getitem__(self: AnyTable, rows: slice | np.ndarray) -> AnyTable:
-        return type(self)(*(column[rows] for column in astuple(self)))
-
-    @classmethod
-    def concat(cls: type[AnyTable], parts: Sequence[AnyTable]) -> AnyTable:
-        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
-
-    @classmethod
-    def make_empty(cls: type[AnyTable]) -> AnyTable:
-        """Return no rows, of columns of int64."""
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
 class Calls(Table, frozen=True):

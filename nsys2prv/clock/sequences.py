@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import Table
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.matching import (
     AGREEING,
@@ -26,7 +27,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, Table, choose_evenly, fit_line
+from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024

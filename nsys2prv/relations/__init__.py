@@ -37,7 +37,7 @@ DEVICES = 1 << 12
 T = TypeVar("T")
 #: Does tasks on workers: a pure function over files, and what it is to be done with; its results,
 #: in order.
-Run = Callable[[Callable, Sequence], Iterator]
+RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
@@ -63,13 +63,13 @@ class RelationContext(Struct, frozen=True):
     #: First free task number.
     number: int
     #: Does tasks on workers.
-    workers: Run
+    run_tasks: RunTasks
 
-    def run(self, steps: Sequence[Callable[[], T]]) -> list[T]:
+    def run_steps(self, steps: Sequence[Callable[[], T]]) -> list[T]:
         """Call the steps on the workers and return their results in order. A step is a `partial` of
         a pure function over files.
         """
-        return list(self.workers(run_step, steps))
+        return list(self.run_tasks(run_step, steps))
 
     def run_each(
         self, name: str, step: Callable[..., T], *columns: Iterable, more: tuple = ()
@@ -82,7 +82,7 @@ class RelationContext(Struct, frozen=True):
             partial(step, *own, self.folder / f"{name}-{self.number}-{place}", *more)
             for place, own in enumerate(zip(*columns, strict=True))
         ]
-        return self.run(steps)
+        return self.run_steps(steps)
 
     def batch_facts(self, first: str, *names: str) -> list[list]:
         """Return columns for steps that read the facts of some reports each: the files of each of
@@ -170,7 +170,7 @@ def all_relations() -> tuple[Relation, ...]:
     return tuple(sorted(relations, key=lambda relation: relation.name))
 
 
-def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResult]:
+def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[TaskResult]:
     """Relate the facts by all relations, in their order."""
     results: list[TaskResult] = []
     number = max((result.task for result in book.results), default=-1) + 1
@@ -178,7 +178,7 @@ def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResu
         files = book.files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
             relation_results = relation.relate(
-                RelationContext(files, book.tasks, spill_folder, number, run)
+                RelationContext(files, book.tasks, spill_folder, number, run_tasks)
             )
             number = max((result.task + 1 for result in relation_results), default=number)
             results += relation_results

@@ -170,33 +170,39 @@ def store_lines(
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
+    step = _LineStep(name, kind, tagged, tuple(pairs), context.folder)
     steps = [
-        partial(_store_span, name, kind, tagged, number, tuple(pairs), *span, context.folder)
+        partial(step.store_span, number, *span)
         for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.number)
         if pairs
     ]
-    return context.run(steps) or [TaskResult(context.number, TRACE, 0)]
+    return context.run_steps(steps) or [TaskResult(context.number, TRACE, 0)]
 
 
-def _store_span(
-    name: str,
-    kind: str,
-    tagged: bool,
-    number: int,
-    pairs: Sequence[Block],
-    low: int | None,
-    high: int | None,
-    folder: Path,
-) -> TaskResult:
-    """Store the lines that begin within a span of time (ns; None: without a limit)."""
-    rows = np.concatenate([block.read(low, high) for block in pairs])
-    rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
-    send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
-    tags = tag if tagged else None
-    lines = CommunicationLines(
-        kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
-    )
-    return write_result(name, number, folder, lines=[lines])
+class _LineStep(Struct, frozen=True):
+    """What all steps have in common that store lines."""
+
+    #: Name of the relation.
+    name: str
+    #: Kind of lines.
+    kind: str
+    #: Whether lines of the kind have tags.
+    tagged: bool
+    #: PAIR rows, ascending by the time of the send.
+    pairs: tuple[Block, ...]
+    #: Folder for runs.
+    folder: Path
+
+    def store_span(self, number: int, low: int | None, high: int | None) -> TaskResult:
+        """Store the lines that begin within a span of time (ns; None: without a limit)."""
+        rows = np.concatenate([block.read(low, high) for block in self.pairs])
+        rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
+        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
+        tags = tag if self.tagged else None
+        lines = CommunicationLines(
+            self.kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
+        )
+        return write_result(self.name, number, self.folder, lines=[lines])
 
 
 class MessageFile(Struct, frozen=True):

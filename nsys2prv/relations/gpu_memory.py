@@ -38,7 +38,7 @@ PIECE_ROWS = 500_000
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
     files = context.files[FACTS]
-    return context.run(
+    return context.run_steps(
         [partial(add_up_memory, files, context.tasks, context.number, context.folder)]
     )
 

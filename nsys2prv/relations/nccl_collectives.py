@@ -94,13 +94,13 @@ def _store_records(
     """
     if not matched:
         return [TaskResult(context.number, TRACE, 0)]
-    context.run([partial(number_collectives, [part.firsts for part in matched])])
+    context.run_steps([partial(number_collectives, [part.firsts for part in matched])])
     parts = [
         (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records
     ]
     transfers = [block for part in matched for block in part.transfers]
     windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
-    return context.run(
+    return context.run_steps(
         [
             partial(store_records, number, parts, transfers, *window, context.folder)
             for number, window in enumerate(windows, context.number)

@@ -90,7 +90,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
         partial(store_kernels, number, part, context.folder)
         for number, part in enumerate(sides, context.number + len(results))
     ]
-    return [*results, *context.run(steps)]
+    return [*results, *context.run_steps(steps)]
 
 
 def observe_messages(context: RelationContext) -> Observed:
