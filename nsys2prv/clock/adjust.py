@@ -38,7 +38,7 @@ RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 TOLERANCE = 3_000.0
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
-FEWEST = 8
+FEWEST_BOUNDS = 8
 #: No UTC is wrong by more than this (ns): what demands more is wrong data.
 LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
@@ -69,7 +69,7 @@ class Estimate(Struct, frozen=True):
     rate: float = 0.0
     #: Number of what it rests on.
     observations: int = 0
-    #: Of the residuals (ns).
+    #: Standard deviation of the residuals, ns.
     spread: float = float("nan")
     #: Time of the first observation.
     first: float = float("nan")
@@ -309,6 +309,7 @@ def _bound_changes(
 
 
 def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
+    """Return the corrections of the estimates."""
     return Corrections(
         *(np.array([getattr(e, name) for e in estimates]) for name in ("offset", "drift"))
     )
@@ -331,7 +332,7 @@ def move_free_parts(
     pairs = {
         (b, a): float(early[(before == b) & (after == a)].max())
         for (b, a), count in zip(part_pairs.tolist(), counts.tolist(), strict=True)
-        if b != a and count >= FEWEST and not left_out & {b, a}
+        if b != a and count >= FEWEST_BOUNDS and not left_out & {b, a}
     }
     shift = {int(part[0]): 0.0}
     ways = [way for pair in pairs for way in (pair, pair[::-1])]

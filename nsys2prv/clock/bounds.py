@@ -37,7 +37,7 @@ PRECEDENCE_COLUMNS = {
     "held": pl.Boolean,
 }
 #: Bounds kept of each side: the tightest of as many parts of the span.
-PARTS = 64
+PARTS_OF_SPAN = 64
 #: Values that are not bounded at all, ns.
 ANYWHERE = 1e12
 #: Steeper than this no line is, unless all others are forbidden.
@@ -138,8 +138,8 @@ class Violations(Struct, frozen=True):
     #: Sum of the violations, ns.
     total: float = 0.0
 
-    def counts(self) -> dict[str, int]:
-        """Return the counts for the record, in whole ns."""
+    def to_record(self) -> dict[str, int]:
+        """Return the fields by their names in the clock file, in whole ns."""
         return {
             "checked": self.checked,
             "violated": self.number,
@@ -168,23 +168,23 @@ class Verdict(Struct, frozen=True):
     times and by corrected ones.
     """
 
-    #: Of what was used, by placed times.
+    #: Violations in what was used, by placed times.
     used_before: Violations
-    #: Of what was used, by corrected times.
+    #: Violations in what was used, by corrected times.
     used_after: Violations
-    #: Of what was held back, by placed times.
+    #: Violations in what was held back, by placed times.
     held_before: Violations
-    #: Of what was held back, by corrected times.
+    #: Violations in what was held back, by corrected times.
     held_after: Violations
 
     @property
     def before(self) -> Violations:
-        """Return those of all, by placed times."""
+        """Return the violations in all, by placed times."""
         return self.used_before + self.held_before
 
     @property
     def after(self) -> Violations:
-        """Return those of all, by corrected times."""
+        """Return the violations in all, by corrected times."""
         return self.used_after + self.held_after
 
 
@@ -193,7 +193,7 @@ class Evidence(Struct, frozen=True):
 
     #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
     collectives: pl.DataFrame
-    #: Of messages alone.
+    #: Send and receive of each message.
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
@@ -270,9 +270,9 @@ def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -
 class Bounds(Table, frozen=True):
     """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
 
-    #: Float ns.
+    #: When the value is bounded, float ns.
     times: np.ndarray
-    #: Float ns.
+    #: What the value is bounded by, float ns.
     values: np.ndarray
     #: True where the value is at most this, False where it is at least this.
     is_upper: np.ndarray
@@ -282,13 +282,14 @@ class Bounds(Table, frozen=True):
         return replace(self, values=self.values - offset - slope * self.times)
 
     def relax(self, by: float) -> Bounds:
+        """Return bounds that leave `by` more on their side, ns."""
         return replace(self, values=self.values + np.where(self.is_upper, by, -by))
 
     def thin(self, begin: float, end: float) -> Bounds:
-        """Return the tightest bound of each side in each of PARTS parts of the span."""
+        """Return the tightest bound of each side in each of PARTS_OF_SPAN parts of the span."""
         share = (self.times - begin) / max(end - begin, 1.0)
-        part = np.clip(share * PARTS, 0, PARTS - 1).astype(np.int64)
-        part = np.where(self.is_upper, part, part + PARTS)
+        part = np.clip(share * PARTS_OF_SPAN, 0, PARTS_OF_SPAN - 1).astype(np.int64)
+        part = np.where(self.is_upper, part, part + PARTS_OF_SPAN)
         order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
         return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
 
@@ -333,7 +334,7 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
 
 
 class MiddleLine(Struct, frozen=True):
-    """A line amid bounds: value at `begin`, value at `end`, and largest error of either."""
+    """A line amid bounds, over a span; all in ns."""
 
     #: Value at the begin.
     first: float

@@ -30,14 +30,14 @@ from nsys2prv.clock.sequences import (
 )
 
 #: Collectives of one group that are looked at: what is beyond tells nothing more.
-MOST = 4_000
+MOST_COLLECTIVES = 4_000
 #: Collectives by which members are compared with each other.
 SAMPLE = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
 #: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have in
 #: common may still tell them apart.
-MOST_OPEN = 512
+MOST_UNCLEAR_CALLS = 512
 
 
 class GatheredCalls(Struct, frozen=True):
@@ -90,7 +90,7 @@ def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> 
     )
     is_open = any(finding.kind in UNCLEAR for finding in findings)
     first_of_hosts = {member.clock: member for member in reversed(members)} if is_open else {}
-    heads = [member.load().head(MOST_OPEN) for member in first_of_hosts.values()]
+    heads = [member.load().head(MOST_UNCLEAR_CALLS) for member in first_of_hosts.values()]
     return GatheredCalls(
         gather_per_host(table.with_columns(key=pl.lit(0, pl.Int32))),
         findings,
@@ -106,7 +106,7 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
         calls.filter(pl.col("member") == pl.col("member").min().over(owner))
         .sort(*owner, "begin")
         .group_by(owner, maintain_order=True)
-        .head(MOST_OPEN)
+        .head(MOST_UNCLEAR_CALLS)
         .select(*owner, "signature", "role", "is_root", "begin", "end")
     )
 
@@ -133,7 +133,7 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:
-    """Return calls of at most MOST collectives of each group, spread evenly over its order; every
+    """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its order; every
     HOLD_BACK-th is `held`.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
@@ -149,7 +149,7 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
 
 def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the collectives to look at, and of those among them that are held back."""
-    kept = choose_evenly(count, MOST)
+    kept = choose_evenly(count, MOST_COLLECTIVES)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
 

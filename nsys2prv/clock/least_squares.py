@@ -42,7 +42,7 @@ USUAL = 1.5
 #: their residuals show.
 SKEWED = 1.25
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
-PARTS, ENOUGH = 8, 16
+PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part lies off the line if its median does by so many standard deviations of a median, and by
 #: more than this (ns).
 SIGNIFICANT, NOTICED = 5.0, 5_000.0
@@ -63,7 +63,7 @@ class CollectiveEnds(Struct):
     seen: np.ndarray
     #: How much later the last to come ends, as estimated (ns).
     lateness: float = 0.0
-    #: Of each end (1 / ns²), empty before the first estimate: (collectives, hosts).
+    #: Weight of each end, 1 / ns²: (collectives, hosts); empty before the first estimate.
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def correct(self, corrections: Corrections) -> np.ndarray:
@@ -73,7 +73,7 @@ class CollectiveEnds(Struct):
 
 class HostLink(Struct, frozen=True):
     """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
-    pivot; `weight`: its uncertainty, ns.
+    pivot.
     """
 
     #: Host whose times are corrected.
@@ -84,16 +84,17 @@ class HostLink(Struct, frozen=True):
     offset: float
     #: ns per ns.
     drift: float
-    #: Uncertainty (ns).
-    weight: float
+    #: Uncertainty, ns.
+    sigma: float
 
     def reverse(self) -> HostLink:
+        """Return the link from the other host."""
         return HostLink(
             self.to,
             self.clock,
             -self.offset / (1 + self.drift),
             -self.drift / (1 + self.drift),
-            self.weight,
+            self.sigma,
         )
 
 
@@ -145,11 +146,9 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
             if spread > noise.misfit:
                 alone.append(at)
                 continue
-            weight = max(spread, noise.end) / np.sqrt(both.sum())
+            sigma = max(spread, noise.end) / np.sqrt(both.sum())
             links.append(
-                HostLink(
-                    int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight)
-                )
+                HostLink(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(sigma))
             )
         if not tried or len(links) > len(best[0]):
             best = links, alone if links else [*alone, hub]
@@ -161,7 +160,7 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
 class Network(Struct):
     """Corrections of the hosts, and what is known of them. Arrays have one element per host."""
 
-    #: Of the hosts.
+    #: Corrections of the hosts.
     corrections: Corrections
     #: Reference of each host; itself where nothing connects it.
     reference: np.ndarray
@@ -227,7 +226,7 @@ def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np
     """Return corrections along the tree of the most certain links, and each host's reference."""
     root = np.arange(hosts)
     tree: list[list[HostLink]] = [[] for _ in range(hosts)]
-    for link in sorted(links, key=lambda link: (link.weight, link.clock, link.to)):
+    for link in sorted(links, key=lambda link: (link.sigma, link.clock, link.to)):
         if root[link.clock] != root[link.to]:
             root[root == root[link.clock]] = root[link.to]
             tree[link.to].append(link)
@@ -252,9 +251,9 @@ def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np
 class _Fit(Struct):
     """A least-squares fit under way."""
 
-    #: Whose weights and lateness are estimated too.
+    #: The ends; their weights and lateness are estimated too.
     blocks: list[CollectiveEnds]
-    #: As estimated so far.
+    #: Corrections as estimated so far.
     corrections: Corrections
     #: Reference of each host.
     reference: np.ndarray
@@ -328,6 +327,7 @@ class _Fit(Struct):
         return covariance
 
     def index_parameters(self, block: CollectiveEnds) -> np.ndarray:
+        """Return the places of the offsets and drifts of a block's hosts among all parameters."""
         return np.concatenate([block.clocks, block.clocks + len(self.reference)])
 
     def make_normal_equations(
@@ -433,7 +433,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
         if len(of_used):
             spread[host], count[host] = estimate_spread(residual[of_used]), len(of_used)
             first[host], last[host] = time[of_used].min(), time[of_used].max()
-        if len(of_sane) >= ENOUGH:
+        if len(of_sane) >= ENOUGH_ENDS:
             scatter = estimate_spread(residual[of_sane])
             unsteady[host] = SKEWED * scatter if scatter > usual[rows].max() else 0.0
             unsteady[host] += _find_bend(time[of_sane], residual[of_sane])
@@ -442,7 +442,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
     """Return the largest distance of a part's median from 0, of those that are no chance."""
-    parts = min(PARTS, len(times) // ENOUGH)
+    parts = min(PARTS_OF_SPAN, len(times) // ENOUGH_ENDS)
     if parts < 3:
         return 0.0
     largest = 0.0

@@ -1,5 +1,5 @@
-"""Observations of the hosts' clocks (collective calls and messages), their noise, and robust lines
-and spreads.
+"""Observations of the hosts' clocks (collective calls and messages), their noise, what is found odd
+among them, and robust lines and spreads.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ class Messages(Table, frozen=True):
     noise_kind: np.ndarray
     #: Clock of the sender.
     sender: np.ndarray
-    #: Placed time (ns).
+    #: Placed time of the send's begin, ns.
     send_begin: np.ndarray
     #: Clock of the receiver.
     receiver: np.ndarray
-    #: Placed time (ns).
+    #: Placed time of the receive's end, ns.
     receive_end: np.ndarray
 
 

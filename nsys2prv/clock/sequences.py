@@ -15,8 +15,8 @@ from nsys2prv._util.columns import Table
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.matching import (
     AGREEING,
-    FEW,
-    FEWEST,
+    ENOUGH_CALLS,
+    FEWEST_CALLS,
     SURE,
     Ends,
     find_nearest_partners,
@@ -38,13 +38,11 @@ REFERENCES = 3
 
 
 class CallSequence(Table, frozen=True, dict=True):
-    """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
-    which calls synchronise all members.
-    """
+    """One member's calls by their begins."""
 
-    #: Float ns relative to the pivot.
+    #: Times of the ends, float ns relative to the pivot.
     end: np.ndarray
-    #: Of operation and size, 0 for unknown.
+    #: Hash of operation and size, 0 for unknown.
     signature: np.ndarray
     #: Whether the call synchronises all members.
     all: np.ndarray
@@ -264,7 +262,9 @@ def pair_calls(
             partners, _ = _pair_by_ends(member, reference, noise)
             if partners is not None:
                 return partners, None
-            return None, FindingKind.FEW_CALLS if len(ends) < FEW else FindingKind.AMBIGUOUS
+            return None, FindingKind.FEW_CALLS if len(
+                ends
+            ) < ENOUGH_CALLS else FindingKind.AMBIGUOUS
     if error <= ALIGNED_ERROR:
         partners = _pair_by_time(member, reference, error)
         if partners is not None:
@@ -294,7 +294,7 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """True if calls of one order ended together up to a line; not so if one is missing here and
+    """Return whether calls of one order ended together up to a line; not so if one is missing here and
     another there.
     """
     if not len(ends):
@@ -309,7 +309,7 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """True if the clocks as placed support that calls of one order belong together: a shift by one
+    """Return whether the clocks as placed support that calls of one order belong together: a shift by one
     would be much farther off.
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
@@ -317,13 +317,13 @@ def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
 
 
 def _is_gapless(index: np.ndarray, count: int) -> bool:
-    """True if nearly all calls that the other member (of `count` calls) should share are matched: a
+    """Return whether nearly all calls that the other member (of `count` calls) should share are matched: a
     few of many fit by chance.
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
     shared = int(((shifted >= 0) & (shifted < count)).sum())
-    return len(matched) >= FEW or len(matched) >= 0.8 * shared
+    return len(matched) >= ENOUGH_CALLS or len(matched) >= 0.8 * shared
 
 
 def _pair_by_ends(
@@ -333,12 +333,12 @@ def _pair_by_ends(
     begins elsewhere.
     """
     own, other = member.ends, reference.ends
-    few = min(len(own), len(other))
-    if few < FEWEST:
+    shorter = min(len(own), len(other))
+    if shorter < FEWEST_CALLS:
         return None, FindingKind.FEW_CALLS
     match = match_sequences(own, other, noise.reach)
-    if match.count < max(FEWEST, 0.2 * few) or match.spread > noise.misfit:
-        return None, FindingKind.UNRELATED if few >= FEW else FindingKind.FEW_CALLS
+    if match.count < max(FEWEST_CALLS, 0.2 * shorter) or match.spread > noise.misfit:
+        return None, FindingKind.UNRELATED if shorter >= ENOUGH_CALLS else FindingKind.FEW_CALLS
     matched = match.index >= 0
     index = match.index[matched]
     offset, slope, spread = fit_line(own.time[matched], other.time[index] - own.time[matched])

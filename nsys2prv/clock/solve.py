@@ -1,5 +1,5 @@
-"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a
-verdict out.
+"""Solve for the corrections of all hosts' clocks by what their processes did together, and judge
+them.
 
 Hosts that no settled communicator connects are placed by all that two of them have in common:
 communicators that could not be settled one by one are judged together. Where that does not settle
@@ -43,7 +43,7 @@ from nsys2prv.clock.gathering import (
 from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
-    FEWEST,
+    FEWEST_CALLS,
     SURE,
     Ends,
     find_rival_distances,
@@ -300,7 +300,7 @@ def _sample_residuals(
 class PooledCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
-    #: Of hosts that belong together, as of :func:`gather_per_host`.
+    #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
     rows: pl.DataFrame
     #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
     #: together, inf where nothing is known.
@@ -320,7 +320,7 @@ class _Pair(Struct):
     doubt: float = 0.0
 
 
-class _Calls(Struct, dict=True):
+class _UnsettledCalls(Struct, dict=True):
     """The calls that are not settled."""
 
     #: All calls.
@@ -334,6 +334,7 @@ class _Calls(Struct, dict=True):
         self.all = self.frame["role"].to_numpy() == Role.ALL
 
     def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
+        """Return the groups in which two hosts have calls, ascending."""
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
@@ -342,7 +343,7 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
     frame = gathered.unsettled
-    calls = _Calls(frame, {})
+    calls = _UnsettledCalls(frame, {})
     for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
         "noise_kind", "group", "clock", maintain_order=True
     ):
@@ -390,7 +391,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     return root
 
 
-def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
+def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
     """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
@@ -427,7 +428,7 @@ def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
             return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
     if not even or not len(a) or not fits or spread > noise.reach:
         return None
-    if certainty == 0.0 and max(len(here[at]) for at in even) >= FEWEST:
+    if certainty == 0.0 and max(len(here[at]) for at in even) >= FEWEST_CALLS:
         # Evidence is there only for the order of one group's calls, taking that of others as none.
         ends, others = calls.end[a], calls.end[b]
         if len(even) > 1 or not (
@@ -439,7 +440,9 @@ def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
     return _Pair(a, b, reach or np.inf)
 
 
-def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
+def _concat_groups(
+    calls: _UnsettledCalls, groups: list[np.ndarray]
+) -> tuple[np.ndarray, CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     sizes = [len(group) for group in groups]

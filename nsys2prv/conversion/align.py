@@ -28,7 +28,7 @@ from nsys2prv.store.task_result import FactBook
 
 T = TypeVar("T")
 #: Hosts and ranks named in one line.
-WHO = 6
+MOST_NAMED = 6
 
 
 def run_alignment_step(step: Callable[[], T]) -> T:
@@ -116,7 +116,7 @@ def to_record(
         for process in processes
     ]
     causality = {
-        used: {"before": before.counts(), "after": after.counts()}
+        used: {"before": before.to_record(), "after": after.to_record()}
         for used, before, after in (
             ("used", verdict.used_before, verdict.used_after),
             ("held back", verdict.held_before, verdict.held_after),
@@ -151,7 +151,7 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
         if who
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {list_some(owners_text, WHO)}" if owners_text else "")
+    return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
 
 
 def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: RunTasks) -> CausalOrder:
@@ -165,7 +165,7 @@ def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: RunTask
 
 
 def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
-    parts = [bind_calls(portion.calls(), pivot) for portion in observed.calls]
+    parts = [bind_calls(portion.read_calls(), pivot) for portion in observed.calls]
     return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
 
 
@@ -180,7 +180,7 @@ def move_reports(
         for report, placement in enumerate(timeline.placements)
     ]
     moves = {names[report]: move for report, move in order.moves.items()}
-    causal = CausalRecord(len(placements), order.before.counts(), order.after.counts(), moves)
+    causal = CausalRecord(len(placements), order.before.to_record(), order.after.to_record(), moves)
     record = timeline.record
     if order.moves:
         unknown = {

@@ -114,7 +114,7 @@ class Relation(Struct, frozen=True):
     the trace) of its process by the column `process`.
     """
 
-    #: Name.
+    #: Name, as users select it.
     name: str
     #: Title for people.
     title: str

@@ -208,12 +208,13 @@ class _LineStep(Struct, frozen=True):
 class MessageFile(Struct, frozen=True):
     """Messages between hosts, in a file."""
 
-    #: Of the file.
+    #: File with the messages.
     path: Path
-    #: First and last (ns), empty of nothing.
+    #: First and last time (ns), empty of no message.
     times: tuple[int, ...]
 
     def read(self) -> Messages:
+        """Return the messages."""
         return pickle.loads(self.path.read_bytes())
 
 
@@ -230,7 +231,7 @@ def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFi
 
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
-#: and the function that it numbers; clock.observations.Role; whether of the root;
+#: and the function that it numbers; clock.Role; whether of the root;
 #: times (ns); whether the report has the communicator's beginning; and its signature.
 CALL_COLUMNS = split_column_names(
     "member host number function role is_root begin end began signature"
@@ -254,9 +255,9 @@ class MemberBlock(Block, frozen=True):
     sane: bool
     #: True if the report has the communicator's beginning.
     began: bool
-    #: First of their times (ns).
+    #: First time, ns.
     earliest: int
-    #: Last of their times (ns).
+    #: Last time, ns.
     latest: int
 
 
@@ -301,11 +302,11 @@ def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPo
 class CallPortion(Struct, frozen=True):
     """Calls of some communicators."""
 
-    #: Of whole communicators.
+    #: Calls of each member and report.
     blocks: tuple[MemberBlock, ...]
-    #: Key of clock.observations.NOISE.
+    #: clock.NoiseKind.
     noise_kind: int
-    #: Of the first of them among all.
+    #: Number of the first communicator among all.
     number: int
 
     @property
@@ -313,7 +314,7 @@ class CallPortion(Struct, frozen=True):
         """Return times (ns) between which all of its times are."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
-    def calls(self) -> Calls:
+    def read_calls(self) -> Calls:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
         from nsys2prv.clock.observations import Calls
 
@@ -344,7 +345,7 @@ class CallPortion(Struct, frozen=True):
         is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
         if is_one and is_sane and is_large and not is_numbered:
             return self._gather_by_member(pivot)
-        return gather_calls(self.calls(), pivot)
+        return gather_calls(self.read_calls(), pivot)
 
     def _gather_by_member(self, pivot: int) -> GatheredCalls:
         """Return the calls of one large communicator that the report does not number, a member at a
@@ -372,4 +373,4 @@ class CallPortion(Struct, frozen=True):
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
     from nsys2prv.clock.observations import make_call_frame
 
-    return make_call_frame(portion.calls(), pivot).sort("begin", maintain_order=True)
+    return make_call_frame(portion.read_calls(), pivot).sort("begin", maintain_order=True)

@@ -101,7 +101,7 @@ class MessageSides(Struct, frozen=True):
 class MatchedMessages(Struct, frozen=True):
     """Messages that a step matched."""
 
-    #: That are certain and complete, PAIR of each and then its report and place.
+    #: PAIR of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
     #: How many messages, by side and why they are of no pair, "" for those of one.
     fates: Counter[tuple[int, str]]

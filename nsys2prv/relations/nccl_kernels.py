@@ -57,7 +57,7 @@ KEPT = split_column_names(
 class OrderedKernels(Struct, frozen=True):
     """Kernels of a step, in order."""
 
-    #: By communicator: rows of KEPT.
+    #: Rows of KEPT, by communicator.
     blocks: tuple[Block, ...]
     #: Communicators whose ordinals there are sequence numbers.
     by_number: frozenset[int]
@@ -159,7 +159,7 @@ def describe_several(communicators: pl.DataFrame, members: int) -> str:
 
 
 def list_operation_roles(first: np.ndarray) -> np.ndarray:
-    """Return the role of each operation (clock.observations.Role)."""
+    """Return the role of each operation (clock.Role)."""
     return np.where(
         np.isin(first, WAIT_FOR_ROOT),
         Role.FROM_ROOT,
@@ -240,7 +240,7 @@ class CollectivePiece(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Kernels of the blocks."""
+        """Return the number of kernels of the blocks."""
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> np.ndarray:

@@ -51,7 +51,7 @@ SAME, SAME_UNKNOWN = KIND, ("by_name",)
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
-    #: That it looked at.
+    #: What was looked at.
     pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path

@@ -101,7 +101,7 @@ class PathPieces(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace.
     thread: np.ndarray
-    #: Of `Cause`.
+    #: What the time went to, of `Cause`.
     cause: np.ndarray
     #: Class of a kernel, ABSENT for others.
     kernel_class: np.ndarray

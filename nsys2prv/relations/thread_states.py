@@ -116,7 +116,7 @@ def plan_state_tasks(
 
 
 def _has_states(run: Run) -> bool:
-    """True for begins of a layout that implies states."""
+    """Return whether these are begins of a layout that implies states."""
     layout = load_catalogue().layouts.get(run.shape.name)
     return run.shape.stream == BEGIN and layout.state is not None
 
@@ -286,11 +286,11 @@ class Ranges(Table, frozen=True):
 
     #: Row of the trace.
     object: np.ndarray
-    #: ns.
+    #: Begin, ns.
     begin: np.ndarray
-    #: ns.
+    #: End, ns.
     end: np.ndarray
-    #: That the range implies.
+    #: State that the range implies.
     state: np.ndarray
     #: Whether it yields to ranges that do not.
     yields: np.ndarray
@@ -315,6 +315,7 @@ class Keys:
             self.span = len(self._places)
 
     def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the keys of objects and times, which count as within the stretch."""
         inside = np.clip(time, self._first, self._limit)
         return object_ * self.span + (
             inside - self._first if self._places is None else np.searchsorted(self._places, inside)
