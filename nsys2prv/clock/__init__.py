@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart. And the
-#: same of times on clocks that are aligned.
+#: Largest error (ns) of UTC, which does not tell apart what lies closer together, and of times on
+#: clocks that are aligned.
 UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
 
@@ -55,8 +55,8 @@ class FindingKind(Enum):
 
 #: Kinds that say that ends tell nothing, rather than that they speak against a match.
 UNCLEAR = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
-#: Kinds that are worth a note, all others a warning: they tell of what was left out though it should
-#: fit, and of hosts that could not be aligned.
+#: Kinds that are worth a note, all others a warning: they tell of what was left out though it
+#: should fit, and of hosts that could not be aligned.
 QUIET = (
     FindingKind.BACKWARDS,
     FindingKind.REPEATED,

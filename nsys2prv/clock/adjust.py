@@ -31,8 +31,8 @@ UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causa
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 #: Standard deviations that a bound covers.
 COVER = 3.0
-#: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is
-#: larger by twice as much.
+#: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
+#: other, as no clock keeps its rate for ever; the error is larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 #: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0

@@ -1,5 +1,5 @@
-"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and the
-lines that bounds leave.
+"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and
+the lines that bounds leave.
 
 A line over a span is the pair (value at its begin, value at its end); bounds leave a convex region
 of these.

@@ -46,10 +46,11 @@ GROWING = 10
 CLOSE = 4
 #: What a shift does between two knots.
 NONE, FADES, GROWS, OTHER = range(4)
-#: Rounds of moving forward, each as far as one more hop from report to report: at least and at
-#: most, and times the knots.
+#: Rounds of moving forward, each of which reaches one report farther: at least and at most, and
+#: rounds times knots.
 ROUNDS, WORK = (50, 2_000), 100_000_000
-#: How often bindings are set aside that it does not come to an end with, less one.
+#: Attempts at moving forward, after each of which bindings that are not satisfied are set aside;
+#: and at drawing lines.
 ATTEMPTS = 4
 
 
@@ -139,8 +140,8 @@ def restore_causal_order(
     """Return shifts that restore the order of what was observed on `reports` reports, whose indices
     are the clocks of the observations.
 
-    parts: what calls bind, in parts of whole groups, ascending by kind of noise and group. pivot: an
-    instant amid all times (ns).
+    parts: what calls bind, in parts of whole groups, ascending by kind of noise and group. pivot:
+    an instant amid all times (ns).
     """
     net, findings = _find_bindings(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)

@@ -35,8 +35,8 @@ MOST_COLLECTIVES = 4_000
 SAMPLE = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
-#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have in
-#: common may still tell them apart.
+#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
+#: in common may still tell them apart.
 MOST_UNCLEAR_CALLS = 512
 
 
@@ -70,9 +70,9 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
 
 
 def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
-    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of which
-    the trace does not number all calls and none ends before it begins. `members` ascend, and load
-    frames of :func:`make_call_frame`.
+    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of
+    which the trace does not number all calls and none ends before it begins. `members` ascend, and
+    load frames of :func:`make_call_frame`.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
@@ -133,8 +133,8 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:
-    """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its order; every
-    HOLD_BACK-th is `held`.
+    """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
+    order; every HOLD_BACK-th is `held`.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
     if not ordinals.height:
@@ -196,10 +196,10 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
-    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest of the host's members that no
-    end may precede, null without any; first_end: their earliest that comes after such begins, null
-    without any; end: their mean end; late: the last to come of all members is here, who has the
-    shortest duration as all end together; collective: number from 0.
+    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest of the host's members
+    that no end may precede, null without any; first_end: their earliest that comes after such
+    begins, null without any; end: their mean end; late: the last to come of all members is here,
+    who has the shortest duration as all end together; collective: number from 0.
     """
     role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(

@@ -333,8 +333,8 @@ class _Fit(Struct):
     def make_normal_equations(
         self,
     ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and how
-        the step determines each block's lateness.
+        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and
+        how the step determines each block's lateness.
         """
         hosts = len(self.reference)
         normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []

@@ -1,9 +1,9 @@
-"""Maps from local event times to global ones: where each report's local time 0 is placed, by what the
-reports say of their clocks, and how the clock of each host was corrected, as the clock file
+"""Maps from local event times to global ones: where each report's local time 0 is placed, by what
+the reports say of their clocks, and how the clock of each host was corrected, as the clock file
 (`out.clock.yaml`) keeps it.
 
-The file can be given to another conversion. Its corrected times are UTC + offset_ns + drift_ppm / 1e6
-* (UTC - at_utc_ns), where UTC is what the host's own clock says.
+The file can be given to another conversion. Its corrected times are
+UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
 """
 
 from __future__ import annotations

@@ -93,26 +93,25 @@ def _choose_best(fits: list[Match]) -> Match:
     whole = [fit for fit in fits if fit.count >= 0.5 * most]
     best, *others = sorted(whole, key=lambda fit: (fit.spread, -fit.count))
     ambiguous = any(
-        fit.spread < NEARLY * best.spread and not _do_agree(fit, best) for fit in others
+        fit.spread < NEARLY * best.spread and not _do_matches_agree(fit, best) for fit in others
     )
     return Match(best.index, best.spread, ambiguous)
 
 
-def _do_agree(one: Match, other: Match) -> bool:
+def _do_matches_agree(one: Match, other: Match) -> bool:
+    """Return whether most calls that both match have the same partners."""
     both = (one.index >= 0) & (other.index >= 0)
     return bool(both.any()) and float((one.index[both] == other.index[both]).mean()) > 0.5
 
 
 def _choose_chunk_length(count: int, other: int) -> int:
     """Return the length of the chunks: half of the shorter sequence, as either may have been cut
-    short; all of one that is only just long enough.
+    short; all of one that is only just long enough; 0 of one that is not.
     """
     shorter = min(count, other)
-    return (
-        0
-        if shorter < FEWEST_CALLS
-        else min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST_CALLS)))
-    )
+    if shorter < FEWEST_CALLS:
+        return 0
+    return min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST_CALLS)))
 
 
 def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
@@ -182,8 +181,8 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """Return whether the ends are closer than unrelated ones, which lie anywhere between two others: at a
-    median of a half of half the gap.
+    """Return whether the ends are closer than unrelated ones, which lie anywhere between two
+    others: at a median of a half of half the gap.
     """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2

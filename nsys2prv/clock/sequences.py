@@ -294,8 +294,8 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Return whether calls of one order ended together up to a line; not so if one is missing here and
-    another there.
+    """Return whether calls of one order ended together up to a line; not so if one is missing here
+    and another there.
     """
     if not len(ends):
         return True
@@ -309,16 +309,16 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Return whether the clocks as placed support that calls of one order belong together: a shift by one
-    would be much farther off.
+    """Return whether the clocks as placed support that calls of one order belong together: a shift
+    by one would be much farther off.
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _is_gapless(index: np.ndarray, count: int) -> bool:
-    """Return whether nearly all calls that the other member (of `count` calls) should share are matched: a
-    few of many fit by chance.
+    """Return whether nearly all calls that the other member (of `count` calls) should share are
+    matched: a few of many fit by chance.
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))

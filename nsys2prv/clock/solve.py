@@ -79,7 +79,7 @@ ORDER = "order of collectives"
 MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
 TRIES = 3
-#: Signatures of a group are told from those of another by this.
+#: Signatures are below this: group * KINDS + signature tells those of one group from another's.
 KINDS = 1 << 32
 
 
@@ -103,9 +103,9 @@ def solve_clocks(
 ) -> Alignment:
     """Return corrections of the hosts' clocks, from the collective calls and messages between them.
 
-    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of noise
-    and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
-    are to hold for, at least those observed.
+    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of
+    noise and group. pivot: an instant amid all times (ns). span: first and last placed time that
+    bounds are to hold for, at least those observed.
     """
     hosts = len(names)
     gathered = merge_groups(parts)

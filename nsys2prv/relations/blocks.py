@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsys2prv.clock.observations import Calls, Messages
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
-#: Samples of a part, to cut parts by.
+#: Ordinals of each part that are looked at to find where to cut.
 SAMPLES = 64
 #: Facts (bytes) of a bucket, which one step matches.
 BUCKET_BYTES = 8_000_000
@@ -173,10 +173,10 @@ def store_lines(
     step = _LineStep(name, kind, tagged, tuple(pairs), context.folder)
     steps = [
         partial(step.store_span, number, *span)
-        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.number)
+        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.first_task)
         if pairs
     ]
-    return context.run_steps(steps) or [TaskResult(context.number, TRACE, 0)]
+    return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
 
 
 class _LineStep(Struct, frozen=True):
@@ -236,7 +236,7 @@ def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFi
 CALL_COLUMNS = split_column_names(
     "member host number function role is_root begin end began signature"
 )
-#: Groups that a communicator may be, one for each function.
+#: Groups that a communicator's calls may be divided into, one for each function.
 GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.
 PORTION_ROWS = 50_000

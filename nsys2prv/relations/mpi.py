@@ -2,9 +2,9 @@
 hosts' clocks.
 
 Sends and receives are first brought to what the ranks made of them: what persistent requests
-transferred, and what completed receives. A receive through a request is complete with the first Wait
-of its handle, else with the last Test before the handle is used again, else with the receive call
-itself. All of this is known from one report.
+transferred, and what completed receives. A receive through a request is complete with the first
+Wait of its handle, else with the last Test before the handle is used again, else with the receive
+call itself. All of this is known from one report.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def observe_messages(context: RelationContext) -> Observed:
 
 def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], pl.DataFrame]:
     """Return the sides of messages, by report, and of the processes of the job the MPI rank (-1 if
-    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`).
+    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize
+    (`ended`).
     """
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)

@@ -93,7 +93,7 @@ def _store_records(
     found them.
     """
     if not matched:
-        return [TaskResult(context.number, TRACE, 0)]
+        return [TaskResult(context.first_task, TRACE, 0)]
     context.run_steps([partial(number_collectives, [part.firsts for part in matched])])
     parts = [
         (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records
@@ -103,7 +103,7 @@ def _store_records(
     return context.run_steps(
         [
             partial(store_records, number, parts, transfers, *window, context.folder)
-            for number, window in enumerate(windows, context.number)
+            for number, window in enumerate(windows, context.first_task)
         ]
     )
 

@@ -176,14 +176,14 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
-def where_comparable(time: pl.Expr) -> pl.Expr:
+def blank_incomparable(time: pl.Expr) -> pl.Expr:
     """Return a time (ns) of kernels where `comparable`, else ABSENT."""
     return pl.when("comparable").then(time).otherwise(ABSENT)
 
 
 def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
-    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved, no
-    slow transfer.
+    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved,
+    no slow transfer.
     """
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
@@ -301,15 +301,13 @@ def _sort_by_communicator(
     """Sort the kernels of some reports by communicator, member and begin. Return their blocks, and
     whether any communicator is known.
     """
-    # Without collectives whose communicators are not known.
     kernels = _mark_begun(
         _read_kernels(files, tasks, OBSERVED).filter(
             (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
         ),
         read_fact(communicators, tasks),
     )
-    # Nor are those of several operations of use, some with a root: they bind in a way that their
-    # sum does not tell.
+    # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
     rooted = pl.col("first_operation").is_in([*WAIT_FOR_ROOT, *ROOT_WAITS])
     usable = ~rooted | ((pl.col("operation") != GROUP) & (pl.col("rank") >= 0))
     return _sort_calls(kernels.filter(usable), path), kernels.height > 0

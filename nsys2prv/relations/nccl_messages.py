@@ -43,10 +43,10 @@ from nsys2prv.relations.blocks import (
     write_buckets,
 )
 from nsys2prv.relations.nccl_kernels import (
+    blank_incomparable,
     find_bandwidth,
     keep_sound_kernels,
     make_rows,
-    where_comparable,
 )
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
@@ -88,7 +88,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     sides = group_blocks(block for part in paired for block in part.sides)
     steps = [
         partial(store_kernels, number, part, context.folder)
-        for number, part in enumerate(sides, context.number + len(results))
+        for number, part in enumerate(sides, context.first_task + len(results))
     ]
     return [*results, *context.run_steps(steps)]
 
@@ -315,7 +315,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             wait=pl.min_horizontal("last", "end") - pl.col("begin"),
         )
     )
-    times = where_comparable(pl.col("late", "wait", "transfer"))
+    times = blank_incomparable(pl.col("late", "wait", "transfer"))
     speed = find_bandwidth(pl.col("bytes"), pl.col("transfer"))
     moved = (
         kernels.filter(pl.col("comparable") & pl.col("told") & (pl.col("transfer") > 0))

@@ -38,7 +38,7 @@ from nsys2prv.store.task_result import TaskResult
 CHUNK_RECORDS = 300_000
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
-#: No range tells.
+#: The state where no range tells one.
 NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
