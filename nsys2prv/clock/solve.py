@@ -57,6 +57,7 @@ from nsys2prv.clock.observations import (
     ClockFinding,
     Corrections,
     Messages,
+    Noise,
     choose_evenly,
     fit_line,
 )
@@ -396,6 +397,22 @@ def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
     shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
     here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+    in_order = _pair_in_order(calls, here, theirs, noise)
+    if len(shared) > 1 and (in_order is None or in_order.doubt):
+        own_rows, own = _concat_groups(calls, here)
+        other_rows, others = _concat_groups(calls, theirs)
+        places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
+        if places is not None:
+            return _Pair(own_rows[places[places >= 0]], other_rows[places >= 0])
+    return in_order
+
+
+def _pair_in_order(
+    calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+) -> _Pair | None:
+    """Return the calls of two hosts paired in their order, of groups of which both have the same
+    calls; None if they do not fit. here, theirs: rows of each host, by group.
+    """
     even = [
         at
         for at, (a, b) in enumerate(zip(here, theirs, strict=True))
@@ -403,39 +420,39 @@ def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
         and mask_compatible(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
-    if even:
-        a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-        kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
-        kept = calls.all[a]
-        a, b, kind = a[kept], b[kept], kind[kept]
-        order = np.argsort(calls.end[a], kind="stable")
-        a, b, kind = a[order], b[order], kind[order]
-        if len(a):
-            offset, slope, spread = fit_line(calls.end[a], calls.end[b] - calls.end[a])
-            fits = do_fit_in_order(calls.end[a], calls.end[b], noise)
-            own = Ends(calls.end[a], kind).move(offset, slope)
-            other = Ends(calls.end[b], kind)
-            own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
-            width = max(noise.reach, 3 * spread)
-            certainty = rate_match(own, other, width, find_rival_distances(other))
-            if fits and certainty >= SURE:
-                return _Pair(a, b)
-    if len(shared) > 1:
-        sides = [_concat_groups(calls, side) for side in (here, theirs)]
-        numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, UTC_ERROR)
-        if numbers is not None:
-            kept = numbers >= 0
-            return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
-    if not even or not len(a) or not fits or spread > noise.reach:
+    if not even:
         return None
-    if certainty == 0.0 and max(len(here[at]) for at in even) >= FEWEST_CALLS:
-        # Evidence is there only for the order of one group's calls, taking that of others as none.
-        ends, others = calls.end[a], calls.end[b]
-        if len(even) > 1 or not (
-            are_nearby(ends, others, USUAL_UTC_ERROR)
-            or rate_order(ends, others, calls.signature[a], noise) > 0
-        ):
-            return None
+    a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
+    kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
+    kept = calls.all[a]
+    a, b, kind = a[kept], b[kept], kind[kept]
+    order = np.argsort(calls.end[a], kind="stable")
+    a, b, kind = a[order], b[order], kind[order]
+    ends, others = calls.end[a], calls.end[b]
+    if not len(a) or not do_fit_in_order(ends, others, noise):
+        return None
+    offset, slope, spread = fit_line(ends, others - ends)
+    own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
+    own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
+    width = max(noise.reach, 3 * spread)
+    certainty = rate_match(own, other, width, find_rival_distances(other))
+    if certainty >= SURE:
+        return _Pair(a, b)
+    if spread > noise.reach:
+        return None
+    # Evidence is there only for the order of one group's calls, taking that of others as none.
+    if (
+        certainty == 0.0
+        and max(len(here[at]) for at in even) >= FEWEST_CALLS
+        and not (
+            len(even) == 1
+            and (
+                are_nearby(ends, others, USUAL_UTC_ERROR)
+                or rate_order(ends, others, calls.signature[a], noise) > 0
+            )
+        )
+    ):
+        return None
     reach = max(float(np.ptp(calls.end[here[at]])) for at in even)
     return _Pair(a, b, reach or np.inf)
 
