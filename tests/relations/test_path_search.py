@@ -321,7 +321,7 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the trace adds up to its duration, and is that of the slow implementation."""
     calls_of_search = []
     monkeypatch.setattr(
-        conversion.path,
+        conversion,
         "find_critical_path",
         lambda *given: calls_of_search.append(given) or find_critical_path(*given),
     )
