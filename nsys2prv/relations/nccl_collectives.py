@@ -67,17 +67,17 @@ MOST_NAMED = 8
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
-    if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
+    if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
-    has_communicators = any(matched.blocks for matched in surveys)
+    has_communicators = any(survey.blocks for survey in surveys)
     match = _match_by_communicator if has_communicators else _match_by_order
     matched, notes = match(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
-    lone = sum(part.lone for part in surveys) if has_communicators else 0
+    lone = sum(survey.lone for survey in surveys) if has_communicators else 0
     results[0].notes = [
         *notes,
         *_describe_lone(
-            sum(part.graphs for part in surveys),
+            sum(survey.graphs for survey in surveys),
             "were launched by CUDA graphs, without a call that names their communicator",
         ),
         *_describe_lone(lone, "have no call that names their communicator"),
