@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.clock import MPI, NCCL, Role
+from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.clock.observations import Calls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -36,7 +36,7 @@ LATER = 60
 
 
 def job(
-    rng: np.random.Generator, count: int, gap: float, source: int, began: bool
+    rng: np.random.Generator, count: int, gap: float, noise_kind: int, began: bool
 ) -> tuple[Calls, np.ndarray, np.ndarray]:
     """Calls of all hosts, `gap` ns apart; and how far each host's clock is off at the beginning
     (ns), and its drift.
@@ -54,7 +54,7 @@ def job(
     same = np.ones(len(host), np.int64)
     return (
         Calls(
-            source * same,
+            noise_kind * same,
             same,
             host,
             host,
@@ -71,14 +71,18 @@ def job(
 
 
 def errors(
-    count: int, gap: float, source: int, began: bool, seeds: int
+    count: int, gap: float, noise_kind: int, began: bool, seeds: int
 ) -> Iterator[tuple[str, float, float | None, float, float | None]]:
     """Of each host that is placed against the first: method, largest error where it was observed,
     its bound, the error LATER, and the bound of the trace; ns.
     """
     for seed in range(seeds):
         calls, offset, drift = job(
-            np.random.default_rng([seed, count, int(gap), source]), count, gap, source, began
+            np.random.default_rng([seed, count, int(gap), noise_kind]),
+            count,
+            gap,
+            noise_kind,
+            began,
         )
         until = int(calls.end.max()) + LATER * SECOND
         for found in align_hosts(HOSTS, calls, span=(int(calls.begin.min()), until)).corrections[
@@ -112,11 +116,11 @@ def table(seeds: int) -> Iterator[str]:
     )
     yield "|--:|--:|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
     for began in (True, False):
-        for source, name in ((NCCL, "NCCL"), (MPI, "MPI")):
+        for noise_kind, name in ((NoiseKind.NCCL, "NCCL"), (NoiseKind.MPI, "MPI")):
             for gap in GAPS:
                 for count in COUNTS if began else COUNTS[:4]:
                     method, near, bound, far, whole = zip(
-                        *errors(count, gap * 1e6, source, began, seeds), strict=True
+                        *errors(count, gap * 1e6, noise_kind, began, seeds), strict=True
                     )
                     usual = Counter(method).most_common(1)[0][0]
                     yield (

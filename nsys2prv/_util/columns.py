@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv._util.native import core
 
+AnyTable = TypeVar("AnyTable", bound="Table")
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never
 #: negative.
 ABSENT = -1
@@ -120,6 +122,26 @@ def reduce_slices(
 def is_sorted(values: np.ndarray) -> bool:
     """True if no value is less than the one before it."""
     return bool((values[1:] >= values[:-1]).all())
+
+
+class Table(Struct, frozen=True):
+    """Columns of one length, arrays all."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def __getitem__(self: AnyTable, rows: slice | np.ndarray) -> AnyTable:
+        return type(self)(*(column[rows] for column in astuple(self)))
+
+    @classmethod
+    def concat(cls: type[AnyTable], parts: Sequence[AnyTable]) -> AnyTable:
+        """Return the rows of all parts, one after the other."""
+        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
+
+    @classmethod
+    def make_empty(cls: type[AnyTable]) -> AnyTable:
+        """Return no rows, of columns of int64."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
 class StoredFrame(Struct, frozen=True):

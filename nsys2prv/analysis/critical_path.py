@@ -9,16 +9,16 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result
 from nsys2prv.analysis.unit import Unit, label_values
-from nsys2prv.relations.path_search import COMPUTATION, GRAPH, MEMORY, NCCL
+from nsys2prv.relations.path_search import Cause
 
 LAYOUT = "critical_path"
 #: On these the path is on a device that works.
-WORKING = (COMPUTATION, NCCL, MEMORY, GRAPH)
+WORKING = (Cause.COMPUTATION, Cause.NCCL, Cause.MEMORY, Cause.GRAPH)
 #: Columns of the table of ranks -> the causes that they add up.
 PARTS = {
-    "kernels_ns": (COMPUTATION, GRAPH),
-    "nccl_ns": (NCCL,),
-    "memory_ns": (MEMORY,),
+    "kernels_ns": (Cause.COMPUTATION, Cause.GRAPH),
+    "nccl_ns": (Cause.NCCL,),
+    "memory_ns": (Cause.MEMORY,),
 }
 #: What the tables show.
 ABOUT = """The critical path: the one chain of work and waiting, from the begin of the job to its end over
@@ -49,7 +49,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         maintain_order="left",
     ).with_columns(
         unit.list_tasks(pieces),
-        name=pl.when(pl.col("cause").is_in([COMPUTATION, NCCL])).then("name"),
+        name=pl.when(pl.col("cause").is_in([Cause.COMPUTATION, Cause.NCCL])).then("name"),
     )
     begin, end = unit.options.get_steady_span(unit.duration)
     steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()

@@ -6,18 +6,64 @@ Pure functions on plain values; no Nsight and no Paraver in this room.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
-#: Sources of observations.
-NCCL, MPI = 0, 1
-#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart. And the
-#: same of times on clocks that are aligned.
+#: Largest error (ns) of UTC, which does not tell apart what lies closer together, and of times on
+#: clocks that are aligned.
 UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
-#: Why a member's calls are not numbered, or not all: kinds of findings.
-FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
-#: Those that say that ends tell nothing, rather than that they speak against a match.
-UNCLEAR = (FEW_CALLS, AMBIGUOUS)
+
+class NoiseKind(IntEnum):
+    """Kind of noise that observations have, by what they are of."""
+
+    NCCL = 0
+    MPI = 1
+
+
+class FindingKind(Enum):
+    """Kind of finding about observations. Its value is what such findings say, with places for what
+    differs between them.
+    """
+
+    BACKWARDS = "calls that end before they begin are left out"
+    REPEATED = "calls whose number occurs more often than there are members are left out"
+    UNLIKE = (
+        "calls of another operation or size than the other members' of that number are left out"
+    )
+    FEW_CALLS = (
+        "too few collective calls to tell which of them belong together: not used for the alignment"
+    )
+    AMBIGUOUS = "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment"
+    UNRELATED = "collective calls that end at other times than those of all other ranks: not used for the alignment"
+    PARTIAL = "collective calls that the reports of the other ranks lack"
+    UNFIT = "collectives whose ends scatter too much against the other hosts'"
+    UNSTEADY = "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns"
+    EARLY = "begins that lie after ends they must precede, by more than the clocks' error: not used"
+    CONTRADICTED = "collectives and messages that contradict all others: left out"
+    ONE_WAY = (
+        "messages in one direction only: moved as far as causality demands; its error is not known"
+    )
+    IN_ORDER = "nothing shows which calls belong together: the n-th of this host is taken for the n-th of the others, so it may be off by whole calls"
+    TORN = "collectives whose members within one report do not overlap: not used"
+    SET_ASIDE = "collectives and messages that contradict each other: not used"
+    GIVEN_UP = "no order of the ranks' events was found that fits what they did: nothing is moved"
+    STEEP = "a drift of {:.0f} ppm is more than a clock can have: the host is left out"
+    NOISY = "ends of collectives scatter {:.1f} times as much as is usual: bounds are widened"
+    APART = "{}: placed by UTC alone"
+    WORSE = "corrections violate causality by {:.0f} ns in all, UTC by {:.0f} ns: UTC is kept"
+
+
+#: Kinds that say that ends tell nothing, rather than that they speak against a match.
+UNCLEAR = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
+#: Kinds that are worth a note, all others a warning: they tell of what was left out though it
+#: should fit, and of hosts that could not be aligned.
+QUIET = (
+    FindingKind.BACKWARDS,
+    FindingKind.REPEATED,
+    FindingKind.FEW_CALLS,
+    FindingKind.PARTIAL,
+    FindingKind.UNSTEADY,
+)
 
 
 class Role(IntEnum):

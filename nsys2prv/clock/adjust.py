@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv.clock import FindingKind
 from nsys2prv.clock.bounds import (
     Bounds,
     Precedences,
@@ -30,14 +31,14 @@ UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causa
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 #: Standard deviations that a bound covers.
 COVER = 3.0
-#: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is
-#: larger by twice as much.
+#: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
+#: other, as no clock keeps its rate for ever; the error is larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
-#: Violations of no more than this (and the source's slack) are noise, ns.
+#: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
-FEWEST = 8
+FEWEST_BOUNDS = 8
 #: No UTC is wrong by more than this (ns): what demands more is wrong data.
 LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
@@ -68,7 +69,7 @@ class Estimate(Struct, frozen=True):
     rate: float = 0.0
     #: Number of what it rests on.
     observations: int = 0
-    #: Of the residuals (ns).
+    #: Standard deviation of the residuals, ns.
     spread: float = float("nan")
     #: Time of the first observation.
     first: float = float("nan")
@@ -239,7 +240,9 @@ def remove_violations(
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
     violations = zip(hosts.tolist(), counts.tolist(), strict=True)
-    return estimates, [ClockFinding("early", count, clock=host) for host, count in violations]
+    return estimates, [
+        ClockFinding(FindingKind.EARLY, count, clock=host) for host, count in violations
+    ]
 
 
 def _move_host(
@@ -306,6 +309,7 @@ def _bound_changes(
 
 
 def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
+    """Return the corrections of the estimates."""
     return Corrections(
         *(np.array([getattr(e, name) for e in estimates]) for name in ("offset", "drift"))
     )
@@ -328,7 +332,7 @@ def move_free_parts(
     pairs = {
         (b, a): float(early[(before == b) & (after == a)].max())
         for (b, a), count in zip(part_pairs.tolist(), counts.tolist(), strict=True)
-        if b != a and count >= FEWEST and not left_out & {b, a}
+        if b != a and count >= FEWEST_BOUNDS and not left_out & {b, a}
     }
     shift = {int(part[0]): 0.0}
     ways = [way for pair in pairs for way in (pair, pair[::-1])]

@@ -1,5 +1,5 @@
-"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and the
-lines that bounds leave.
+"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and
+the lines that bounds leave.
 
 A line over a span is the pair (value at its begin, value at its end); bounds leave a convex region
 of these.
@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize
+from nsys2prv._util.columns import Table, factorize
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import HOLD_BACK
 from nsys2prv.clock.observations import (
@@ -21,7 +21,6 @@ from nsys2prv.clock.observations import (
     PLAUSIBLE_DRIFT,
     Corrections,
     Messages,
-    Table,
 )
 
 #: Share of collectives and messages that may be taken for misfits.
@@ -30,7 +29,7 @@ MISFITS = 0.05
 MOST_MESSAGES = 2_000
 #: Columns of precedences.
 PRECEDENCE_COLUMNS = {
-    "source": pl.Int64,
+    "noise_kind": pl.Int64,
     "before": pl.Int64,
     "begin": pl.Float64,
     "after": pl.Int64,
@@ -38,7 +37,7 @@ PRECEDENCE_COLUMNS = {
     "held": pl.Boolean,
 }
 #: Bounds kept of each side: the tightest of as many parts of the span.
-PARTS = 64
+PARTS_OF_SPAN = 64
 #: Values that are not bounded at all, ns.
 ANYWHERE = 1e12
 #: Steeper than this no line is, unless all others are forbidden.
@@ -51,7 +50,7 @@ class Precedences(Table, frozen=True):
     """
 
     #: Key of NOISE.
-    source: np.ndarray
+    noise_kind: np.ndarray
     #: Clock of the begin.
     before: np.ndarray
     #: The earlier time.
@@ -73,7 +72,8 @@ class Precedences(Table, frozen=True):
     def find_slack(self) -> np.ndarray:
         """Return by how much clocks of devices within a host may contradict each other, ns."""
         return np.select(
-            [self.source == source for source in NOISE], [noise.slack for noise in NOISE.values()]
+            [self.noise_kind == noise_kind for noise_kind in NOISE],
+            [noise.slack for noise in NOISE.values()],
         )
 
 
@@ -83,7 +83,7 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
     """
     binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
     begins = hosts.filter(binds).select(
-        "collective", "role", "source", "held", "begin", before="clock"
+        "collective", "role", "noise_kind", "held", "begin", before="clock"
     )
     ends = hosts.filter(pl.col("first_end").is_not_null()).select(
         "collective", "role", end="first_end", after="clock"
@@ -105,7 +105,7 @@ def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     pair = ("before", "after")
     table = pl.DataFrame(
         {
-            "source": messages.source,
+            "noise_kind": messages.noise_kind,
             "before": messages.sender,
             "begin": messages.send_begin - np.int64(pivot),
             "after": messages.receiver,
@@ -114,7 +114,7 @@ def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     )
     table = (
         table.filter(pl.col("before") != pl.col("after"))
-        .sort(*pair, "begin", "end", "source")
+        .sort(*pair, "begin", "end", "noise_kind")
         .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
     )
     # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
@@ -138,8 +138,8 @@ class Violations(Struct, frozen=True):
     #: Sum of the violations, ns.
     total: float = 0.0
 
-    def counts(self) -> dict[str, int]:
-        """Return the counts for the record, in whole ns."""
+    def to_record(self) -> dict[str, int]:
+        """Return the fields by their names in the clock file, in whole ns."""
         return {
             "checked": self.checked,
             "violated": self.number,
@@ -168,23 +168,23 @@ class Verdict(Struct, frozen=True):
     times and by corrected ones.
     """
 
-    #: Of what was used, by placed times.
+    #: Violations in what was used, by placed times.
     used_before: Violations
-    #: Of what was used, by corrected times.
+    #: Violations in what was used, by corrected times.
     used_after: Violations
-    #: Of what was held back, by placed times.
+    #: Violations in what was held back, by placed times.
     held_before: Violations
-    #: Of what was held back, by corrected times.
+    #: Violations in what was held back, by corrected times.
     held_after: Violations
 
     @property
     def before(self) -> Violations:
-        """Return those of all, by placed times."""
+        """Return the violations in all, by placed times."""
         return self.used_before + self.held_before
 
     @property
     def after(self) -> Violations:
-        """Return those of all, by corrected times."""
+        """Return the violations in all, by corrected times."""
         return self.used_after + self.held_after
 
 
@@ -193,7 +193,7 @@ class Evidence(Struct, frozen=True):
 
     #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
     collectives: pl.DataFrame
-    #: Of messages alone.
+    #: Send and receive of each message.
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
@@ -270,9 +270,9 @@ def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -
 class Bounds(Table, frozen=True):
     """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
 
-    #: Float ns.
+    #: When the value is bounded, float ns.
     times: np.ndarray
-    #: Float ns.
+    #: What the value is bounded by, float ns.
     values: np.ndarray
     #: True where the value is at most this, False where it is at least this.
     is_upper: np.ndarray
@@ -282,13 +282,14 @@ class Bounds(Table, frozen=True):
         return replace(self, values=self.values - offset - slope * self.times)
 
     def relax(self, by: float) -> Bounds:
+        """Return bounds that leave `by` more on their side, ns."""
         return replace(self, values=self.values + np.where(self.is_upper, by, -by))
 
     def thin(self, begin: float, end: float) -> Bounds:
-        """Return the tightest bound of each side in each of PARTS parts of the span."""
+        """Return the tightest bound of each side in each of PARTS_OF_SPAN parts of the span."""
         share = (self.times - begin) / max(end - begin, 1.0)
-        part = np.clip(share * PARTS, 0, PARTS - 1).astype(np.int64)
-        part = np.where(self.is_upper, part, part + PARTS)
+        part = np.clip(share * PARTS_OF_SPAN, 0, PARTS_OF_SPAN - 1).astype(np.int64)
+        part = np.where(self.is_upper, part, part + PARTS_OF_SPAN)
         order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
         return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
 
@@ -333,7 +334,7 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
 
 
 class MiddleLine(Struct, frozen=True):
-    """A line amid bounds: value at `begin`, value at `end`, and largest error of either."""
+    """A line amid bounds, over a span; all in ns."""
 
     #: Value at the begin.
     first: float

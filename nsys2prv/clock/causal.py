@@ -21,7 +21,8 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import Role
+from nsys2prv._util.columns import Table
+from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.bounds import Violations, count_violations
 from nsys2prv.clock.gathering import drop_unrelated_members
 from nsys2prv.clock.maps import RankMove, Shifts
@@ -29,7 +30,6 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     Messages,
-    Table,
     find_shared_calls,
     sort_findings,
 )
@@ -46,37 +46,37 @@ GROWING = 10
 CLOSE = 4
 #: What a shift does between two knots.
 NONE, FADES, GROWS, OTHER = range(4)
-#: Rounds of moving forward, each as far as one more hop from report to report: at least and at
-#: most, and times the knots.
+#: Rounds of moving forward, each of which reaches one report farther: at least and at most, and
+#: rounds times knots.
 ROUNDS, WORK = (50, 2_000), 100_000_000
-#: How often bindings are set aside that it does not come to an end with, less one.
+#: Attempts at moving forward, after each of which bindings that are not satisfied are set aside;
+#: and at drawing lines.
 ATTEMPTS = 4
 
 
 class CausalOrder(Struct, frozen=True):
     """Result of restoring the causal order."""
 
-    #: Of the reports that are moved, by corrected times in ns.
+    #: Shifts of the reports that are moved, by corrected times in ns.
     shifts: dict[int, Shifts]
-    #: How far, likewise; means are over what was observed of a report. violations: of what was
-    #: observed.
+    #: How far these reports are moved; means are over what was observed of a report.
     moves: dict[int, RankMove]
-    #: Of what was observed, by the times as placed.
+    #: Violations in what was observed, by the times as placed.
     before: Violations
-    #: The same, by the moved times.
+    #: Violations in what was observed, by the moved times.
     after: Violations
     #: What was found odd on the way.
     findings: list[ClockFinding] = field(default_factory=list)
-    #: No binding had to be set aside.
+    #: Whether no binding had to be set aside.
     complete: bool = True
 
 
 class BoundCalls(Struct, frozen=True):
     """Bindings of some groups' calls."""
 
-    #: Begins and ends of collectives (group, report, time).
+    #: Begins that no end may precede: group, report, time.
     begins: pl.DataFrame
-    #: Of the calls, as `begins`.
+    #: Ends that come after them: group, report, time.
     ends: pl.DataFrame
     #: Number of collectives, which are numbered from 0.
     collectives: int
@@ -140,12 +140,12 @@ def restore_causal_order(
     """Return shifts that restore the order of what was observed on `reports` reports, whose indices
     are the clocks of the observations.
 
-    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
-    instant amid all times (ns).
+    parts: what calls bind, in parts of whole groups, ascending by kind of noise and group. pivot:
+    an instant amid all times (ns).
     """
     net, findings = _find_bindings(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)
-    before = net.list_violations(still)
+    before = net.count_violations(still)
     if not before.number:
         return CausalOrder({}, {}, before, before, findings)
     kept, shifts, rate = _settle_shifts(net)
@@ -153,15 +153,15 @@ def restore_causal_order(
     shifts = _smooth_shifts(net.take(kept), shifts, *slopes)
     bent = _find_bends(shifts, *slopes)
     corners, shifts = _find_corners(net.take(kept), shifts, bent)
-    after = net.list_violations(shifts)
+    after = net.count_violations(shifts)
     complete = bool(kept.all())
     if not complete:
         if not kept.any() or after.total >= before.total:
-            findings.append(ClockFinding("given up"))
+            findings.append(ClockFinding(FindingKind.GIVEN_UP))
             return CausalOrder({}, {}, before, before, findings, complete=False)
-        findings.append(ClockFinding("set aside", int((~kept).sum())))
+        findings.append(ClockFinding(FindingKind.SET_ASIDE, int((~kept).sum())))
     shifts_by_report, moves = {}, {}
-    for report, part in enumerate(net.parts()):
+    for report, part in enumerate(net.list_parts()):
         if shifts[part].any():
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
@@ -225,14 +225,14 @@ class Bindings(Struct, frozen=True):
     #: Times, int64 ns relative to the pivot; those of report r are knots[bounds[r]:bounds[r + 1]],
     #: ascending and distinct.
     knots: np.ndarray
-    #: Where the knots of each report begin.
+    #: Index of each report's first knot, and the number of knots.
     bounds: np.ndarray
 
     def take(self, groups: np.ndarray) -> Bindings:
         """Return the bindings with only the groups that are True."""
         return replace(self, begins=self.begins.take(groups), ends=self.ends.take(groups))
 
-    def parts(self) -> list[slice]:
+    def list_parts(self) -> list[slice]:
         """Return where the knots of each report are."""
         return [slice(*ends) for ends in pairwise(self.bounds.tolist())]
 
@@ -252,7 +252,8 @@ class Bindings(Struct, frozen=True):
         first = -self.ends.find_greatest_of_others(-ends, self.groups, self.begins)
         return first - self.begins.time
 
-    def list_violations(self, shifts: np.ndarray) -> Violations:
+    def count_violations(self, shifts: np.ndarray) -> Violations:
+        """Return the violations that these shifts of the knots leave."""
         late = self.find_lacks(shifts)
         return count_violations(late[late > -FAR // 2])
 
@@ -281,7 +282,7 @@ def _find_bindings(
     begins, ends = (GroupTimes(*side, place) for side, place in zip(sides, places, strict=True))
     findings = sort_findings(part.findings for part in parts)
     if torn := sum(part.torn for part in parts):
-        findings.append(ClockFinding("torn", torn))
+        findings.append(ClockFinding(FindingKind.TORN, torn))
     return Bindings(first + len(number), begins, ends, knots, bounds), findings
 
 
@@ -374,7 +375,7 @@ def _smooth_shifts(
     room = np.full(len(shifts), FAR)
     np.minimum.at(room, net.begins.knot, net.find_room(shifts))
     result = shifts.copy()
-    for part in net.parts():
+    for part in net.list_parts():
         if shifts[part].any():
             grown, faded = growing[part], fading[part]
             wanted = np.maximum.accumulate((shifts[part] - grown)[::-1])[::-1] + grown
@@ -403,7 +404,7 @@ def _find_corners(
     corners[net.bounds[1:][net.bounds[1:] > 0] - 1] = True
     for _ in range(ATTEMPTS):
         drawn = shifts.copy()
-        for part in net.parts():
+        for part in net.list_parts():
             if shifts[part].any():
                 line = Shifts(net.knots[part][corners[part]], shifts[part][corners[part]])
                 drawn[part] = line.to_global(net.knots[part]) - net.knots[part]

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR, UNRELATED, UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
@@ -30,14 +30,14 @@ from nsys2prv.clock.sequences import (
 )
 
 #: Collectives of one group that are looked at: what is beyond tells nothing more.
-MOST = 4_000
+MOST_COLLECTIVES = 4_000
 #: Collectives by which members are compared with each other.
 SAMPLE = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
-#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have in
-#: common may still tell them apart.
-MOST_OPEN = 512
+#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
+#: in common may still tell them apart.
+MOST_UNCLEAR_CALLS = 512
 
 
 class GatheredCalls(Struct, frozen=True):
@@ -48,7 +48,7 @@ class GatheredCalls(Struct, frozen=True):
     #: What was found odd on the way.
     findings: list[ClockFinding]
     #: Calls of groups some of whose members could not be numbered, of one member of each host:
-    #: source, group, clock, signature, role, is_root, begin, end.
+    #: noise_kind, group, clock, signature, role, is_root, begin, end.
     unsettled: pl.DataFrame
     #: Hosts that are in groups of several hosts.
     hosts: frozenset[int]
@@ -69,15 +69,15 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     )
 
 
-def gather_by_member(members: Sequence[Member], source: int, group: int) -> GatheredCalls:
-    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of which
-    the trace does not number all calls and none ends before it begins. `members` ascend, and load
-    frames of :func:`make_call_frame`.
+def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
+    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of
+    which the trace does not number all calls and none ends before it begins. `members` ascend, and
+    load frames of :func:`make_call_frame`.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
         return gather_calls(Calls.make_empty(), 0)
-    fits, findings = number_group(members, source, group, UTC_ERROR)
+    fits, findings = number_group(members, noise_kind, group, UTC_ERROR)
     ordinals = np.empty(0, np.int64)
     for fit in fits.values():
         if not np.array_equal(fit, ordinals):
@@ -90,7 +90,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     )
     is_open = any(finding.kind in UNCLEAR for finding in findings)
     first_of_hosts = {member.clock: member for member in reversed(members)} if is_open else {}
-    heads = [member.load().head(MOST_OPEN) for member in first_of_hosts.values()]
+    heads = [member.load().head(MOST_UNCLEAR_CALLS) for member in first_of_hosts.values()]
     return GatheredCalls(
         gather_per_host(table.with_columns(key=pl.lit(0, pl.Int32))),
         findings,
@@ -101,12 +101,12 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
 
 def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the first calls of one member of each group and host, in their order."""
-    owner = ("source", "group", "clock")
+    owner = ("noise_kind", "group", "clock")
     return (
         calls.filter(pl.col("member") == pl.col("member").min().over(owner))
         .sort(*owner, "begin")
         .group_by(owner, maintain_order=True)
-        .head(MOST_OPEN)
+        .head(MOST_UNCLEAR_CALLS)
         .select(*owner, "signature", "role", "is_root", "begin", "end")
     )
 
@@ -133,8 +133,8 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:
-    """Return calls of at most MOST collectives of each group, spread evenly over its order; every
-    HOLD_BACK-th is `held`.
+    """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
+    order; every HOLD_BACK-th is `held`.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
     if not ordinals.height:
@@ -149,7 +149,7 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
 
 def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the collectives to look at, and of those among them that are held back."""
-    kept = choose_evenly(count, MOST)
+    kept = choose_evenly(count, MOST_COLLECTIVES)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
 
@@ -159,8 +159,8 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Cloc
     """
     sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
     findings, bad = [], []
-    for (key, source, group), part in sample.group_by(
-        "key", "source", "group", maintain_order=True
+    for (key, noise_kind, group), part in sample.group_by(
+        "key", "noise_kind", "group", maintain_order=True
     ):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(
@@ -172,11 +172,11 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Cloc
         members, column = factorize(part["member"].to_numpy())
         ends = np.full((len(rows), len(members)), np.nan)
         ends[row, column] = part["end"].to_numpy()
-        wrong = _find_interval_spreads(ends) > NOISE[source].misfit * 2**0.5
+        wrong = _find_interval_spreads(ends) > NOISE[noise_kind].misfit * 2**0.5
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
-            findings.append(ClockFinding(UNRELATED, count, group, member))
+            findings.append(ClockFinding(FindingKind.UNRELATED, count, group, member))
     if bad:
         keys = {"key": table["key"].dtype, "member": pl.Int64}
         table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
@@ -196,14 +196,14 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
-    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members that no
-    end may precede, null without any; first_end: their earliest that comes after such begins, null
-    without any; end: their mean end; late: the last to come of all members is here, who has the
-    shortest duration as all end together; collective: number from 0.
+    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest of the host's members
+    that no end may precede, null without any; first_end: their earliest that comes after such
+    begins, null without any; end: their mean end; late: the last to come of all members is here,
+    who has the shortest duration as all end together; collective: number from 0.
     """
     role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(
-        pl.col("source", "held", "role").first(),
+        pl.col("noise_kind", "held", "role").first(),
         begin=pl.col("begin").filter(pl.col("is_root") | (role != Role.FROM_ROOT)).max(),
         first_end=pl.col("end").filter(pl.col("is_root") | (role != Role.TO_ROOT)).min(),
         end=pl.col("end").mean(),

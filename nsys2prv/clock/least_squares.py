@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import Role
+from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.observations import (
     DRIFT_PRIOR,
     NOISE,
@@ -36,13 +36,13 @@ SECOND = 1e9
 #: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
 HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
-#: Scatter of up to this multiple of the source's noise is usual.
+#: Scatter of up to this multiple of the modelled noise is usual.
 USUAL = 1.5
 #: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
 #: their residuals show.
 SKEWED = 1.25
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
-PARTS, ENOUGH = 8, 16
+PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part lies off the line if its median does by so many standard deviations of a median, and by
 #: more than this (ns).
 SIGNIFICANT, NOTICED = 5.0, 5_000.0
@@ -52,7 +52,7 @@ class CollectiveEnds(Struct):
     """Ends of a group's collectives, by collective and host."""
 
     #: Key of NOISE.
-    source: int
+    noise_kind: int
     #: The hosts.
     clocks: np.ndarray
     #: Mean end of each host's members, float ns relative to the pivot: (collectives, hosts).
@@ -63,7 +63,7 @@ class CollectiveEnds(Struct):
     seen: np.ndarray
     #: How much later the last to come ends, as estimated (ns).
     lateness: float = 0.0
-    #: Of each end (1 / ns²), empty before the first estimate: (collectives, hosts).
+    #: Weight of each end, 1 / ns²: (collectives, hosts); empty before the first estimate.
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def correct(self, corrections: Corrections) -> np.ndarray:
@@ -73,7 +73,7 @@ class CollectiveEnds(Struct):
 
 class HostLink(Struct, frozen=True):
     """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
-    pivot; `weight`: its uncertainty, ns.
+    pivot.
     """
 
     #: Host whose times are corrected.
@@ -84,16 +84,17 @@ class HostLink(Struct, frozen=True):
     offset: float
     #: ns per ns.
     drift: float
-    #: Uncertainty (ns).
-    weight: float
+    #: Uncertainty, ns.
+    sigma: float
 
     def reverse(self) -> HostLink:
+        """Return the link from the other host."""
         return HostLink(
             self.to,
             self.clock,
             -self.offset / (1 + self.drift),
             -self.drift / (1 + self.drift),
-            self.weight,
+            self.sigma,
         )
 
 
@@ -108,7 +109,7 @@ def make_blocks(hosts: pl.DataFrame) -> list[CollectiveEnds]:
         at = row, column
         end[at], late[at], seen[at] = part["end"].to_numpy(), part["late"].to_numpy(), True
         block = CollectiveEnds(
-            part["source"][0], clocks.astype(np.int64), end, late, seen.astype(bool)
+            part["noise_kind"][0], clocks.astype(np.int64), end, late, seen.astype(bool)
         )
         blocks.append(block)
     return blocks
@@ -124,14 +125,14 @@ def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[Clock
         links += best
         counts = block.seen[:, alone].sum(axis=0).tolist()
         for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
-            findings.append(ClockFinding("unfit", count, clock=clock))
+            findings.append(ClockFinding(FindingKind.UNFIT, count, clock=clock))
         block.seen[:, alone] = False
     return links, findings
 
 
 def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
     """Return lines of the hosts against the one that most fit, and the places of those that do not."""
-    noise = NOISE[block.source]
+    noise = NOISE[block.noise_kind]
     seen = block.seen.sum(axis=0)
     best: tuple[list[HostLink], list[int]] = [], []
     for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
@@ -145,11 +146,9 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
             if spread > noise.misfit:
                 alone.append(at)
                 continue
-            weight = max(spread, noise.end) / np.sqrt(both.sum())
+            sigma = max(spread, noise.end) / np.sqrt(both.sum())
             links.append(
-                HostLink(
-                    int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight)
-                )
+                HostLink(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(sigma))
             )
         if not tried or len(links) > len(best[0]):
             best = links, alone if links else [*alone, hub]
@@ -161,7 +160,7 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
 class Network(Struct):
     """Corrections of the hosts, and what is known of them. Arrays have one element per host."""
 
-    #: Of the hosts.
+    #: Corrections of the hosts.
     corrections: Corrections
     #: Reference of each host; itself where nothing connects it.
     reference: np.ndarray
@@ -181,7 +180,7 @@ class Network(Struct):
     unsteady: np.ndarray
     #: Error that no number of observations removes, ns.
     floor: np.ndarray
-    #: Ratio of the noise of each source to its model.
+    #: Ratio of the noise of each kind to its model.
     scale: dict[int, float]
 
     def find_sigma(self, host: int, time: float) -> float:
@@ -200,7 +199,7 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     """Return corrections from the blocks, starting from the links' lines; the lowest host of what
     is connected is the reference.
     """
-    fit = _Fit(blocks, *_start_from_tree(links, hosts), {block.source: 1.0 for block in blocks})
+    fit = _Fit(blocks, *_start_from_tree(links, hosts), {block.noise_kind: 1.0 for block in blocks})
     for round_ in range(ROUNDS):
         fit.set_weights(rescale=round_ == 1)
         step = fit.take_step()
@@ -210,7 +209,7 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
     for block in blocks:
         seen = block.clocks[(block.weight > 0).any(axis=0)]
-        floor[seen] = np.minimum(floor[seen], NOISE[block.source].floor)
+        floor[seen] = np.minimum(floor[seen], NOISE[block.noise_kind].floor)
         block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
     return Network(
         fit.corrections,
@@ -227,7 +226,7 @@ def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np
     """Return corrections along the tree of the most certain links, and each host's reference."""
     root = np.arange(hosts)
     tree: list[list[HostLink]] = [[] for _ in range(hosts)]
-    for link in sorted(links, key=lambda link: (link.weight, link.clock, link.to)):
+    for link in sorted(links, key=lambda link: (link.sigma, link.clock, link.to)):
         if root[link.clock] != root[link.to]:
             root[root == root[link.clock]] = root[link.to]
             tree[link.to].append(link)
@@ -252,18 +251,18 @@ def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np
 class _Fit(Struct):
     """A least-squares fit under way."""
 
-    #: Whose weights and lateness are estimated too.
+    #: The ends; their weights and lateness are estimated too.
     blocks: list[CollectiveEnds]
-    #: As estimated so far.
+    #: Corrections as estimated so far.
     corrections: Corrections
     #: Reference of each host.
     reference: np.ndarray
-    #: Ratio of the noise of each source to its model.
+    #: Ratio of the noise of each kind to its model.
     scale: dict[int, float]
 
     def find_noise(self, block: CollectiveEnds) -> float:
         """Return the standard deviation of an end, ns."""
-        return NOISE[block.source].end * self.scale[block.source]
+        return NOISE[block.noise_kind].end * self.scale[block.noise_kind]
 
     def set_weights(self, rescale: bool = False) -> list[np.ndarray]:
         """Set the blocks' weights by their residuals, which are returned: as standard deviations of
@@ -282,16 +281,16 @@ class _Fit(Struct):
             count = np.maximum(block.seen.sum(axis=1, keepdims=True), 2)
             residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
         if rescale:
-            for source in self.scale:
+            for noise_kind in self.scale:
                 values = np.concatenate(
                     [
                         residual[block.seen]
                         for residual, block in zip(residuals, self.blocks, strict=True)
-                        if block.source == source
+                        if block.noise_kind == noise_kind
                     ]
                 )
-                times = estimate_spread(values) / NOISE[source].end if len(values) else 1.0
-                self.scale[source] = times if times > USUAL else 1.0
+                times = estimate_spread(values) / NOISE[noise_kind].end if len(values) else 1.0
+                self.scale[noise_kind] = times if times > USUAL else 1.0
         for block, residual in zip(self.blocks, residuals, strict=True):
             sigma = self.find_noise(block)
             size = np.abs(residual) / sigma
@@ -328,13 +327,14 @@ class _Fit(Struct):
         return covariance
 
     def index_parameters(self, block: CollectiveEnds) -> np.ndarray:
+        """Return the places of the offsets and drifts of a block's hosts among all parameters."""
         return np.concatenate([block.clocks, block.clocks + len(self.reference)])
 
     def make_normal_equations(
         self,
     ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and how
-        the step determines each block's lateness.
+        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and
+        how the step determines each block's lateness.
         """
         hosts = len(self.reference)
         normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
@@ -357,7 +357,7 @@ class _Fit(Struct):
             late = block.late - (w * block.late).sum(axis=1, keepdims=True) / total
             # The model subtracts the lateness, so its column has the other sign than an offset's.
             row = -np.concatenate([(w * late).sum(axis=0), (wt * late).sum(axis=0)])
-            noise = NOISE[block.source]
+            noise = NOISE[block.noise_kind]
             prior = noise.late_sigma**-2
             bottom = float((w * late * late).sum() + prior)
             top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
@@ -420,7 +420,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
                 residual,
                 block.weight > 0,
                 # Ends that are beyond all reason are not this collective's.
-                block.seen & (np.abs(residual) < NOISE[block.source].misfit),
+                block.seen & (np.abs(residual) < NOISE[block.noise_kind].misfit),
                 np.full(block.end.shape, USUAL * fit.find_noise(block)),
             ]
         ).reshape(6, -1)
@@ -433,7 +433,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
         if len(of_used):
             spread[host], count[host] = estimate_spread(residual[of_used]), len(of_used)
             first[host], last[host] = time[of_used].min(), time[of_used].max()
-        if len(of_sane) >= ENOUGH:
+        if len(of_sane) >= ENOUGH_ENDS:
             scatter = estimate_spread(residual[of_sane])
             unsteady[host] = SKEWED * scatter if scatter > usual[rows].max() else 0.0
             unsteady[host] += _find_bend(time[of_sane], residual[of_sane])
@@ -442,7 +442,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
     """Return the largest distance of a part's median from 0, of those that are no chance."""
-    parts = min(PARTS, len(times) // ENOUGH)
+    parts = min(PARTS_OF_SPAN, len(times) // ENOUGH_ENDS)
     if parts < 3:
         return 0.0
     largest = 0.0

@@ -1,9 +1,9 @@
-"""Maps from local event times to global ones: where each report's local time 0 is placed, by what the
-reports say of their clocks, and how the clock of each host was corrected, as the clock file
+"""Maps from local event times to global ones: where each report's local time 0 is placed, by what
+the reports say of their clocks, and how the clock of each host was corrected, as the clock file
 (`out.clock.yaml`) keeps it.
 
-The file can be given to another conversion. Its corrected times are UTC + offset_ns + drift_ppm / 1e6
-* (UTC - at_utc_ns), where UTC is what the host's own clock says.
+The file can be given to another conversion. Its corrected times are
+UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Placement(Struct, frozen=True):
 
     #: Equal numbers mean one machine.
     machine: int
-    #: To UTC.
+    #: Map of local times to UTC.
     map: ClockMap
     #: What placed the report.
     method: str
@@ -258,11 +258,11 @@ class HostClock(Struct, frozen=True):
     spread_ns: int | None = None
     #: Largest error against `reference` anywhere in the trace, ns; None if unknown.
     bound_ns: int | None = None
-    #: The same, only where something was observed.
+    #: Largest error against `reference` where something was observed, ns; None if unknown.
     observed_bound_ns: int | None = None
     #: True if its times may be compared with those of hosts with the same reference.
     sure: bool = True
-    #: Of some collectives.
+    #: Ends of some collectives.
     samples: tuple[Sample, ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
@@ -290,7 +290,7 @@ class CausalRecord(Struct, frozen=True):
     ranks: int
     #: Before: checked, violated, the largest violation and their sum (ns).
     before: Mapping[str, int]
-    #: The same afterwards.
+    #: After: checked, violated, the largest violation and their sum (ns).
     after: Mapping[str, int]
     #: Name -> move of the ranks that moved.
     moved: Mapping[str, RankMove]

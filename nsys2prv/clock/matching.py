@@ -7,15 +7,16 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, Table, estimate_spread, fit_line
+from nsys2prv._util.columns import Table
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, estimate_spread, fit_line
 
 #: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
 #: short ones are whole.
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
-FEWEST = 4
+FEWEST_CALLS = 4
 #: Of fewer calls than this the median misfit may be small by chance: all have to fit.
-FEW = 16
+ENOUGH_CALLS = 16
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 NEARLY = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
@@ -27,13 +28,11 @@ AGREEING = 0.9
 
 
 class Ends(Table, frozen=True):
-    """Ends of calls: times (float ns, ascending), and signatures of operation and size (0:
-    unknown).
-    """
+    """Ends of calls."""
 
-    #: Float ns, ascending.
+    #: Times, float ns, ascending.
     time: np.ndarray
-    #: Of operation and size, 0 for unknown.
+    #: Hash of operation and size, 0 for unknown.
     signature: np.ndarray
 
     def move(self, offset: float, slope: float) -> Ends:
@@ -42,19 +41,18 @@ class Ends(Table, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """`index`: of the partner of each call, -1 without one; `spread`: of the end differences;
-    `ambiguous`: another fits as well.
-    """
+    """Calls of one sequence matched with those of another."""
 
-    #: Of the partner of each call, -1 without one.
+    #: Place of each call's partner in the other sequence, -1 without one.
     index: np.ndarray
-    #: Of the differences of the ends (ns).
+    #: Standard deviation of the differences of the ends, ns.
     spread: float
     #: Whether another match fits as well.
     ambiguous: bool = False
 
     @property
     def count(self) -> int:
+        """Return the number of calls with a partner."""
         return int((self.index >= 0).sum())
 
 
@@ -95,22 +93,25 @@ def _choose_best(fits: list[Match]) -> Match:
     whole = [fit for fit in fits if fit.count >= 0.5 * most]
     best, *others = sorted(whole, key=lambda fit: (fit.spread, -fit.count))
     ambiguous = any(
-        fit.spread < NEARLY * best.spread and not _mask_same(fit, best) for fit in others
+        fit.spread < NEARLY * best.spread and not _do_matches_agree(fit, best) for fit in others
     )
     return Match(best.index, best.spread, ambiguous)
 
 
-def _mask_same(one: Match, other: Match) -> bool:
+def _do_matches_agree(one: Match, other: Match) -> bool:
+    """Return whether most calls that both match have the same partners."""
     both = (one.index >= 0) & (other.index >= 0)
     return bool(both.any()) and float((one.index[both] == other.index[both]).mean()) > 0.5
 
 
 def _choose_chunk_length(count: int, other: int) -> int:
     """Return the length of the chunks: half of the shorter sequence, as either may have been cut
-    short; all of one that is only just long enough.
+    short; all of one that is only just long enough; 0 of one that is not.
     """
     shorter = min(count, other)
-    return 0 if shorter < FEWEST else min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST)))
+    if shorter < FEWEST_CALLS:
+        return 0
+    return min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST_CALLS)))
 
 
 def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
@@ -142,7 +143,7 @@ def _grow_match(
         part = own[low:high]
         index, misfit = find_nearest_partners(part.move(offset, slope), other)
         matched = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
-        if matched.sum() < FEWEST:
+        if matched.sum() < FEWEST_CALLS:
             return None
         times = part.time[matched]
         offset, slope, spread = fit_line(times, other.time[index[matched]] - times)
@@ -154,7 +155,7 @@ def _grow_match(
         return None
     index, misfit = find_nearest_partners(own.move(offset, slope), other)
     matched = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
-    if matched.sum() < FEWEST or not _is_tighter_than_chance(
+    if matched.sum() < FEWEST_CALLS or not _is_tighter_than_chance(
         np.abs(misfit[matched]), other.time, index[matched]
     ):
         return None
@@ -180,8 +181,8 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """True if the ends are closer than unrelated ones, which lie anywhere between two others: at a
-    median of a half of half the gap.
+    """Return whether the ends are closer than unrelated ones, which lie anywhere between two
+    others: at a median of a half of half the gap.
     """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
@@ -217,7 +218,7 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
     paired with `others` one by one: reliable from SURE on; 0 if another pairing fits about as well,
     or nothing can be compared.
     """
-    part = _mask_central(len(ends))
+    part = _choose_central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
     count = len(ends)
     if count < 2:
@@ -247,16 +248,16 @@ def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> flo
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))
-    other = other[_mask_central(len(other))]
+    other = other[_choose_central(len(other))]
 
-    def near(times: np.ndarray) -> np.ndarray:
+    def mask_near(times: np.ndarray) -> np.ndarray:
         return (times >= other.time[0] - width) & (times <= other.time[-1] + width)
 
-    own = own[near(own.time)]
+    own = own[mask_near(own.time)]
     lacks = _rate_lacks(own, other, width)
     gain = np.log(LACKING)
     for by in (sign * distance for distance in rivals for sign in (1, -1)):
-        inside = near(own.time + by)
+        inside = mask_near(own.time + by)
         count = int(inside.sum())
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
@@ -270,7 +271,7 @@ def _rate_calls(gain: float, count: int) -> float:
     return gain * (count - 1) if gain >= EACH else 0.0
 
 
-def _mask_central(count: int) -> slice:
+def _choose_central(count: int) -> slice:
     first = max(0, (count - WINDOW) // 2)
     return slice(first, first + WINDOW)
 
@@ -311,7 +312,7 @@ def find_rival_distances(ends: Ends) -> list[float]:
     """Return the distances (ns) at which most calls have another one of their signature, up to that
     of half of the calls.
     """
-    part = ends[_mask_central(len(ends))]
+    part = ends[_choose_central(len(ends))]
     kinds = part.signature if ends.signature.all() else np.zeros_like(part.signature)
     most, gathered = len(part) // 2, []
     for kind in np.unique(kinds):

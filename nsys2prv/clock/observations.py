@@ -1,18 +1,18 @@
-"""Observations of the hosts' clocks (collective calls and messages), their noise, and robust lines
-and spreads.
+"""Observations of the hosts' clocks (collective calls and messages), their noise, what is found odd
+among them, and robust lines and spreads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, force_setattr
+from msgspec.structs import asdict, force_setattr
 
-from nsys2prv.clock import MPI, NCCL
+from nsys2prv._util.columns import Table
+from nsys2prv.clock import FindingKind, NoiseKind
 
 
 class Noise(Struct, frozen=True):
@@ -47,38 +47,30 @@ class Noise(Struct, frozen=True):
 
 
 NOISE = {
-    NCCL: Noise(8_000.0, 5_000.0, 10_000.0, 5_000.0, 200_000.0, 15_000.0),
-    MPI: Noise(20_000.0, 0.0, 20_000.0, 1_000.0, 500_000.0, 30_000.0),
+    NoiseKind.NCCL: Noise(
+        end=8_000.0,
+        late=5_000.0,
+        late_sigma=10_000.0,
+        slack=5_000.0,
+        misfit=200_000.0,
+        floor=15_000.0,
+    ),
+    NoiseKind.MPI: Noise(
+        end=20_000.0,
+        late=0.0,
+        late_sigma=20_000.0,
+        slack=1_000.0,
+        misfit=500_000.0,
+        floor=30_000.0,
+    ),
 }
-
-
-AnyTable = TypeVar("AnyTable", bound="Table")
-
-
-class Table(Struct, frozen=True):
-    """Columns of one length, arrays all."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, self.__struct_fields__[0]))
-
-    def __getitem__(self: AnyTable, rows: slice | np.ndarray) -> AnyTable:
-        return type(self)(*(column[rows] for column in astuple(self)))
-
-    @classmethod
-    def concat(cls: type[AnyTable], parts: Sequence[AnyTable]) -> AnyTable:
-        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
-
-    @classmethod
-    def make_empty(cls: type[AnyTable]) -> AnyTable:
-        """Return no rows, of columns of int64."""
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
 class Calls(Table, frozen=True):
     """Calls of collectives, one row per member and call."""
 
-    #: Key of NOISE.
-    source: np.ndarray
+    #: NoiseKind.
+    noise_kind: np.ndarray
     #: Communicator.
     group: np.ndarray
     #: Participant, unique in its group.
@@ -109,15 +101,15 @@ class Calls(Table, frozen=True):
 class Messages(Table, frozen=True):
     """One row per message: its receive cannot end before its send begins. Placed times in ns."""
 
-    #: Key of NOISE.
-    source: np.ndarray
+    #: NoiseKind.
+    noise_kind: np.ndarray
     #: Clock of the sender.
     sender: np.ndarray
-    #: Placed time (ns).
+    #: Placed time of the send's begin, ns.
     send_begin: np.ndarray
     #: Clock of the receiver.
     receiver: np.ndarray
-    #: Placed time (ns).
+    #: Placed time of the receive's end, ns.
     receive_end: np.ndarray
 
 
@@ -136,32 +128,11 @@ class Corrections(Struct, frozen=True):
         return time * (1 + self.drift[host]) + self.offset[host]
 
 
-#: What findings of a kind say, where it is the same of all.
-REASONS = {
-    "backwards": "calls that end before they begin are left out",
-    "repeated": "calls whose number occurs more often than there are members are left out",
-    "unlike": "calls of another operation or size than the other members' of that number are left out",
-    "few": "too few collective calls to tell which of them belong together: not used for the alignment",
-    "ambiguous": "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
-    "unrelated": "collective calls that end at other times than those of all other ranks: not used for the alignment",
-    "partial": "collective calls that the reports of the other ranks lack",
-    "unfit": "collectives whose ends scatter too much against the other hosts'",
-    "unsteady": "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
-    "early": "begins that lie after ends they must precede, by more than the clocks' error: not used",
-    "contradicted": "collectives and messages that contradict all others: left out",
-    "one way": "messages in one direction only: moved as far as causality demands; its error is not known",
-    "in order": "nothing shows which calls belong together: the n-th of this host is taken for the n-th of the others, so it may be off by whole calls",
-    "torn": "collectives whose members within one report do not overlap: not used",
-    "set aside": "collectives and messages that contradict each other: not used",
-    "given up": "no order of the ranks' events was found that fits what they did: nothing is moved",
-}
-
-
 class ClockFinding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
-    #: What it is about; texts are conversion/align.py's.
-    kind: str
+    #: What it is about.
+    kind: FindingKind
     #: Number of calls, members or ns, as `reason` says.
     count: int = 0
     #: Communicator; -1 if not of one group.
@@ -175,11 +146,11 @@ class ClockFinding(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.reason:
-            force_setattr(self, "reason", REASONS[self.kind])
+            force_setattr(self, "reason", self.kind.value)
 
 
 #: Kinds of findings that come before others.
-FIRST = ("backwards", "repeated", "unlike")
+FIRST = (FindingKind.BACKWARDS, FindingKind.REPEATED, FindingKind.UNLIKE)
 
 
 def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
@@ -203,21 +174,23 @@ def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
 
 
 def find_shared_calls(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the frame of the calls of groups on several clocks, with `key` numbering (source,
+    """Return the frame of the calls of groups on several clocks, with `key` numbering (noise_kind,
     group), and `numbered`: whether the report numbers all calls of the group.
     """
     table = make_call_frame(calls, pivot)
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:
-        findings.append(ClockFinding("backwards", backwards))
+        findings.append(ClockFinding(FindingKind.BACKWARDS, backwards))
         table = table.filter(pl.col("end") >= pl.col("begin"))
-    groups = table.group_by("source", "group").agg(
+    groups = table.group_by("noise_kind", "group").agg(
         clocks=pl.col("clock").min() != pl.col("clock").max(),
         numbered=(pl.col("number") >= 0).all(),
     )
-    groups = groups.filter("clocks").sort("source", "group").drop("clocks").with_row_index("key")
-    return table.join(groups.cast({"key": pl.Int32}), on=["source", "group"]), findings
+    groups = (
+        groups.filter("clocks").sort("noise_kind", "group").drop("clocks").with_row_index("key")
+    )
+    return table.join(groups.cast({"key": pl.Int32}), on=["noise_kind", "group"]), findings
 
 
 #: Median absolute deviation to standard deviation, of normal noise.

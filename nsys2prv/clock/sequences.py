@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.clock import ALIGNED_ERROR, AMBIGUOUS, FEW_CALLS, PARTIAL, UNRELATED, UTC_ERROR, Role
+from nsys2prv._util.columns import Table
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.matching import (
     AGREEING,
-    FEW,
-    FEWEST,
+    ENOUGH_CALLS,
+    FEWEST_CALLS,
     SURE,
     Ends,
     find_nearest_partners,
@@ -26,7 +27,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, Table, choose_evenly, fit_line
+from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
@@ -37,13 +38,11 @@ REFERENCES = 3
 
 
 class CallSequence(Table, frozen=True, dict=True):
-    """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
-    which calls synchronise all members.
-    """
+    """One member's calls by their begins."""
 
-    #: Float ns relative to the pivot.
+    #: Times of the ends, float ns relative to the pivot.
     end: np.ndarray
-    #: Of operation and size, 0 for unknown.
+    #: Hash of operation and size, 0 for unknown.
     signature: np.ndarray
     #: Whether the call synchronises all members.
     all: np.ndarray
@@ -103,7 +102,7 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]
 
 
 def recognise_collectives(
-    calls: pl.DataFrame, source: int, error: float
+    calls: pl.DataFrame, noise_kind: int, error: float
 ) -> tuple[np.ndarray, list[ClockFinding]]:
     """Return each call's ordinal among the collectives of its group, equal on all members; -1 for
     calls of no known collective.
@@ -117,7 +116,7 @@ def recognise_collectives(
         pl.col("begin", "end") - (first + last) // 2,
         call=pl.int_range(pl.len()),
         clock=pl.col("member"),
-        source=pl.lit(source),
+        noise_kind=pl.lit(noise_kind),
         role=pl.lit(int(Role.ALL)),
         began=pl.lit(False),
     )
@@ -132,13 +131,13 @@ def _number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, l
     them. error: of the clocks as placed, ns.
     """
     ordinals, findings = [], []
-    calls = calls.sort("source", "group", "member", "begin", maintain_order=True)
-    for part in calls.partition_by("source", "group", maintain_order=True):
+    calls = calls.sort("noise_kind", "group", "member", "begin", maintain_order=True)
+    for part in calls.partition_by("noise_kind", "group", maintain_order=True):
         members = [
             Member(own["member"][0], own.height, own.clone, own["began"][0], own["clock"][0])
             for own in part.partition_by("member", maintain_order=True)
         ]
-        fits, group_findings = number_group(members, part["source"][0], part["group"][0], error)
+        fits, group_findings = number_group(members, part["noise_kind"][0], part["group"][0], error)
         findings += group_findings
         ordinals += [fits.get(at, np.full(member.count, -1)) for at, member in enumerate(members)]
     numbered = calls.with_columns(ordinal=pl.Series(np.concatenate(ordinals)))
@@ -161,7 +160,9 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding
     repeated = seen.join(members, on="key").filter(pl.col("calls") > pl.col("everyone"))
     findings = []
     if repeated.height:
-        findings = _to_findings(table.join(repeated, on=collective, how="semi"), "repeated")
+        findings = _to_findings(
+            table.join(repeated, on=collective, how="semi"), FindingKind.REPEATED
+        )
         table = table.join(repeated, on=collective, how="anti")
     unlike = seen.filter(pl.col("unlike").fill_null(False))
     if unlike.height:
@@ -172,25 +173,25 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding
         most = (pl.col("signature") == usual).sum() * 2 > pl.len()
         right = (pl.col("signature") == usual) & most
         wrong = unlike_rows.filter(~right.over(collective))
-        findings += _to_findings(wrong, "unlike")
+        findings += _to_findings(wrong, FindingKind.UNLIKE)
         table = table.filter(~pl.int_range(pl.len()).is_in(wrong["row"].implode()))
     return table, findings
 
 
-def _to_findings(wrong: pl.DataFrame, kind: str) -> list[ClockFinding]:
-    columns = ["source", "group", "member"]
+def _to_findings(wrong: pl.DataFrame, kind: FindingKind) -> list[ClockFinding]:
+    columns = ["noise_kind", "group", "member"]
     counts = wrong.group_by(columns).len().sort(columns)
     return [ClockFinding(kind, count, *owner) for _, *owner, count in counts.iter_rows()]
 
 
 def number_group(
-    members: Sequence[Member], source: int, group: int, error: float
+    members: Sequence[Member], noise_kind: int, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return the ordinals of one group's calls, as counted by the member that most of the others
     fit: of each member that fits, by its index among `members`, which ascend by member. Two
     members' calls are in memory at a time. error: of the clocks as placed, ns.
     """
-    noise = NOISE[source]
+    noise = NOISE[noise_kind]
     counts = [member.count for member in members]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
     order = sorted(
@@ -201,7 +202,9 @@ def number_group(
         fits, findings = _fit_members(members, at, noise, group, error)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
-        if len(fits) > len(members) // 2 or any(finding.kind == AMBIGUOUS for finding in findings):
+        if len(fits) > len(members) // 2 or any(
+            finding.kind == FindingKind.AMBIGUOUS for finding in findings
+        ):
             break
     return best
 
@@ -226,7 +229,7 @@ def _fit_members(
         if partners is not None:
             fits[number] = in_order if np.array_equal(partners, in_order) else partners
             count = int((partners < 0).sum())
-            kind = PARTIAL if count else ""
+            kind = FindingKind.PARTIAL if count else None
         if kind:
             findings.append(ClockFinding(kind, count, group, member.member, member.clock))
     return fits, findings
@@ -234,9 +237,8 @@ def _fit_members(
 
 def pair_calls(
     member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float
-) -> tuple[np.ndarray | None, str]:
-    """Return the reference's place of each of the member's calls, -1 without; or None and why not:
-    a kind of findings.
+) -> tuple[np.ndarray | None, FindingKind | None]:
+    """Return the reference's place of each of the member's calls, -1 without; or None and why not.
 
     whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """
@@ -255,16 +257,18 @@ def pair_calls(
             or are_nearby(ends, others, error)
             or rate_order(ends, others, reference.signature[member.all], noise) >= SURE
         ):
-            return np.arange(count), ""
+            return np.arange(count), None
         if fits:
             partners, _ = _pair_by_ends(member, reference, noise)
             if partners is not None:
-                return partners, ""
-            return None, FEW_CALLS if len(ends) < FEW else AMBIGUOUS
+                return partners, None
+            return None, FindingKind.FEW_CALLS if len(
+                ends
+            ) < ENOUGH_CALLS else FindingKind.AMBIGUOUS
     if error <= ALIGNED_ERROR:
         partners = _pair_by_time(member, reference, error)
         if partners is not None:
-            return partners, ""
+            return partners, None
     return _pair_by_ends(member, reference, noise)
 
 
@@ -290,8 +294,8 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """True if calls of one order ended together up to a line; not so if one is missing here and
-    another there.
+    """Return whether calls of one order ended together up to a line; not so if one is missing here
+    and another there.
     """
     if not len(ends):
         return True
@@ -305,36 +309,36 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """True if the clocks as placed support that calls of one order belong together: a shift by one
-    would be much farther off.
+    """Return whether the clocks as placed support that calls of one order belong together: a shift
+    by one would be much farther off.
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _is_gapless(index: np.ndarray, count: int) -> bool:
-    """True if nearly all calls that the other member (of `count` calls) should share are matched: a
-    few of many fit by chance.
+    """Return whether nearly all calls that the other member (of `count` calls) should share are
+    matched: a few of many fit by chance.
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
     shared = int(((shifted >= 0) & (shifted < count)).sum())
-    return len(matched) >= FEW or len(matched) >= 0.8 * shared
+    return len(matched) >= ENOUGH_CALLS or len(matched) >= 0.8 * shared
 
 
 def _pair_by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
-) -> tuple[np.ndarray | None, str]:
+) -> tuple[np.ndarray | None, FindingKind | None]:
     """Return ordinals of the synchronising calls by their ends; of all calls where the order only
     begins elsewhere.
     """
     own, other = member.ends, reference.ends
-    few = min(len(own), len(other))
-    if few < FEWEST:
-        return None, FEW_CALLS
+    shorter = min(len(own), len(other))
+    if shorter < FEWEST_CALLS:
+        return None, FindingKind.FEW_CALLS
     match = match_sequences(own, other, noise.reach)
-    if match.count < max(FEWEST, 0.2 * few) or match.spread > noise.misfit:
-        return None, UNRELATED if few >= FEW else FEW_CALLS
+    if match.count < max(FEWEST_CALLS, 0.2 * shorter) or match.spread > noise.misfit:
+        return None, FindingKind.UNRELATED if shorter >= ENOUGH_CALLS else FindingKind.FEW_CALLS
     matched = match.index >= 0
     index = match.index[matched]
     offset, slope, spread = fit_line(own.time[matched], other.time[index] - own.time[matched])
@@ -344,7 +348,7 @@ def _pair_by_ends(
         or not _is_gapless(match.index, len(other))
         or rate_match(own.move(offset, slope), other, width, reference.rivals) < SURE
     ):
-        return None, AMBIGUOUS
+        return None, FindingKind.AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
     places = member.places[matched]
     ordinals[places] = reference.places[index]
@@ -358,4 +362,4 @@ def _pair_by_ends(
         if fits[inside].mean() >= AGREEING:
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
-    return ordinals, ""
+    return ordinals, None

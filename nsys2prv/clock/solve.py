@@ -1,5 +1,5 @@
-"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a
-verdict out.
+"""Solve for the corrections of all hosts' clocks by what their processes did together, and judge
+them.
 
 Hosts that no settled communicator connects are placed by all that two of them have in common:
 communicators that could not be settled one by one are judged together. Where that does not settle
@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR, UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -43,7 +43,7 @@ from nsys2prv.clock.gathering import (
 from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
-    FEWEST,
+    FEWEST_CALLS,
     SURE,
     Ends,
     find_rival_distances,
@@ -57,6 +57,7 @@ from nsys2prv.clock.observations import (
     ClockFinding,
     Corrections,
     Messages,
+    Noise,
     choose_evenly,
     fit_line,
 )
@@ -79,7 +80,7 @@ ORDER = "order of collectives"
 MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
 TRIES = 3
-#: Signatures of a group are told from those of another by this.
+#: Signatures are below this: group * KINDS + signature tells those of one group from another's.
 KINDS = 1 << 32
 
 
@@ -103,9 +104,9 @@ def solve_clocks(
 ) -> Alignment:
     """Return corrections of the hosts' clocks, from the collective calls and messages between them.
 
-    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by source
-    and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
-    are to hold for, at least those observed.
+    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of
+    noise and group. pivot: an instant amid all times (ns). span: first and last placed time that
+    bounds are to hold for, at least those observed.
     """
     hosts = len(names)
     gathered = merge_groups(parts)
@@ -130,7 +131,7 @@ def solve_clocks(
     sent = find_precedences(rows.clear(), messages, pivot)
     evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
     if misfits:
-        findings.append(ClockFinding("contradicted", misfits))
+        findings.append(ClockFinding(FindingKind.CONTRADICTED, misfits))
     verdict = own = evidence.judge(corrections)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
@@ -139,11 +140,8 @@ def solve_clocks(
     observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
     findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
     if own.after.total > own.before.total:
-        reason = (
-            f"corrections violate causality by {own.after.total:.0f} ns in all, UTC by {own.before.total:.0f} ns: "
-            "UTC is kept"
-        )
-        findings.append(ClockFinding("worse", own.after.number, reason=reason))
+        reason = FindingKind.WORSE.value.format(own.after.total, own.before.total)
+        findings.append(ClockFinding(FindingKind.WORSE, own.after.number, reason=reason))
         estimates = [
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
@@ -165,9 +163,11 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
     steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
-            reason = f"a drift of {net.corrections.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
+            reason = FindingKind.STEEP.value.format(net.corrections.drift[host] * 1e6)
             findings.append(
-                ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
+                ClockFinding(
+                    FindingKind.STEEP, int(net.observations[host]), clock=host, reason=reason
+                )
             )
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
@@ -176,10 +176,10 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
         net = solve_network(blocks, links, hosts)
     for _, times in sorted(net.scale.items()):
         if times > 1:
-            reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
-            findings.append(ClockFinding("noisy", round(times), reason=reason))
+            reason = FindingKind.NOISY.value.format(times)
+            findings.append(ClockFinding(FindingKind.NOISY, round(times), reason=reason))
     findings += [
-        ClockFinding("unsteady", round(more), clock=host)
+        ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
         if more > UNSTEADY
     ]
@@ -204,11 +204,15 @@ def _adjust_estimates(
     ]
     estimates = connect_parts(doubtful, used)
     estimates, violation_findings = remove_violations(estimates, used)
-    left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
+    left_out = frozenset(
+        f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)
+    )
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
-    one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
+    one_way = [
+        ClockFinding(FindingKind.ONE_WAY, clock=e.host) for e in estimates if e.method == ONE_WAY
+    ]
     return estimates, [*violation_findings, *one_way]
 
 
@@ -222,18 +226,20 @@ def _find_unconnected_hosts(
     for estimate in estimates:
         if estimate.reference == estimate.host and estimate.host:
             others = sum(other.reference == estimate.host for other in estimates) - 1
-            reason = (
-                f"nothing connects this host and {others} others to the first host: placed by UTC against it"
-                if others
-                else "nothing shared with other hosts: placed by UTC alone"
+            reason = FindingKind.APART.value.format(
+                "nothing shared with other hosts"
                 if estimate.host not in observed_hosts
-                else "its calls cannot be paired with those of other hosts: placed by UTC alone"
+                else "its calls cannot be paired with those of other hosts"
                 if estimate.host in pooled.left
-                else "what it did with other hosts does not determine its clock: placed by UTC alone"
+                else "what it did with other hosts does not determine its clock"
             )
-            findings.append(ClockFinding("apart", others, clock=estimate.host, reason=reason))
+            if others:
+                reason = f"nothing connects this host and {others} others to the first host: placed by UTC against it"
+            findings.append(
+                ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
+            )
         elif pooled.doubt[estimate.host]:
-            findings.append(ClockFinding("in order", clock=estimate.host))
+            findings.append(ClockFinding(FindingKind.IN_ORDER, clock=estimate.host))
     return findings
 
 
@@ -295,7 +301,7 @@ def _sample_residuals(
 class PooledCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
-    #: Of hosts that belong together, as of :func:`gather_per_host`.
+    #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
     rows: pl.DataFrame
     #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
     #: together, inf where nothing is known.
@@ -315,7 +321,7 @@ class _Pair(Struct):
     doubt: float = 0.0
 
 
-class _Calls(Struct, dict=True):
+class _UnsettledCalls(Struct, dict=True):
     """The calls that are not settled."""
 
     #: All calls.
@@ -329,6 +335,7 @@ class _Calls(Struct, dict=True):
         self.all = self.frame["role"].to_numpy() == Role.ALL
 
     def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
+        """Return the groups in which two hosts have calls, ascending."""
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
@@ -337,11 +344,13 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
     frame = gathered.unsettled
-    calls = _Calls(frame, {})
-    for (source, group, host), rows in frame.with_row_index("row").group_by(
-        "source", "group", "clock", maintain_order=True
+    calls = _UnsettledCalls(frame, {})
+    for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
+        "noise_kind", "group", "clock", maintain_order=True
     ):
-        calls.places.setdefault(host, {})[source, group] = rows["row"].to_numpy().astype(np.int64)
+        calls.places.setdefault(host, {})[noise_kind, group] = (
+            rows["row"].to_numpy().astype(np.int64)
+        )
     pairs: dict[tuple[int, int], _Pair | None] = {}
     host_pairs: list[tuple[int, int, _Pair]] = []
     for sure in (True, False):
@@ -383,11 +392,27 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     return root
 
 
-def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
+def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
     """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.find_shared_groups(one, other)
-    noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
+    noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
     here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+    in_order = _pair_in_order(calls, here, theirs, noise)
+    if len(shared) > 1 and (in_order is None or in_order.doubt):
+        own_rows, own = _concat_groups(calls, here)
+        other_rows, others = _concat_groups(calls, theirs)
+        places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
+        if places is not None:
+            return _Pair(own_rows[places[places >= 0]], other_rows[places >= 0])
+    return in_order
+
+
+def _pair_in_order(
+    calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+) -> _Pair | None:
+    """Return the calls of two hosts paired in their order, of groups of which both have the same
+    calls; None if they do not fit. here, theirs: rows of each host, by group.
+    """
     even = [
         at
         for at, (a, b) in enumerate(zip(here, theirs, strict=True))
@@ -395,44 +420,46 @@ def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
         and mask_compatible(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
-    if even:
-        a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-        kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
-        kept = calls.all[a]
-        a, b, kind = a[kept], b[kept], kind[kept]
-        order = np.argsort(calls.end[a], kind="stable")
-        a, b, kind = a[order], b[order], kind[order]
-        if len(a):
-            offset, slope, spread = fit_line(calls.end[a], calls.end[b] - calls.end[a])
-            fits = do_fit_in_order(calls.end[a], calls.end[b], noise)
-            own = Ends(calls.end[a], kind).move(offset, slope)
-            other = Ends(calls.end[b], kind)
-            own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
-            width = max(noise.reach, 3 * spread)
-            certainty = rate_match(own, other, width, find_rival_distances(other))
-            if fits and certainty >= SURE:
-                return _Pair(a, b)
-    if len(shared) > 1:
-        sides = [_concat_groups(calls, side) for side in (here, theirs)]
-        numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, UTC_ERROR)
-        if numbers is not None:
-            kept = numbers >= 0
-            return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
-    if not even or not len(a) or not fits or spread > noise.reach:
+    if not even:
         return None
-    if certainty == 0.0 and max(len(here[at]) for at in even) >= FEWEST:
-        # Evidence is there only for the order of one group's calls, taking that of others as none.
-        ends, others = calls.end[a], calls.end[b]
-        if len(even) > 1 or not (
-            are_nearby(ends, others, USUAL_UTC_ERROR)
-            or rate_order(ends, others, calls.signature[a], noise) > 0
-        ):
-            return None
+    a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
+    kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
+    kept = calls.all[a]
+    a, b, kind = a[kept], b[kept], kind[kept]
+    order = np.argsort(calls.end[a], kind="stable")
+    a, b, kind = a[order], b[order], kind[order]
+    ends, others = calls.end[a], calls.end[b]
+    if not len(a) or not do_fit_in_order(ends, others, noise):
+        return None
+    offset, slope, spread = fit_line(ends, others - ends)
+    own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
+    own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
+    width = max(noise.reach, 3 * spread)
+    certainty = rate_match(own, other, width, find_rival_distances(other))
+    if certainty >= SURE:
+        return _Pair(a, b)
+    if spread > noise.reach:
+        return None
+    # Evidence is there only for the order of one group's calls, taking that of others as none.
+    if (
+        certainty == 0.0
+        and max(len(here[at]) for at in even) >= FEWEST_CALLS
+        and not (
+            len(even) == 1
+            and (
+                are_nearby(ends, others, USUAL_UTC_ERROR)
+                or rate_order(ends, others, calls.signature[a], noise) > 0
+            )
+        )
+    ):
+        return None
     reach = max(float(np.ptp(calls.end[here[at]])) for at in even)
     return _Pair(a, b, reach or np.inf)
 
 
-def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
+def _concat_groups(
+    calls: _UnsettledCalls, groups: list[np.ndarray]
+) -> tuple[np.ndarray, CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     sizes = [len(group) for group in groups]
@@ -451,7 +478,7 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> p
         for rows in (pair.one, pair.other)
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
-    key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
+    key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
     return gather_per_host(downsample(table.with_columns(key=key)))
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
+from nsys2prv.clock import QUIET, FindingKind
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import ClockFinding, Messages
@@ -21,29 +22,13 @@ from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
-from nsys2prv.relations import DEVICES, Observed, RelationContext, Run, all_relations
+from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
 from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.task_result import FactBook
 
 T = TypeVar("T")
-#: Findings that are worth a warning: what was left out though it should fit, and hosts that could
-#: not be aligned.
-LOUD = {
-    "unrelated",
-    "unfit",
-    "ambiguous",
-    "unlike",
-    "steep",
-    "contradicted",
-    "early",
-    "noisy",
-    "apart",
-    "in order",
-    "one way",
-    "worse",
-}
 #: Hosts and ranks named in one line.
-WHO = 6
+MOST_NAMED = 6
 
 
 def run_alignment_step(step: Callable[[], T]) -> T:
@@ -52,23 +37,28 @@ def run_alignment_step(step: Callable[[], T]) -> T:
 
 
 def align_hosts(
-    book: FactBook, method: str, names: Sequence[str], span: tuple[int, int], folder: Path, run: Run
+    book: FactBook,
+    method: str,
+    names: Sequence[str],
+    span: tuple[int, int],
+    folder: Path,
+    run_tasks: RunTasks,
 ) -> Alignment:
     """Align the clocks of these names by what `method` means; the corrections are of times as the
     book's maps place them. span: of the trace.
     """
-    observed, pivot = collect_observations(book, method, folder, run)
+    observed, pivot = collect_observations(book, method, folder, run_tasks)
     steps = [
         partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
         for number, portion in enumerate(observed.calls)
     ]
-    gathered = list(run(run_alignment_step, steps))
+    gathered = list(run_tasks(run_alignment_step, steps))
     step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
-    return next(iter(run(run_alignment_step, [step])))
+    return next(iter(run_tasks(run_alignment_step, [step])))
 
 
 def collect_observations(
-    book: FactBook, method: str, folder: Path, run: Run
+    book: FactBook, method: str, folder: Path, run_tasks: RunTasks
 ) -> tuple[Observed, int]:
     """Return all that tells of clocks by what `method` means, calls in portions ascending by source
     and group; and the instant amid all times (ns). folder: new, for files between steps.
@@ -80,13 +70,13 @@ def collect_observations(
         files = book.files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
             observations.append(
-                relation.observe(RelationContext(files, book.tasks, folder, 0, run))
+                relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))
             )
     calls = [portion for observed in observations for portion in observed.calls]
     messages = [file for observed in observations for file in observed.messages]
     times = [time for part in (*calls, *messages) for time in part.times]
     pivot = (min(times) + max(times)) // 2 if times else 0
-    return Observed(sorted(calls, key=lambda portion: portion.source), messages), pivot
+    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages), pivot
 
 
 def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
@@ -126,7 +116,7 @@ def to_record(
         for process in processes
     ]
     causality = {
-        used: {"before": before.counts(), "after": after.counts()}
+        used: {"before": before.to_record(), "after": after.to_record()}
         for used, before, after in (
             ("used", verdict.used_before, verdict.used_after),
             ("held back", verdict.held_before, verdict.held_after),
@@ -136,7 +126,7 @@ def to_record(
     notes: dict[str, Counter[str]] = defaultdict(Counter)
     warnings: dict[str, Counter[str]] = defaultdict(Counter)
     for finding in alignment.findings:
-        reasons = warnings if finding.kind in LOUD else notes
+        reasons = notes if finding.kind in QUIET else warnings
         reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),
@@ -161,19 +151,21 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
         if who
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {list_some(owners_text, WHO)}" if owners_text else "")
+    return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
 
 
-def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> CausalOrder:
+def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: RunTasks) -> CausalOrder:
     """Return the order restored by all that the ranks did together; the book's hosts are the
     reports themselves. Shifts are of times as the book's maps place them.
     """
-    observed, pivot = collect_observations(book, AUTO, folder, run)
-    return next(iter(run(run_alignment_step, [partial(_restore_order, reports, observed, pivot)])))
+    observed, pivot = collect_observations(book, AUTO, folder, run_tasks)
+    return next(
+        iter(run_tasks(run_alignment_step, [partial(_restore_order, reports, observed, pivot)]))
+    )
 
 
 def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
-    parts = [bind_calls(portion.calls(), pivot) for portion in observed.calls]
+    parts = [bind_calls(portion.read_calls(), pivot) for portion in observed.calls]
     return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
 
 
@@ -188,7 +180,7 @@ def move_reports(
         for report, placement in enumerate(timeline.placements)
     ]
     moves = {names[report]: move for report, move in order.moves.items()}
-    causal = CausalRecord(len(placements), order.before.counts(), order.after.counts(), moves)
+    causal = CausalRecord(len(placements), order.before.to_record(), order.after.to_record(), moves)
     record = timeline.record
     if order.moves:
         unknown = {
@@ -199,7 +191,7 @@ def move_reports(
     notes = tuple(
         f"--causal: {finding.reason}" + (f" ({finding.count:,})" if finding.count else "")
         for finding in order.findings
-        if finding.kind in ("torn", "set aside", "given up")
+        if finding.kind in (FindingKind.TORN, FindingKind.SET_ASIDE, FindingKind.GIVEN_UP)
     )
     return replace(
         timeline,

@@ -1,12 +1,10 @@
-"""Relations between the events of several reports, one module each, and states of rows.
+"""Declare and run relations between the events of several reports, which have a module each in this
+package.
 
 A relation reads *facts*, small frames that event kinds set aside while reading
-(:meth:`Extraction.add_fact`), once every clock, object and name is known, and yields further records
-and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed here,
-:func:`run_relations` runs them. What else is in this package is imported where it is needed.
-
-Below: the declaration of a relation, and its results, observations of clocks and runs in trace
-time.
+(:meth:`Extraction.add_fact`), once every clock, object and name is known, and yields further
+records and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed
+here, :func:`run_relations` runs them. What else is in this package is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ if TYPE_CHECKING:
     from nsys2prv.relations.blocks import CallPortion, MessageFile
     from nsys2prv.store.task_result import FactFile
 
-#: Models of parallel programs, as --align names them.
+#: Models of parallel programs whose rules relations follow, as --align names them.
 MPI, NCCL = "mpi", "nccl"
-#: What a relation goes by that no parallel program's rules are behind.
+#: The model of a relation that follows no parallel program's rules.
 NO_MODEL = ""
-#: A task has fewer devices than this.
+#: A task has fewer devices than this: task * DEVICES + device numbers all of a job.
 DEVICES = 1 << 12
 
 T = TypeVar("T")
-#: Does tasks on workers: a pure function over files, and what it is to be done with; its results,
+#: Runs a pure function over files on the workers, for each of its arguments, and yields the results
 #: in order.
-Run = Callable[[Callable, Sequence], Iterator]
+RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
@@ -61,28 +59,28 @@ class RelationContext(Struct, frozen=True):
     #: Folder for files between the steps and for runs.
     folder: Path
     #: First free task number.
-    number: int
-    #: Does tasks on workers.
-    workers: Run
+    first_task: int
+    #: Runs tasks on the workers.
+    run_tasks: RunTasks
 
-    def run(self, steps: Sequence[Callable[[], T]]) -> list[T]:
+    def run_steps(self, steps: Sequence[Callable[[], T]]) -> list[T]:
         """Call the steps on the workers and return their results in order. A step is a `partial` of
         a pure function over files.
         """
-        return list(self.workers(run_step, steps))
+        return list(self.run_tasks(run_step, steps))
 
     def run_each(
         self, name: str, step: Callable[..., T], *columns: Iterable, more: tuple = ()
     ) -> list[T]:
-        """Call the step on the workers, as `map` does with an element of each column, then a path of
-        its own for the files that it writes, then `more`; return the results in order. name: how
+        """Call the step on the workers, as `map` does with an element of each column, then a path
+        of its own for the files that it writes, then `more`; return the results in order. name: how
         the names of these files begin.
         """
         steps = [
-            partial(step, *own, self.folder / f"{name}-{self.number}-{place}", *more)
+            partial(step, *own, self.folder / f"{name}-{self.first_task}-{place}", *more)
             for place, own in enumerate(zip(*columns, strict=True))
         ]
-        return self.run(steps)
+        return self.run_steps(steps)
 
     def batch_facts(self, first: str, *names: str) -> list[list]:
         """Return columns for steps that read the facts of some reports each: the files of each of
@@ -114,7 +112,7 @@ class Relation(Struct, frozen=True):
     the trace) of its process by the column `process`.
     """
 
-    #: Name.
+    #: Name, as users select it.
     name: str
     #: Title for people.
     title: str
@@ -137,9 +135,9 @@ def write_result(
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
 ) -> TaskResult:
-    """Return the result of what this name finds between reports, stored under this task number: records and
-    lines in trace time (ns), on objects that are thread indices of the trace. Fields of the rows'
-    layouts are plain numbers or values of closed sets.
+    """Return the result of what this name finds between reports, stored under this task number:
+    records and lines in trace time (ns), on objects that are thread indices of the trace. Fields of
+    the rows' layouts are plain numbers or values of closed sets.
     """
     result = TaskResult(number, TRACE, 0)
     account = Account()
@@ -170,16 +168,16 @@ def all_relations() -> tuple[Relation, ...]:
     return tuple(sorted(relations, key=lambda relation: relation.name))
 
 
-def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResult]:
+def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[TaskResult]:
     """Relate the facts by all relations, in their order."""
     results: list[TaskResult] = []
-    number = max((result.task for result in book.results), default=-1) + 1
+    first_task = max((result.task for result in book.results), default=-1) + 1
     for relation in all_relations():
         files = book.files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
             relation_results = relation.relate(
-                RelationContext(files, book.tasks, spill_folder, number, run)
+                RelationContext(files, book.tasks, spill_folder, first_task, run_tasks)
             )
-            number = max((result.task + 1 for result in relation_results), default=number)
+            first_task = max((result.task + 1 for result in relation_results), default=first_task)
             results += relation_results
     return results

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsys2prv.clock.observations import Calls, Messages
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
-#: Samples of a part, to cut parts by.
+#: Ordinals of each part that are looked at to find where to cut.
 SAMPLES = 64
 #: Facts (bytes) of a bucket, which one step matches.
 BUCKET_BYTES = 8_000_000
@@ -170,66 +170,73 @@ def store_lines(
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
+    step = _LineStep(name, kind, tagged, tuple(pairs), context.folder)
     steps = [
-        partial(_store_span, name, kind, tagged, number, tuple(pairs), *span, context.folder)
-        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.number)
+        partial(step.store_span, number, *span)
+        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.first_task)
         if pairs
     ]
-    return context.run(steps) or [TaskResult(context.number, TRACE, 0)]
+    return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
 
 
-def _store_span(
-    name: str,
-    kind: str,
-    tagged: bool,
-    number: int,
-    pairs: Sequence[Block],
-    low: int | None,
-    high: int | None,
-    folder: Path,
-) -> TaskResult:
-    """Store the lines that begin within a span of time (ns; None: without a limit)."""
-    rows = np.concatenate([block.read(low, high) for block in pairs])
-    rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
-    send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
-    tags = tag if tagged else None
-    lines = CommunicationLines(
-        kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
-    )
-    return write_result(name, number, folder, lines=[lines])
+class _LineStep(Struct, frozen=True):
+    """What all steps have in common that store lines."""
+
+    #: Name of the relation.
+    name: str
+    #: Kind of lines.
+    kind: str
+    #: Whether lines of the kind have tags.
+    tagged: bool
+    #: PAIR rows, ascending by the time of the send.
+    pairs: tuple[Block, ...]
+    #: Folder for runs.
+    folder: Path
+
+    def store_span(self, number: int, low: int | None, high: int | None) -> TaskResult:
+        """Store the lines that begin within a span of time (ns; None: without a limit)."""
+        rows = np.concatenate([block.read(low, high) for block in self.pairs])
+        rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
+        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
+        tags = tag if self.tagged else None
+        lines = CommunicationLines(
+            self.kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
+        )
+        return write_result(self.name, number, self.folder, lines=[lines])
 
 
 class MessageFile(Struct, frozen=True):
     """Messages between hosts, in a file."""
 
-    #: Of the file.
+    #: File with the messages.
     path: Path
-    #: First and last (ns), empty of nothing.
+    #: First and last time (ns), empty of no message.
     times: tuple[int, ...]
 
     def read(self) -> Messages:
+        """Return the messages."""
         return pickle.loads(self.path.read_bytes())
 
 
-def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
+def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
     from nsys2prv.clock.observations import Messages
 
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
-    messages = Messages(np.full(pairs.height, source), *columns)
+    messages = Messages(np.full(pairs.height, noise_kind), *columns)
     path.write_bytes(pickle.dumps(messages))
     times = np.append(messages.send_begin, messages.receive_end)
     return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
 
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
-#: and the function that it numbers; clock.observations.Role; whether of the root;
+#: and the function that it numbers; clock.Role; whether of the root;
 #: times (ns); whether the report has the communicator's beginning; and its signature.
 CALL_COLUMNS = split_column_names(
     "member host number function role is_root begin end began signature"
 )
-#: Groups that a communicator may be, one for each function.
+#: Groups that a communicator's calls may be divided into, one for each function.
 GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.
 PORTION_ROWS = 50_000
@@ -248,9 +255,9 @@ class MemberBlock(Block, frozen=True):
     sane: bool
     #: True if the report has the communicator's beginning.
     began: bool
-    #: First of their times (ns).
+    #: First time, ns.
     earliest: int
-    #: Last of their times (ns).
+    #: Last time, ns.
     latest: int
 
 
@@ -278,14 +285,14 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     )
 
 
-def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortion]:
+def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
     portions: list[CallPortion] = []
     room = 0
     for number, blocks in enumerate(group_blocks(members)):
         rows = sum(block.rows for block in blocks)
         if rows > room:
-            portions.append(CallPortion((), source, number))
+            portions.append(CallPortion((), noise_kind, number))
             room = PORTION_ROWS
         portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
         room -= rows
@@ -295,11 +302,11 @@ def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortio
 class CallPortion(Struct, frozen=True):
     """Calls of some communicators."""
 
-    #: Of whole communicators.
+    #: Calls of each member and report.
     blocks: tuple[MemberBlock, ...]
-    #: Key of clock.observations.NOISE.
-    source: int
-    #: Of the first of them among all.
+    #: clock.NoiseKind.
+    noise_kind: int
+    #: Number of the first communicator among all.
     number: int
 
     @property
@@ -307,7 +314,7 @@ class CallPortion(Struct, frozen=True):
         """Return times (ns) between which all of its times are."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
-    def calls(self) -> Calls:
+    def read_calls(self) -> Calls:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
         from nsys2prv.clock.observations import Calls
 
@@ -319,7 +326,7 @@ class CallPortion(Struct, frozen=True):
         numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
         return Calls(
-            source=np.full(len(rows), self.source),
+            noise_kind=np.full(len(rows), self.noise_kind),
             group=1 + self.number * GROUPS + group,
             number=np.where(numbered, column["number"], -1),
             is_root=column["is_root"] == 1,
@@ -338,7 +345,7 @@ class CallPortion(Struct, frozen=True):
         is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
         if is_one and is_sane and is_large and not is_numbered:
             return self._gather_by_member(pivot)
-        return gather_calls(self.calls(), pivot)
+        return gather_calls(self.read_calls(), pivot)
 
     def _gather_by_member(self, pivot: int) -> GatheredCalls:
         """Return the calls of one large communicator that the report does not number, a member at a
@@ -360,10 +367,10 @@ class CallPortion(Struct, frozen=True):
             )
             for member, blocks in sorted(by_member.items())
         ]
-        return gather_by_member(members, self.source, 1 + self.number * GROUPS)
+        return gather_by_member(members, self.noise_kind, 1 + self.number * GROUPS)
 
 
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
     from nsys2prv.clock.observations import make_call_frame
 
-    return make_call_frame(portion.calls(), pivot).sort("begin", maintain_order=True)
+    return make_call_frame(portion.read_calls(), pivot).sort("begin", maintain_order=True)

@@ -27,8 +27,9 @@ from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
 #: Event types are this plus the kind of memory.
 BASE = 66500010
-#: Beyond it (bytes) numbers are damage.
+#: Greatest size of memory, bytes; beyond it numbers are damage.
 GREATEST = 1 << 52
+#: What tells one piece of memory from others, and what is told of an operation on it.
 OWNER = ("report", "process", "address")
 EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
 #: Rows looked at together.
@@ -38,8 +39,8 @@ PIECE_ROWS = 500_000
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
     files = context.files[FACTS]
-    return context.run(
-        [partial(add_up_memory, files, context.tasks, context.number, context.folder)]
+    return context.run_steps(
+        [partial(add_up_memory, files, context.tasks, context.first_task, context.folder)]
     )
 
 

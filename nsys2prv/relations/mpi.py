@@ -2,9 +2,9 @@
 hosts' clocks.
 
 Sends and receives are first brought to what the ranks made of them: what persistent requests
-transferred, and what completed receives. A receive through a request is complete with the first Wait
-of its handle, else with the last Test before the handle is used again, else with the receive call
-itself. All of this is known from one report.
+transferred, and what completed receives. A receive through a request is complete with the first
+Wait of its handle, else with the last Test before the handle is used again, else with the receive
+call itself. All of this is known from one report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv.clock import MPI as SOURCE
+from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import (
     ASKED,
     COMPLETED,
@@ -101,7 +101,7 @@ class MessageSides(Struct, frozen=True):
 class MatchedMessages(Struct, frozen=True):
     """Messages that a step matched."""
 
-    #: That are certain and complete, PAIR of each and then its report and place.
+    #: PAIR of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
     #: How many messages, by side and why they are of no pair, "" for those of one.
     fates: Counter[tuple[int, str]]
@@ -135,7 +135,8 @@ def observe_messages(context: RelationContext) -> Observed:
 
 def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], pl.DataFrame]:
     """Return the sides of messages, by report, and of the processes of the job the MPI rank (-1 if
-    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`).
+    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize
+    (`ended`).
     """
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)
@@ -329,7 +330,7 @@ def match_messages(blocks: Sequence[Block], path: Path, processes: pl.DataFrame)
 def observe_pairs(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MessageFile:
     """Match the messages of some communicators and receivers, and store those between hosts."""
     pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
-    return save_messages(_keep_complete(pairs), SOURCE, path)
+    return save_messages(_keep_complete(pairs), NoiseKind.MPI, path)
 
 
 def _read_blocks(blocks: Sequence[Block]) -> pl.DataFrame:
@@ -493,7 +494,7 @@ def observe_collectives(context: RelationContext) -> Observed:
     batches = context.batch_facts(MEETINGS)
     more = (sorted(set(began)),)
     blocks = context.run_each("mpi-calls", sort_collective_calls, *batches, more=more)
-    return Observed(divide_calls(chain.from_iterable(blocks), SOURCE))
+    return Observed(divide_calls(chain.from_iterable(blocks), NoiseKind.MPI))
 
 
 def sort_collective_calls(

@@ -67,17 +67,17 @@ MOST_NAMED = 8
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
-    if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
+    if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
-    has_communicators = any(matched.blocks for matched in surveys)
+    has_communicators = any(survey.blocks for survey in surveys)
     match = _match_by_communicator if has_communicators else _match_by_order
     matched, notes = match(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
-    lone = sum(part.lone for part in surveys) if has_communicators else 0
+    lone = sum(survey.lone for survey in surveys) if has_communicators else 0
     results[0].notes = [
         *notes,
         *_describe_lone(
-            sum(part.graphs for part in surveys),
+            sum(survey.graphs for survey in surveys),
             "were launched by CUDA graphs, without a call that names their communicator",
         ),
         *_describe_lone(lone, "have no call that names their communicator"),
@@ -93,17 +93,17 @@ def _store_records(
     found them.
     """
     if not matched:
-        return [TaskResult(context.number, TRACE, 0)]
-    context.run([partial(number_collectives, [part.firsts for part in matched])])
+        return [TaskResult(context.first_task, TRACE, 0)]
+    context.run_steps([partial(number_collectives, [part.firsts for part in matched])])
     parts = [
         (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records
     ]
     transfers = [block for part in matched for block in part.transfers]
     windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
-    return context.run(
+    return context.run_steps(
         [
             partial(store_records, number, parts, transfers, *window, context.folder)
-            for number, window in enumerate(windows, context.number)
+            for number, window in enumerate(windows, context.first_task)
         ]
     )
 

@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.clock import Role
+from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.events.call_indexes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
@@ -58,7 +57,7 @@ KEPT = split_column_names(
 class OrderedKernels(Struct, frozen=True):
     """Kernels of a step, in order."""
 
-    #: By communicator: rows of KEPT.
+    #: Rows of KEPT, by communicator.
     blocks: tuple[Block, ...]
     #: Communicators whose ordinals there are sequence numbers.
     by_number: frozenset[int]
@@ -160,7 +159,7 @@ def describe_several(communicators: pl.DataFrame, members: int) -> str:
 
 
 def list_operation_roles(first: np.ndarray) -> np.ndarray:
-    """Return the role of each operation (clock.observations.Role)."""
+    """Return the role of each operation (clock.Role)."""
     return np.where(
         np.isin(first, WAIT_FOR_ROOT),
         Role.FROM_ROOT,
@@ -177,14 +176,14 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
-def where_comparable(time: pl.Expr) -> pl.Expr:
+def blank_incomparable(time: pl.Expr) -> pl.Expr:
     """Return a time (ns) of kernels where `comparable`, else ABSENT."""
     return pl.when("comparable").then(time).otherwise(ABSENT)
 
 
 def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
-    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved, no
-    slow transfer.
+    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved,
+    no slow transfer.
     """
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
@@ -241,7 +240,7 @@ class CollectivePiece(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Kernels of the blocks."""
+        """Return the number of kernels of the blocks."""
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> np.ndarray:
@@ -288,7 +287,9 @@ def observe_collectives(context: RelationContext) -> Observed:
     if not any(has_calls for _, has_calls in results):
         everything = ([context.files[KERNELS]], [context.files[COMMUNICATORS]], [context.tasks])
         results = context.run_each("nccl-calls-by-order", _sort_by_order, *everything)
-    return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
+    return Observed(
+        divide_calls((block for blocks, _ in results for block in blocks), NoiseKind.NCCL)
+    )
 
 
 def _sort_by_communicator(
@@ -300,15 +301,13 @@ def _sort_by_communicator(
     """Sort the kernels of some reports by communicator, member and begin. Return their blocks, and
     whether any communicator is known.
     """
-    # Without collectives whose communicators are not known.
     kernels = _mark_begun(
         _read_kernels(files, tasks, OBSERVED).filter(
             (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
         ),
         read_fact(communicators, tasks),
     )
-    # Nor are those of several operations of use, some with a root: they bind in a way that their
-    # sum does not tell.
+    # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
     rooted = pl.col("first_operation").is_in([*WAIT_FOR_ROOT, *ROOT_WAITS])
     usable = ~rooted | ((pl.col("operation") != GROUP) & (pl.col("rank") >= 0))
     return _sort_calls(kernels.filter(usable), path), kernels.height > 0

@@ -1,5 +1,5 @@
-"""Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks' orders
-of launches differ, and records on their kernels. A step looks at some of them.
+"""Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks'
+orders of launches differ, and records on their kernels. A step looks at some of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR
-from nsys2prv.clock import NCCL as SOURCE
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, NoiseKind
 from nsys2prv.events.call_indexes import GROUP, SEND_RECEIVE
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
@@ -25,10 +24,10 @@ from nsys2prv.relations.nccl_kernels import (
     KEPT,
     KIND,
     CollectivePiece,
+    blank_incomparable,
     find_bandwidth,
     list_operation_roles,
     make_rows,
-    where_comparable,
     write_block_in_order,
 )
 from nsys2prv.store.task_result import TaskResult
@@ -52,7 +51,7 @@ SAME, SAME_UNKNOWN = KIND, ("by_name",)
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
-    #: That it looked at.
+    #: What was looked at.
     pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
@@ -79,8 +78,8 @@ class MatchedCollectives(Struct, frozen=True):
 def match_kernels(
     pieces: tuple[CollectivePiece, ...], path: Path, has_communicators: bool
 ) -> MatchedCollectives:
-    """Match the kernels of the pieces. has_communicators: whether they are of known communicators. path: of
-    files, but for their endings.
+    """Match the kernels of the pieces. has_communicators: whether they are of known communicators.
+    path: of files, but for their endings.
     """
     kernels = _read_kernels(pieces)
     collectives = _group_kernels(kernels, SAME if has_communicators else SAME_UNKNOWN)
@@ -166,9 +165,9 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         .when(by_name > 0)
         .then(by_name)
         .otherwise(GROUP),
-        late=where_comparable(begin - pl.col("first")),
-        wait=where_comparable(pl.min_horizontal(last, end) - begin),
-        transfer=where_comparable(transfer),
+        late=blank_incomparable(begin - pl.col("first")),
+        wait=blank_incomparable(pl.min_horizontal(last, end) - begin),
+        transfer=blank_incomparable(transfer),
         algorithm_bandwidth=find_bandwidth(plain + reduced + shared * ranks, transfer),
         bus_bandwidth=find_bandwidth(
             plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1), transfer
@@ -249,7 +248,7 @@ def number_by_ends(
     owned.sort(key=lambda item: item[0].member)
     # Times of one part are aligned.
     error = ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR
-    fits, findings = number_group([member for member, _ in owned], SOURCE, 0, error)
+    fits, findings = number_group([member for member, _ in owned], NoiseKind.NCCL, 0, error)
     if even and any(finding.kind in UNCLEAR for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []

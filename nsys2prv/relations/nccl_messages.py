@@ -24,8 +24,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UNRELATED, UTC_ERROR
-from nsys2prv.clock import NCCL as SOURCE
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, FindingKind, NoiseKind
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
@@ -44,10 +43,10 @@ from nsys2prv.relations.blocks import (
     write_buckets,
 )
 from nsys2prv.relations.nccl_kernels import (
+    blank_incomparable,
     find_bandwidth,
     keep_sound_kernels,
     make_rows,
-    where_comparable,
 )
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
@@ -89,9 +88,9 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     sides = group_blocks(block for part in paired for block in part.sides)
     steps = [
         partial(store_kernels, number, part, context.folder)
-        for number, part in enumerate(sides, context.number + len(results))
+        for number, part in enumerate(sides, context.first_task + len(results))
     ]
-    return [*results, *context.run(steps)]
+    return [*results, *context.run_steps(steps)]
 
 
 def observe_messages(context: RelationContext) -> Observed:
@@ -151,7 +150,7 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
     """Match the messages of some senders, and store those between hosts."""
     pairs = _pair_messages(read_frame(blocks, KEPT), UTC_ERROR)
-    return save_messages(pairs.with_columns(completed="time_end_there"), SOURCE, path)
+    return save_messages(pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL, path)
 
 
 def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
@@ -242,9 +241,15 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
         begin="time_begin",
         end="time_end",
     )
-    ordinals, findings = recognise_collectives(calls, SOURCE, error)
+    ordinals, findings = recognise_collectives(calls, NoiseKind.NCCL, error)
     unknown = pl.col("group").is_in(
-        sorted({finding.group for finding in findings if finding.kind in (*UNCLEAR, UNRELATED)})
+        sorted(
+            {
+                finding.group
+                for finding in findings
+                if finding.kind in (*UNCLEAR, FindingKind.UNRELATED)
+            }
+        )
     )
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(
@@ -310,7 +315,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             wait=pl.min_horizontal("last", "end") - pl.col("begin"),
         )
     )
-    times = where_comparable(pl.col("late", "wait", "transfer"))
+    times = blank_incomparable(pl.col("late", "wait", "transfer"))
     speed = find_bandwidth(pl.col("bytes"), pl.col("transfer"))
     moved = (
         kernels.filter(pl.col("comparable") & pl.col("told") & (pl.col("transfer") > 0))

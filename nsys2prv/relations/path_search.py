@@ -36,12 +36,15 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 
-#: Values of the value set `critical_path`.
-COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED, CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(
-    1, 13
-)
 #: An operation that begins so long after what it waited for (ns) waited for something else.
 SLACK = 10_000
+
+
+class Cause:
+    """Values of the value set `critical_path`."""
+
+    COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED = range(1, 7)
+    CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(7, 13)
 
 
 class Operations(Struct, frozen=True):
@@ -59,7 +62,7 @@ class Operations(Struct, frozen=True):
     device: np.ndarray
     #: Number of the task.
     task: np.ndarray
-    #: What it is, a value of `critical_path`.
+    #: What it is, of `Cause`.
     cause: np.ndarray
     #: Class of a kernel, ABSENT for others.
     kernel_class: np.ndarray
@@ -82,7 +85,7 @@ class HostCalls(Struct, frozen=True):
     thread: np.ndarray
     #: Number of the task.
     task: np.ndarray
-    #: CALL, WAIT (it synchronises) or MPI.
+    #: CALL, WAIT (it synchronises) or MPI of `Cause`.
     cause: np.ndarray
     #: Index of the call of MPI that this one waits for: the one that sends what it receives, the
     #: last to come to its collective. -1 for none.
@@ -98,7 +101,7 @@ class PathPieces(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace.
     thread: np.ndarray
-    #: A value of `critical_path`.
+    #: What the time went to, of `Cause`.
     cause: np.ndarray
     #: Class of a kernel, ABSENT for others.
     kernel_class: np.ndarray
@@ -153,7 +156,7 @@ def _find_predecessors(work: Operations, calls: HostCalls) -> tuple[np.ndarray, 
 
     # The end of a call: its begin, or what it waited for.
     before[call_end:call_begin] = call_begin + np.arange(m)
-    waits = np.flatnonzero(calls.cause == WAIT)
+    waits = np.flatnonzero(calls.cause == Cause.WAIT)
     done = find_latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
     is_later = _take_or_none(work.end, done) > calls.begin[waits]
     before[call_end + waits[is_later]] = op_end + done[is_later]
@@ -198,10 +201,12 @@ def _make_pieces(
     came_kind = np.append(kind[1:], -1)
     end, begin = times[path], np.append(times[path[1:]], 0)
     thread = np.concatenate([work.thread, work.thread, calls.thread, calls.thread])[path]
-    cause = np.concatenate([work.cause, np.full(n, QUEUED), calls.cause, np.full(m, HOST)])[path]
+    cause = np.concatenate(
+        [work.cause, np.full(n, Cause.QUEUED), calls.cause, np.full(m, Cause.HOST)]
+    )[path]
     kernel_class = np.concatenate([work.kernel_class, np.full(n + 2 * m, ABSENT)])[path]
-    cause[(kind == 2) & (came_kind == 0)] = RETURN
-    cause[-1] = OUTSIDE
+    cause[(kind == 2) & (came_kind == 0)] = Cause.RETURN
+    cause[-1] = Cause.OUTSIDE
     # From the begin of an operation to that of its call: the latency, and the call.
     launch = np.flatnonzero((kind == 1) & (came_kind == 3))
     call = path[launch + 1] - 2 * n - m
@@ -210,9 +215,9 @@ def _make_pieces(
     columns = (
         (begin, end, thread, cause, kernel_class),
         (begin[launch], returned, calls.thread[call], calls.cause[call], no_class),
-        ([end[0]], [duration], thread[:1], [OUTSIDE], [ABSENT]),
+        ([end[0]], [duration], thread[:1], [Cause.OUTSIDE], [ABSENT]),
     )
-    begin[launch], cause[launch] = returned, LATENCY
+    begin[launch], cause[launch] = returned, Cause.LATENCY
     begin, end, thread, cause, kernel_class = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(-end, kind="stable")
     order = order[end[order] > begin[order]]

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 
-from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
+from nsys2prv._util.columns import OPEN, StoredFrame, Table, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
@@ -39,7 +38,7 @@ from nsys2prv.store.task_result import TaskResult
 CHUNK_RECORDS = 300_000
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
-#: No range tells.
+#: The state where no range tells one.
 NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
@@ -117,7 +116,7 @@ def plan_state_tasks(
 
 
 def _has_states(run: Run) -> bool:
-    """True for begins of a layout that implies states."""
+    """Return whether these are begins of a layout that implies states."""
     layout = load_catalogue().layouts.get(run.shape.name)
     return run.shape.stream == BEGIN and layout.state is not None
 
@@ -154,18 +153,17 @@ def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
         wanted[new_ranges.object] = True
         ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
-        begun, held = (part.take(part.begin < limit) for part in (ranges, holding))
+        begun, held = (part[part.begin < limit] for part in (ranges, holding))
         keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [
-            find_innermost_states(begun.take(begun.yields == yields), keys)
-            for yields in (False, True)
+            find_innermost_states(begun[begun.yields == yields], keys) for yields in (False, True)
         ]
         layers.append((keys.join(held.object, held.begin), held.state))
         objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state
         # What ends at the limit is told to end with the next chunk.
-        ranges, holding = ranges.take(ranges.end >= limit), holding.take(holding.begin >= limit)
+        ranges, holding = ranges[ranges.end >= limit], holding[holding.begin >= limit]
         first = limit
     objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
     yield threads[objects], *columns
@@ -208,7 +206,7 @@ def read_range_chunks(
                 part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
                 part.append(_read_ranges(task, run, records, threads, rules))
         states = Ranges.concat(holding)
-        yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
+        yield Ranges.concat(ranges), states[np.argsort(states.begin, kind="stable")], limit
     reader.close()
 
 
@@ -283,35 +281,19 @@ class _StateRules:
         return self._of_names[key]
 
 
-class Ranges(Struct):
-    """Columns of equal length: object, begin, end, the state that each implies, and whether it
-    yields to ranges that do not.
-    """
+class Ranges(Table, frozen=True):
+    """Ranges of rows that imply states."""
 
     #: Row of the trace.
     object: np.ndarray
-    #: ns.
+    #: Begin, ns.
     begin: np.ndarray
-    #: ns.
+    #: End, ns.
     end: np.ndarray
-    #: That the range implies.
+    #: State that the range implies.
     state: np.ndarray
     #: Whether it yields to ranges that do not.
     yields: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def take(self, rows: np.ndarray) -> Ranges:
-        return Ranges(*(column[rows] for column in astuple(self)))
-
-    @classmethod
-    def concat(cls, parts: list[Ranges]) -> Ranges:
-        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
-
-    @classmethod
-    def make_empty(cls) -> Ranges:
-        return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
 
 
 class Keys:
@@ -333,6 +315,7 @@ class Keys:
             self.span = len(self._places)
 
     def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the keys of objects and times, which count as within the stretch."""
         inside = np.clip(time, self._first, self._limit)
         return object_ * self.span + (
             inside - self._first if self._places is None else np.searchsorted(self._places, inside)

@@ -18,7 +18,7 @@ from tools.clocks import (
     simulate_messages,
 )
 
-from nsys2prv.clock import MPI, Role
+from nsys2prv.clock import FindingKind, NoiseKind, Role
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.solve import Alignment
@@ -137,7 +137,7 @@ def test_mpi_collectives_align_too() -> None:
         align_hosts(
             4,
             simulate_collectives(
-                rng, clocks, np.arange(4), draw_end_times(rng, 300, 60), source=MPI
+                rng, clocks, np.arange(4), draw_end_times(rng, 300, 60), noise_kind=NoiseKind.MPI
             ),
         ),
         clocks,
@@ -193,7 +193,7 @@ def test_nothing_observed_changes_nothing() -> None:
     assert [(c.offset_ns, c.drift, c.bound_ns, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, None, "UTC")
     ] * 3
-    assert [f.clock for f in alignment.findings if f.kind == "apart"] == [1, 2]
+    assert [f.clock for f in alignment.findings if f.kind == FindingKind.APART] == [1, 2]
 
 
 def test_a_host_without_shared_collectives_stays_with_utc() -> None:
@@ -211,7 +211,7 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
         "UTC",
         3,
     )
-    assert [(f.kind, f.clock) for f in alignment.findings] == [("apart", 3)]
+    assert [(f.kind, f.clock) for f in alignment.findings] == [(FindingKind.APART, 3)]
 
 
 def test_parts_have_references_of_their_own_until_messages_connect_them() -> None:
@@ -224,7 +224,7 @@ def test_parts_have_references_of_their_own_until_messages_connect_them() -> Non
     alignment = align_hosts(4, calls)
     check_alignment(alignment, clocks, [1])
     check_alignment(alignment, clocks, [3], reference=2)
-    assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [("apart", 2, 1)]
+    assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [(FindingKind.APART, 2, 1)]
     one_way = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2)], 500, 60))
     check_alignment(one_way, clocks, [1])
     assert one_way.corrections[2].method in ("reference", "causality, one way")
@@ -273,7 +273,7 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
     if late < 0:
         assert (moved.method, moved.bound_ns, moved.drift) == ("causality, one way", None, 0.0)
         assert moved.offset_ns == pytest.approx(-late, abs=1e6)
-        assert [finding.kind for finding in alignment.findings] == ["one way"]
+        assert [finding.kind for finding in alignment.findings] == [FindingKind.ONE_WAY]
         assert alignment.verdict.used_before.number > 0 == alignment.verdict.used_after.number
     else:
         assert (moved.method, moved.offset_ns) == ("UTC", 0.0)
@@ -318,7 +318,7 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
     sent = simulate_messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
     assert measure_error(align_hosts(2, calls), clocks, 1) > 9e7
     alignment = align_hosts(2, calls, sent)
-    assert {"worse", "early"} <= list_kinds(alignment)
+    assert {FindingKind.WORSE, FindingKind.EARLY} <= list_kinds(alignment)
     assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, "UTC")
     ] * 2
@@ -343,7 +343,7 @@ def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
         align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends, jitter=jitter))
         for jitter in (20e3, 300e3)
     )
-    assert list_kinds(noisy) == {"noisy"}
+    assert list_kinds(noisy) == {FindingKind.NOISY}
     assert not usual.findings
     assert noisy.corrections[1].bound_ns > 2 * usual.corrections[1].bound_ns
     assert measure_error(noisy, clocks, 1) <= noisy.corrections[1].bound_ns
@@ -358,8 +358,8 @@ def test_a_drift_beyond_all_clocks_is_left_out(drift: float) -> None:
     )
     check_alignment(alignment, clocks, [1])
     assert alignment.corrections[2].method == "UTC"
-    assert list_kinds(alignment) & {"steep", "unfit", "unrelated"}
-    assert any(f.kind == "apart" and f.clock == 2 for f in alignment.findings)
+    assert list_kinds(alignment) & {FindingKind.STEEP, FindingKind.UNFIT, FindingKind.UNRELATED}
+    assert any(f.kind == FindingKind.APART and f.clock == 2 for f in alignment.findings)
 
 
 def test_calls_that_end_before_they_begin_are_left_out() -> None:
@@ -371,7 +371,9 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
         2, replace_columns(calls, end=np.where(backwards, calls.begin - 5, calls.end))
     )
     check_alignment(alignment, clocks, [1])
-    assert [(f.kind, f.count) for f in alignment.findings] == [("backwards", backwards.sum())]
+    assert [(f.kind, f.count) for f in alignment.findings] == [
+        (FindingKind.BACKWARDS, backwards.sum())
+    ]
 
 
 def test_maps_of_corrections() -> None:

@@ -19,7 +19,7 @@ from tools.clocks import (
     simulate_messages,
 )
 
-from nsys2prv.clock import Role
+from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.causal import CausalOrder
 from nsys2prv.clock.maps import RankMove
 from nsys2prv.clock.observations import Calls, Messages
@@ -172,7 +172,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
         ),
     )
     assert not order.complete
-    assert [finding.kind for finding in order.findings] == ["set aside"]
+    assert [finding.kind for finding in order.findings] == [FindingKind.SET_ASIDE]
     assert compute_moves(order, 3, 900_000) == 100_000
     assert 0 < order.after.number < 3
 
@@ -180,7 +180,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
 def test_members_of_one_report_cannot_be_put_in_order() -> None:
     order = restore_order(2, make_collective(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
     assert order.shifts == {}
-    assert [finding.kind for finding in order.findings] == ["torn"]
+    assert [finding.kind for finding in order.findings] == [FindingKind.TORN]
 
 
 def test_many_ranks_of_a_ring_get_in_order_one_after_the_other() -> None:
@@ -259,7 +259,7 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
     settled = restore_order(
         4,
         replace_columns(calls, begin=again[0], end=again[1]),
-        Messages(them.source, them.sender, again[2], them.receiver, again[3]),
+        Messages(them.noise_kind, them.sender, again[2], them.receiver, again[3]),
     )
     assert settled.shifts == {}
 

@@ -16,6 +16,7 @@ from tools.clocks import (
     simulate_collectives,
 )
 
+from nsys2prv.clock import FindingKind
 from nsys2prv.clock.observations import Calls, ClockFinding, find_shared_calls
 from nsys2prv.clock.observations import Messages as NoMessages
 from nsys2prv.clock.sequences import number_calls
@@ -104,7 +105,7 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
         calls = replace_columns(calls, signature=0)
     meant, count, findings = recognize(select_rows(calls, masks), number[masks])
     assert all(len(true) == 1 for true in meant.values())
-    assert not {finding.kind for finding in findings} - {"partial"}
+    assert not {finding.kind for finding in findings} - {FindingKind.PARTIAL}
     # All calls that the compared member has as well.
     assert count >= 0.9 * masks.sum()
 
@@ -119,7 +120,7 @@ def test_extra_calls_fall_out(seed: int) -> None:
     mixed = sum(len(true) > 1 for true in meant.values())
     assert mixed == 0
     assert count >= len(number) - 4
-    assert [(f.kind, f.member) for f in findings] == [("partial", 1)]
+    assert [(f.kind, f.member) for f in findings] == [(FindingKind.PARTIAL, 1)]
     assert 20 <= findings[0].count <= 24
 
 
@@ -133,7 +134,7 @@ def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
     if numbered:
         calls = replace_columns(calls, number=np.append(number[member != bad], np.arange(COUNT)))
     alignment = align_hosts(MEMBERS, calls)
-    assert ("unrelated", bad) in {(f.kind, f.member) for f in alignment.findings}
+    assert (FindingKind.UNRELATED, bad) in {(f.kind, f.member) for f in alignment.findings}
     good = [at for at in range(MEMBERS) if at != bad]
     assert [alignment.corrections[at].reference for at in good] == [good[0]] * 3
     assert alignment.corrections[bad].method == "UTC"
@@ -145,7 +146,7 @@ def test_a_group_of_two_that_do_not_belong_together() -> None:
     alignment = align_hosts(2, calls)
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
-        ("unrelated", COUNT)
+        (FindingKind.UNRELATED, COUNT)
     ]
 
 
@@ -154,7 +155,7 @@ def test_regular_calls_are_not_guessed() -> None:
     alignment = align_hosts(MEMBERS, replace_columns(calls, signature=1))
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
-        ("ambiguous", COUNT)
+        (FindingKind.AMBIGUOUS, COUNT)
     ] * (MEMBERS - 1)
 
 
@@ -258,7 +259,7 @@ def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginn
             assert (
                 measure_error(item, clocks, host) <= item.corrections[host].observed_bound_ns < 80e3
             )
-    assert {f.kind for f in unsure.findings} == {"in order"}
+    assert {f.kind for f in unsure.findings} == {FindingKind.IN_ORDER}
     assert not sure.findings
 
 
@@ -371,11 +372,11 @@ def test_repeated_and_unlike_numbers_are_left_out() -> None:
     )
     meant, count, findings = recognize(calls, number)
     assert [(f.kind, f.member, f.count) for f in findings] == [
-        ("repeated", 0, 1),
-        ("repeated", 1, 2),
-        ("repeated", 2, 1),
-        ("repeated", 3, 1),
-        ("unlike", 2, 1),
+        (FindingKind.REPEATED, 0, 1),
+        (FindingKind.REPEATED, 1, 2),
+        (FindingKind.REPEATED, 2, 1),
+        (FindingKind.REPEATED, 3, 1),
+        (FindingKind.UNLIKE, 2, 1),
     ]
     assert count == len(number) - 6
     assert all(len(true) == 1 for true in meant.values())

@@ -18,7 +18,7 @@ from tools.clocks import (
     simulate_messages,
 )
 
-from nsys2prv.clock import MPI
+from nsys2prv.clock import FindingKind, NoiseKind
 from nsys2prv.clock.observations import fit_line
 
 SEEDS = 100
@@ -32,7 +32,12 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
         calls = simulate_collectives(
-            rng, clocks, np.arange(3), draw_end_times(rng, 200, 10), source=MPI, late=0.0
+            rng,
+            clocks,
+            np.arange(3),
+            draw_end_times(rng, 200, 10),
+            noise_kind=NoiseKind.MPI,
+            late=0.0,
         )
         late = np.round(rng.exponential(200e3, len(calls.end))).astype(np.int64) * (
             calls.clock == late_host
@@ -42,7 +47,7 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
             measure_error(alignment, clocks, host) <= alignment.corrections[host].bound_ns
             for host in (1, 2)
         )
-        assert ("unsteady", late_host) in [
+        assert (FindingKind.UNSTEADY, late_host) in [
             (finding.kind, finding.clock) for finding in alignment.findings
         ]
     assert inside >= 95
@@ -75,7 +80,7 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
             other = float(clocks.to_local_time(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert 12_000 < worst < correction.bound_ns
-        assert "unsteady" in {finding.kind for finding in alignment.findings}
+        assert FindingKind.UNSTEADY in {finding.kind for finding in alignment.findings}
 
 
 def test_usual_noise_is_steady() -> None:

@@ -16,19 +16,9 @@ from tools.exports import make_call, make_export, make_global_pid, make_kernel, 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
-from nsys2prv.relations import path_search as path
 from nsys2prv.relations.path_search import (
-    CALL,
-    COMPUTATION,
-    HOST,
-    LATENCY,
-    MPI,
-    NCCL,
-    OUTSIDE,
-    QUEUED,
-    RETURN,
     SLACK,
-    WAIT,
+    Cause,
     EventCalls,
     HostCalls,
     Operations,
@@ -80,75 +70,75 @@ def list_pieces(
 def test_a_collective_leads_to_the_rank_that_came_last() -> None:
     """Two ranks: each launches a kernel and a collective; the second rank's kernel is longer."""
     host = make_calls(
-        (100, 110, 0, 0, CALL),
-        (120, 130, 0, 0, CALL),
-        (140, 1_050, 0, 0, WAIT),
-        (105, 115, 1, 1, CALL),
-        (125, 135, 1, 1, CALL),
-        (150, 1_060, 1, 1, WAIT),
+        (100, 110, 0, 0, Cause.CALL),
+        (120, 130, 0, 0, Cause.CALL),
+        (140, 1_050, 0, 0, Cause.WAIT),
+        (105, 115, 1, 1, Cause.CALL),
+        (125, 135, 1, 1, Cause.CALL),
+        (150, 1_060, 1, 1, Cause.WAIT),
     )
     work = make_operations(
-        (150, 300, 10, 0, COMPUTATION, 0),
-        (301, 1_000, 10, 0, NCCL, 1),
-        (160, 800, 11, 1, COMPUTATION, 3),
-        (802, 1_001, 11, 1, NCCL, 4),
+        (150, 300, 10, 0, Cause.COMPUTATION, 0),
+        (301, 1_000, 10, 0, Cause.NCCL, 1),
+        (160, 800, 11, 1, Cause.COMPUTATION, 3),
+        (802, 1_001, 11, 1, Cause.NCCL, 4),
         last={1: 3},
     )
     assert list_pieces(work, host, 1_100) == [
-        (0, 105, 1, OUTSIDE),
-        (105, 115, 1, CALL),
-        (115, 160, 11, LATENCY),
-        (160, 800, 11, COMPUTATION),
-        (800, 802, 11, QUEUED),
-        (802, 1_001, 11, NCCL),
-        (1_001, 1_060, 1, RETURN),
-        (1_060, 1_100, 1, OUTSIDE),
+        (0, 105, 1, Cause.OUTSIDE),
+        (105, 115, 1, Cause.CALL),
+        (115, 160, 11, Cause.LATENCY),
+        (160, 800, 11, Cause.COMPUTATION),
+        (800, 802, 11, Cause.QUEUED),
+        (802, 1_001, 11, Cause.NCCL),
+        (1_001, 1_060, 1, Cause.RETURN),
+        (1_060, 1_100, 1, Cause.OUTSIDE),
     ]
     # The other rank's end as the job's: its collective leads to the late rank too.
     host.end[2] = 1_070
     assert list_pieces(work, host, 1_100)[4:] == [
-        (800, 802, 11, QUEUED),
-        (802, 1_000, 10, NCCL),
-        (1_000, 1_070, 0, RETURN),
-        (1_070, 1_100, 0, OUTSIDE),
+        (800, 802, 11, Cause.QUEUED),
+        (802, 1_000, 10, Cause.NCCL),
+        (1_000, 1_070, 0, Cause.RETURN),
+        (1_070, 1_100, 0, Cause.OUTSIDE),
     ]
 
 
 def test_a_late_message_leads_to_its_sender() -> None:
     """Rank 0 waits in MPI_Recv for rank 1, which computes on its host first; then it launches."""
     host = make_calls(
-        (10, 20, 1, 1, MPI),
-        (500, 520, 1, 1, MPI),
-        (30, 530, 0, 0, MPI),
-        (600, 610, 0, 0, CALL),
+        (10, 20, 1, 1, Cause.MPI),
+        (500, 520, 1, 1, Cause.MPI),
+        (30, 530, 0, 0, Cause.MPI),
+        (600, 610, 0, 0, Cause.CALL),
         sender={2: 1},
     )
-    work = make_operations((630, 900, 10, 0, COMPUTATION, 3))
+    work = make_operations((630, 900, 10, 0, Cause.COMPUTATION, 3))
     assert list_pieces(work, host, 900) == [
-        (0, 10, 1, OUTSIDE),
-        (10, 20, 1, MPI),
-        (20, 500, 1, HOST),
-        (500, 530, 0, MPI),
-        (530, 600, 0, HOST),
-        (600, 610, 0, CALL),
-        (610, 630, 10, LATENCY),
-        (630, 900, 10, COMPUTATION),
+        (0, 10, 1, Cause.OUTSIDE),
+        (10, 20, 1, Cause.MPI),
+        (20, 500, 1, Cause.HOST),
+        (500, 530, 0, Cause.MPI),
+        (530, 600, 0, Cause.HOST),
+        (600, 610, 0, Cause.CALL),
+        (610, 630, 10, Cause.LATENCY),
+        (630, 900, 10, Cause.COMPUTATION),
     ]
 
 
 def test_a_stream_that_waits_for_another() -> None:
     """Both kernels were launched early; the second begins when one of the other stream has ended."""
-    host = make_calls((0, 5, 0, 0, CALL), (6, 10, 0, 0, CALL))
+    host = make_calls((0, 5, 0, 0, Cause.CALL), (6, 10, 0, 0, Cause.CALL))
     work = make_operations(
-        (20, 50_000, 10, 0, COMPUTATION, 0), (50_100, 60_000, 11, 0, COMPUTATION, 1)
+        (20, 50_000, 10, 0, Cause.COMPUTATION, 0), (50_100, 60_000, 11, 0, Cause.COMPUTATION, 1)
     )
     work.device[:] = 0
     assert [piece[2:] for piece in list_pieces(work, host, 60_000)] == [
-        (0, CALL),
-        (10, LATENCY),
-        (10, COMPUTATION),
-        (11, QUEUED),
-        (11, COMPUTATION),
+        (0, Cause.CALL),
+        (10, Cause.LATENCY),
+        (10, Cause.COMPUTATION),
+        (11, Cause.QUEUED),
+        (11, Cause.COMPUTATION),
     ]
 
 
@@ -162,7 +152,7 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
     if not ends:
         return []
     kind, now, k = max(ends, key=lambda item: (item[1], item[0] == "op", -item[2]))
-    pieces.append((now, duration, OUTSIDE))
+    pieces.append((now, duration, Cause.OUTSIDE))
     at_end = True
 
     def latest(pairs: list[tuple[int, int]], until: int) -> tuple[int, int]:
@@ -192,15 +182,15 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
                 if other > max(ahead, released):
                     ahead, before, released = other, place, -1
             if ahead > released:
-                pieces.append((ahead, now, QUEUED))
+                pieces.append((ahead, now, Cause.QUEUED))
                 now, k, at_end = ahead, before, True
             elif released >= 0:
                 middle = min(int(host.end[launch]), now)
-                pieces += [(middle, now, LATENCY)]
+                pieces += [(middle, now, Cause.LATENCY)]
                 pieces += [(int(host.begin[launch]), middle, int(host.cause[launch]))]
                 kind, now, k = "call", int(host.begin[launch]), launch
             else:
-                pieces.append((0, now, OUTSIDE))
+                pieces.append((0, now, Cause.OUTSIDE))
                 break
         elif at_end:
             begin, cause, sender = int(host.begin[k]), int(host.cause[k]), int(host.sender[k])
@@ -211,8 +201,8 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
             if sender >= 0 and begin < host.begin[sender] < now:
                 pieces.append((int(host.begin[sender]), now, cause))
                 now, k, at_end = int(host.begin[sender]), sender, False
-            elif cause == WAIT and latest_end > begin:
-                pieces.append((latest_end, now, RETURN))
+            elif cause == Cause.WAIT and latest_end > begin:
+                pieces.append((latest_end, now, Cause.RETURN))
                 kind, now, k = "op", latest_end, place
             else:
                 pieces.append((begin, now, cause))
@@ -224,9 +214,9 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
                 task = [(int(e), j) for j, e in enumerate(host.end) if host.task[j] == host.task[k]]
                 end, place = latest(task, now)
             if place < 0:
-                pieces.append((0, now, OUTSIDE))
+                pieces.append((0, now, Cause.OUTSIDE))
                 break
-            pieces.append((end, now, HOST))
+            pieces.append((end, now, Cause.HOST))
             now, k, at_end = end, place, True
     return [piece for piece in pieces if piece[1] > piece[0]]
 
@@ -276,8 +266,13 @@ def test_a_barrier_leads_to_the_last_to_come() -> None:
     known = pl.DataFrame({"thread": [0, 1], "begin": [100, 500], "call": [0, 1]})
     sender = conversion._find_awaited_calls(result, known, known, np.arange(2))
     assert sender.tolist() == [1, 1]
-    host = make_calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
-    assert list_pieces(make_operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]
+    host = make_calls(
+        (100, 530, 0, 0, Cause.MPI), (500, 520, 1, 1, Cause.MPI), sender=dict(enumerate(sender))
+    )
+    assert list_pieces(make_operations(), host, 530) == [
+        (0, 500, 1, Cause.OUTSIDE),
+        (500, 530, 0, Cause.MPI),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -300,7 +295,7 @@ def test_random_jobs(seed: int) -> None:
                     e * 8 + thread,
                     thread,
                     thread // 2,
-                    random.choice((CALL, WAIT, MPI)),
+                    random.choice((Cause.CALL, Cause.WAIT, Cause.MPI)),
                 )
             )
     for stream in range(streams):
@@ -309,14 +304,14 @@ def test_random_jobs(seed: int) -> None:
             where = b * 8 + 4 + stream % 4, e * 8 + 4 + stream % 4
             if stream < 4:
                 rows.append(
-                    (*where, 10 + stream, stream % 2, COMPUTATION, random.integers(-1, 160))
+                    (*where, 10 + stream, stream % 2, Cause.COMPUTATION, random.integers(-1, 160))
                 )
     host, work = make_calls(*host_rows), make_operations(*rows)
     work.device[:] = work.task
     work.last[:] = np.where(random.random(160) < 0.2, random.integers(0, 160, 160), work.last)
     work.awaited[:] = np.where(random.random(160) < 0.3, random.integers(0, 160, 160), -1)
     host.sender[:] = np.where(
-        (host.cause == MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
+        (host.cause == Cause.MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
     )
     check_against_slow_walk(work, host, 9 * length)
 
@@ -326,7 +321,7 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the trace adds up to its duration, and is that of the slow implementation."""
     calls_of_search = []
     monkeypatch.setattr(
-        conversion.path,
+        conversion,
         "find_critical_path",
         lambda *given: calls_of_search.append(given) or find_critical_path(*given),
     )
@@ -464,8 +459,8 @@ def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
 
 def test_a_job_without_anything() -> None:
     assert list_pieces(make_operations(), make_calls(), 100) == []
-    assert path.find_critical_path(
-        make_operations(), make_calls((5, 9, 0, 0, CALL)), 10
+    assert find_critical_path(
+        make_operations(), make_calls((5, 9, 0, 0, Cause.CALL)), 10
     ).begin.tolist() == [
         9,
         5,

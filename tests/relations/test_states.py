@@ -111,7 +111,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
             until = limit + (seed % 2 and limit < DURATION)
             yield (
                 *(
-                    part.take(np.flatnonzero((part.begin > first) & (part.begin <= until - 1)))
+                    part[(part.begin > first) & (part.begin <= until - 1)]
                     for part in (ranges, holding)
                 ),
                 limit,

@@ -20,7 +20,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.columns import read_frame
-from nsys2prv.clock import NCCL
+from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.observations import Calls, make_call_frame
 from nsys2prv.clock.sequences import Member
@@ -196,7 +196,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     def make_calls(member: int) -> Calls:
         zero = np.zeros(len(rows[member]), np.int64)
         return Calls(
-            zero + NCCL,
+            zero + NoiseKind.NCCL,
             zero + 7,
             zero + member,
             zero + member // 2,
@@ -219,7 +219,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
             )
             for member, kept in rows.items()
         ],
-        NCCL,
+        NoiseKind.NCCL,
         7,
     )
     assert together.rows.height > 1_000

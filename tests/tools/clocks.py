@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from nsys2prv.clock import NCCL, Role
+from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import ClockMap, HostClock
@@ -64,7 +64,7 @@ def simulate_collectives(
     late: float = 10e3,
     slowest: np.ndarray | None = None,
     numbered: bool = True,
-    source: int = NCCL,
+    noise_kind: int = NoiseKind.NCCL,
     skew: float = 5e6,
 ) -> Calls:
     """Return the calls of every member in every collective.
@@ -92,7 +92,7 @@ def simulate_collectives(
     shown = [EPOCH + np.round(t + shift + rate * t).astype(np.int64).ravel() for t in (begin, end)]
     size = end.size
     return Calls(
-        np.full(size, source),
+        np.full(size, noise_kind),
         np.full(size, group),
         member.ravel(),
         clock.ravel(),
@@ -112,7 +112,7 @@ def simulate_messages(
     seconds: float,
     delay: float = 5e3,
     queue: float = 50e3,
-    source: int = 1,
+    noise_kind: int = NoiseKind.MPI,
 ) -> Messages:
     """Return `count` messages of each pair (sender, receiver), each at least `delay` on the way and
     an exponential `queue` more.
@@ -123,7 +123,7 @@ def simulate_messages(
         received = sent + delay + rng.exponential(queue, count)
         parts.append(
             (
-                np.full(count, source),
+                np.full(count, noise_kind),
                 np.full(count, sender),
                 clocks.to_local_time(sender, sent),
                 np.full(count, receiver),
