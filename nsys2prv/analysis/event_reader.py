@@ -357,7 +357,7 @@ class EventReader(Struct, dict=True):
         reader = SpillReader()
         try:
             for run in self._index.get((stream, name, unit), ()):
-                yield run, reader.read_between(run, run.first, None)
+                yield run, reader.read_between(run, run.first_time, None)
         finally:
             reader.close()
 
@@ -386,13 +386,15 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
         if run.report != TRACE or run.shape.stream != BEGIN:
             result += [] if run.shape.stream == END else [run]
             continue
-        records = reader.read_between(run, run.first, None)
+        records = reader.read_between(run, run.first_time, None)
         units = rows.units[job.threads[run.source][records["object"]]]
         writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
         order = np.argsort(units, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
             result.append(
-                writer.append(run.shape, records[part], run.last, int(records["object"][part[0]]))
+                writer.append(
+                    run.shape, records[part], run.greatest_time, int(records["object"][part[0]])
+                )
             )
         writer.close()
     reader.close()

@@ -194,7 +194,7 @@ def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     The n-th calls of a communicator belong together. One of which a task has more calls than
     others, or others of another kind, tells nothing: rows are missing.
     """
-    group, number = ("part", "communicator"), pl.int_range(pl.len())
+    group, number = ("clock_group", "communicator"), pl.int_range(pl.len())
     calls = meetings.filter(pl.col("task") >= 0).sort("time_begin", maintain_order=True)
     calls = calls.with_columns(number=number.over(*group, "task"))
     together = (*group, "number")

@@ -73,7 +73,7 @@ class CutTask(Struct, frozen=True):
     #: Time to keep.
     window: CutWindow
     #: File for what stays.
-    spill: Path
+    spill_file: Path
 
 
 class CutRuns(Struct):
@@ -97,7 +97,7 @@ def cut_task(task: CutTask) -> CutRuns:
     """Cut the runs of a task and return what stays of them."""
     with (
         closing(SpillReader()) as reader,
-        closing(SpillWriter(task.spill, TRACE, 0)) as writer,
+        closing(SpillWriter(task.spill_file, TRACE, 0)) as writer,
     ):
         return _Cutter(task, reader, writer).cut()
 
@@ -146,7 +146,7 @@ class _Cutter:
             elif load_catalogue().layouts[shape.name].is_state:
                 self._cut_states(run)
             else:
-                self._cut_ranges(run, ends is not None and ends.until == OPEN)
+                self._cut_ranges(run, ends is not None and ends.last_time == OPEN)
         self._write_heads()
         self._write_states()
         self.samples.finish()
@@ -159,11 +159,11 @@ class _Cutter:
         """Return the records of a run that may be before the cut's end."""
         if self.window.closed:
             until = None
-        elif self._to_trace_time(run.first) > self.window.last + self.clock.slack:
-            until = run.first
+        elif self._to_trace_time(run.first_time) > self.window.last + self.clock.slack:
+            until = run.first_time
         else:
             until = self.clock.to_local(self.window.last) + self.clock.slack + 1
-        return self.reader.read_between(run, run.first, until)
+        return self.reader.read_between(run, run.first_time, until)
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
         """Return the rows that are kept, and count the others as left out."""
@@ -177,7 +177,7 @@ class _Cutter:
 
     def _cut_ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
-        if not opened and self._to_trace_time(run.last) <= window.first:
+        if not opened and self._to_trace_time(run.greatest_time) <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._read_up_to_end(run)

@@ -142,7 +142,7 @@ class _Weigher:
                 stored = records["values"][:, place].astype(np.int64)
                 code = 2 + len(str(self._codes[run.shape.name, metric.name]))
                 numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
-            samples = run.rows, run.first, run.until
+            samples = run.rows, run.first_time, run.last_time
             return Weight(run.shape.name, each, base, numbers=numbers, samples=samples)
         return self._weigh_events(run, records, time, each)
 

@@ -68,7 +68,7 @@ class DeriveTask(Struct, frozen=True):
     #: Results of all reading tasks of the report that hold facts for it, without their runs.
     sources: tuple[TaskResult, ...]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
 
 
 def plan_derive_tasks(
@@ -97,8 +97,8 @@ def derive_task(task: DeriveTask) -> TaskResult:
     facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
-    spill = task.spill / f"runs-{task.number}.bin"
-    with closing(SpillWriter(spill, task.report, task.number)) as writer:
+    spill_file = task.spill_folder / f"runs-{task.number}.bin"
+    with closing(SpillWriter(spill_file, task.report, task.number)) as writer:
         for rows in kind.derived.derive(facts):
             if rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
@@ -109,7 +109,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
                     account.repaired[TOO_MANY] += crowded
             result.store(rows, writer, account, kind.rows.open_ended)
     result.objects, result.domains = list(common.objects), list(common.domains)
-    with FrameWriter(spill) as frames:
+    with FrameWriter(spill_file) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
     result.add_found(kind.name, account)
     return result
@@ -187,7 +187,7 @@ def _translate_distinct(
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column
 
 
-class Sweep:
+class GpuStateSweep:
     """Goes once through the ranges of one device. Between two passes it keeps an end for each
     class, and the state under way.
 
@@ -198,7 +198,7 @@ class Sweep:
         self._ends: dict[int, int] = {}
         self._since, self._state = NEVER, 0
 
-    def read_until(
+    def advance_until(
         self, ranges: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
@@ -255,7 +255,7 @@ class DeviceStateTask(Struct, frozen=True):
     #: Map of each report to trace time.
     clocks: Mapping[int, ClockMap]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
 
 
 def find_devices(
@@ -334,7 +334,7 @@ def plan_device_states(
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
-    sweeps: dict[int, Sweep] = defaultdict(Sweep)
+    sweeps: dict[int, GpuStateSweep] = defaultdict(GpuStateSweep)
     bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
     with closing(SpillReader()) as reader:
         states = (
@@ -342,13 +342,13 @@ def make_device_states(task: DeviceStateTask) -> TaskResult:
             for first, last in pairwise([*bounds, None])
         )
         found = (rows for rows in states if len(rows.begin))
-        return write_result(DEVICE_STATE, task.number, task.spill, found)
+        return write_result(DEVICE_STATE, task.number, task.spill_folder, found)
 
 
 def _find_window_states(
     task: DeviceStateTask,
     reader: SpillReader,
-    sweeps: dict[int, Sweep],
+    sweeps: dict[int, GpuStateSweep],
     first: int,
     last: int | None,
 ) -> Rows:
@@ -356,8 +356,8 @@ def _find_window_states(
     pieces: list[tuple[np.ndarray, ...]] = []
     for run, gpus in task.runs:
         clock = task.clocks[run.report]
-        if clock.to_global(np.int64(run.until)) < first or (
-            last is not None and clock.to_global(np.int64(run.first)) > last
+        if clock.to_global(np.int64(run.last_time)) < first or (
+            last is not None and clock.to_global(np.int64(run.first_time)) > last
         ):
             continue
         begin, records = read_window(reader, run, clock, first, last)
@@ -372,7 +372,7 @@ def _find_window_states(
         for one in np.unique(bit[gpu_rows]).tolist():
             of_class = gpu_rows[bit[gpu_rows] == one]
             ranges[one] = begin[of_class], end[of_class]
-        begins, ends, values = sweeps[number].read_until(ranges, last)
+        begins, ends, values = sweeps[number].advance_until(ranges, last)
         states.append((begins, ends, np.full(len(begins), number), values))
     begins, ends, objects, values = _concatenate_columns(states)
     return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})

@@ -205,7 +205,7 @@ def find_trace_duration(
     """
     lasts = {report: [last] for report, (_, last) in spans.items()}
     for run in (run for result in results for run in result.runs):
-        lasts.setdefault(run.report, []).append(run.last)
+        lasts.setdefault(run.report, []).append(run.greatest_time)
     return max(
         int(clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items()
     )

@@ -119,7 +119,7 @@ def read_all(
     with opened.workers.progress.bar("reading", rows, "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
-                reading.add_launches(tasks, results) if number else tasks, number, opened.stored
+                reading.add_indexes(tasks, results) if number else tasks, number, opened.stored
             )
             waiting = iter(planned)
             done = opened.workers.run(read, planned, what=lambda task: str(task.info.path))
@@ -222,7 +222,7 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
     function over files).
     """
     result = reading.read_task(task)
-    pack_result(result, task.spill / f"task-{task.number}")
+    pack_result(result, task.spill_folder / f"task-{task.number}")
     stored = (*result.runs, *result.names.values(), *result.facts.values())
     for path in {part.path for part in stored}:
         path.unlink()

@@ -152,7 +152,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
             for info in opened.infos
         ]
         placements = place_reports(clocks)
-        plan = _add_clock_kinds(opened, placements, spans, folder)
+        plan = _align_with_unselected_kinds(opened, placements, spans, folder)
         state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
         state.derive_events(plan.selection.kinds)
         job = _make_job(state)
@@ -166,7 +166,7 @@ def _read_results(opened: OpenedReports, folder: Path) -> list[TaskResult]:
     return [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
 
 
-def _add_clock_kinds(
+def _align_with_unselected_kinds(
     opened: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
 ) -> Plan:
     """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
@@ -226,8 +226,8 @@ def _make_job(state: _JobState) -> Job:
     if state.plan.options.causal:
         timeline = _restore_order(state, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
-    comparable = group_comparable_reports(timeline, state.infos)
-    book = _make_fact_book(state, timeline.clocks, machines, comparable)
+    clock_groups = group_comparable_reports(timeline, state.infos)
+    book = _make_fact_book(state, timeline.clocks, machines, clock_groups)
     related = run_relations(book, state.folder, state.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.check_missing_ranks(state.infos):
@@ -337,14 +337,14 @@ def _make_fact_book(
     state: _JobState,
     clocks: Sequence[ClockMap],
     hosts: Sequence[int],
-    parts: Sequence[int] = (),
+    clock_groups: Sequence[int] = (),
 ) -> FactBook:
     model = state.model
     threads = {result.task: find_threads(result, model) for result in state.results if result.facts}
     processes = {
         (process.report, process.pid): number for number, process in enumerate(model.processes)
     }
-    return FactBook(state.results, clocks, hosts, threads, processes, parts)
+    return FactBook(state.results, clocks, hosts, threads, processes, clock_groups)
 
 
 def _describe_nothing_found(state: _JobState) -> str:

@@ -166,7 +166,7 @@ class ReadingTask(Struct, frozen=True):
     #: once.
     parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
     #: Settings of reading.
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
@@ -187,10 +187,10 @@ def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
-    spill = task.spill / f"runs-{task.number}.bin"
+    spill_file = task.spill_folder / f"runs-{task.number}.bin"
     with (
-        closing(LaunchWriter(task.spill / f"launches-{task.number}.bin")) as launches,
-        closing(SpillWriter(spill, task.report, task.number)) as writer,
+        closing(LaunchWriter(task.spill_folder / f"launches-{task.number}.bin")) as launches,
+        closing(SpillWriter(spill_file, task.report, task.number)) as writer,
         open_source(task.info.path) as database,
     ):
         launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
@@ -204,7 +204,7 @@ def read_task(task: ReadingTask) -> TaskResult:
                 extraction.launched = []
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    with FrameWriter(spill) as frames:
+    with FrameWriter(spill_file) as frames:
         result.names = {
             name_set: names.save(frames) for name_set, names in extraction.names.items()
         }
@@ -274,7 +274,7 @@ def plan_tasks(
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.
 
-    The second stage's tasks get their report's indices through :func:`add_launches` once the first
+    The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
     """
     selected = list(kinds)
@@ -345,7 +345,7 @@ def _gather_portions(
         yield portion
 
 
-def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
+def add_indexes(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
     """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = defaultdict(list)
     regions: dict[int, list[StoredFrame]] = defaultdict(list)
@@ -370,7 +370,7 @@ class SpanTask(Struct, frozen=True):
     #: Span of the kinds that were; None where they have no events.
     known: Span | None
     #: File for a moment.
-    spill: Path
+    spill_file: Path
     #: Settings of reading.
     settings: ReadingSettings
 
@@ -384,8 +384,10 @@ def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> d
     }
     spans: dict[int, Span] = {}
     for run in (run for result in results for run in result.runs):
-        if run.first != OPEN and not (extending and run.shape.name in others):
-            spans[run.report] = _unite_spans(spans.get(run.report), (run.first, run.last))
+        if run.first_time != OPEN and not (extending and run.shape.name in others):
+            spans[run.report] = _unite_spans(
+                spans.get(run.report), (run.first_time, run.greatest_time)
+            )
     return spans
 
 
@@ -411,8 +413,8 @@ def plan_span_tasks(
     for report, info in enumerate(infos):
         kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
         if kinds:
-            spill = folder / f"span-of-{report}.bin"
-            tasks.append(SpanTask(report, info, kinds, known.get(report), spill, settings))
+            spill_file = folder / f"span-of-{report}.bin"
+            tasks.append(SpanTask(report, info, kinds, known.get(report), spill_file, settings))
     return tasks
 
 
@@ -426,7 +428,7 @@ def find_span(task: SpanTask) -> Span | None:
             if extends or span is None:
                 for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
                     span = _widen(span, task, database, kind, scanned)
-    task.spill.unlink(missing_ok=True)
+    task.spill_file.unlink(missing_ok=True)
     return span
 
 
@@ -487,7 +489,7 @@ def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) ->
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)
     result = TaskResult(0, task.report, 0)
-    with closing(SpillWriter(task.spill, task.report, 0)) as writer:
+    with closing(SpillWriter(task.spill_file, task.report, 0)) as writer:
         for rows in _extract_rows(kind, extraction, part):
             result.store(rows, writer, extraction.account, kind.rows.open_ended)
     return find_known_spans([result], extending=False).get(task.report)

@@ -250,7 +250,7 @@ def run_reading_task(task: reading.ReadingTask) -> TaskResult:
         with open_archive(store) as archive:
             return unpack_result(
                 lambda name: archive.open(f"{folder}/{name}"),
-                task.spill,
+                task.spill_folder,
                 task.number,
                 task.report,
             )

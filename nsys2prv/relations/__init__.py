@@ -110,7 +110,7 @@ class Relation(Struct, frozen=True):
 
     A frame of facts has the columns that its event kind gave it, where trace times and thread
     indices stand for local times and objects, and `report` (index in rank order), `host` (its
-    machine), `part` (of which the times can be compared with each other), `task` (0-based task of
+    machine), `clock_group` (of which the times can be compared with each other), `task` (0-based task of
     the trace) of its process by the column `process`.
     """
 

@@ -65,7 +65,7 @@ class ThreadStateTask(Struct, frozen=True):
     #: Length of the trace, ns.
     duration: int
     #: Folder for runs.
-    spill: Path
+    spill_folder: Path
     #: Runs of begins, samples and lines that imply no states.
     others: tuple[Run, ...] = ()
 
@@ -76,7 +76,7 @@ def plan_state_tasks(
     threads: Mapping[int, np.ndarray],
     clocks: Sequence[ClockMap],
     duration: int,
-    spill: Path,
+    spill_folder: Path,
 ) -> list[ThreadStateTask]:
     """Return a task for each report that has rows with states. rows: of the objects of reports;
     threads: of each task's objects.
@@ -109,7 +109,7 @@ def plan_state_tasks(
                 frozenset(threads_by_report.get(report, ())),
                 clocks[report],
                 duration,
-                spill,
+                spill_folder,
                 tuple(filterfalse(_has_states, runs)),
             )
         )
@@ -125,7 +125,7 @@ def _has_states(run: Run) -> bool:
 def make_states(task: ThreadStateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
+    writer = SpillWriter(task.spill_folder / f"runs-{task.number}.bin", TRACE, task.number)
     shape = Shape(STATE, STATE)
     try:
         for thread, begin, end, state in _make_records(task):
@@ -201,7 +201,7 @@ def read_range_chunks(
     for first, last, limit in _choose_chunks(task):
         ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
         for run in task.runs:
-            if run.until < first or (last is not None and run.first >= last):
+            if run.last_time < first or (last is not None and run.first_time >= last):
                 continue
             records = reader.read_between(run, first, last)
             if len(records):

@@ -68,7 +68,7 @@ def mark_unsampled(
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     with closing(SpillReader()) as reader:
         for number, ((report, _), holders) in enumerate(runs_of_gpu.items()):
-            holders.sort(key=lambda held: held[1].first)
+            holders.sort(key=lambda held: held[1].first_time)
             runs = [run for _, run in holders]
             times = _find_zero_times(runs, reader, clocks[report], begin)
             if len(times):
@@ -109,12 +109,12 @@ def _find_zero_times(
     """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
     begin: of the job, on the shared clock.
     """
-    apart = all(one.until < other.first for one, other in pairwise(runs))
+    apart = all(one.last_time < other.first_time for one, other in pairwise(runs))
     if apart:
         # Of samples that follow each other, those of the longest run.
         longest = max(runs, key=lambda run: run.rows)
         limit = int(longest.samples[ENOUGH]) if len(longest.samples) > ENOUGH else None
-        times = reader.read_between(longest, longest.first, limit)["time"]
+        times = reader.read_between(longest, longest.first_time, limit)["time"]
     else:
         times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
     period = _find_period(times)
@@ -122,13 +122,15 @@ def _find_zero_times(
         return np.zeros(0, np.int64)
     if apart:
         parts = [_find_holes_of_run(run, reader, period) for run in runs]
-        edges = np.array([(a.until, b.first) for a, b in pairwise(runs)], np.int64).reshape(-1, 2)
+        edges = np.array(
+            [(a.last_time, b.first_time) for a, b in pairwise(runs)], np.int64
+        ).reshape(-1, 2)
         between = edges[edges[:, 1] - edges[:, 0] > HOLE * period, 1]
         behind = np.concatenate([*parts, between])
     else:
         behind = _find_ends_of_holes(times, period)
     zero_times = np.unique(behind.astype(np.int64)) - period
-    early = runs[0].first - period
+    early = runs[0].first_time - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
     return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
 
@@ -148,7 +150,7 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     """Return times of the samples of a run before which there is a hole. Of its blocks only those
     that last too long are read.
     """
-    edges = np.append(run.samples, run.until)
+    edges = np.append(run.samples, run.last_time)
     count = np.full(len(run.samples), SAMPLE)
     count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
     ends = [np.zeros(0, np.int64)]
@@ -310,7 +312,7 @@ def _clip_result(
         for run in result.runs
         if run.shape.name in kinds
         and run.shape.stream == BEGIN
-        and (run.first < span[0] or run.last > span[1])
+        and (run.first_time < span[0] or run.greatest_time > span[1])
     }
     if not outside:
         return result
@@ -408,7 +410,7 @@ def _choose_written(
     times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         for run, thread in _find_device_runs(result, rows):
-            times[thread, run.shape.name][result.report] += run.first, run.last
+            times[thread, run.shape.name][result.report] += run.first_time, run.greatest_time
     written: dict[tuple[int, str], set[int]] = {}
     for key, of_reports in times.items():
         told: dict[int, Span] = {}

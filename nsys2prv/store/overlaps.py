@@ -139,7 +139,7 @@ def _read_chunks(
     for first, last in pairwise([*bounds, None]):
         pieces = []
         for index, (result, run) in enumerate(runs):
-            if run.until < first or (last is not None and run.first >= last):
+            if run.last_time < first or (last is not None and run.first_time >= last):
                 continue
             start, records = reader.find_places(run, first, last)
             if len(records):

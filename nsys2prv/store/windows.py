@@ -229,14 +229,14 @@ class WindowReader:
 
     def __init__(self, runs: Sequence[Run], global_ids: GlobalIds) -> None:
         self._runs, self._global_ids, self._reader = runs, global_ids, SpillReader()
-        self._first = np.array([self._to_trace_time(run, run.first) for run in runs], np.int64)
-        self._until = np.array([self._to_trace_time(run, run.until) for run in runs], np.int64)
+        self._first = np.array([self._to_trace_time(run, run.first_time) for run in runs], np.int64)
+        self._last = np.array([self._to_trace_time(run, run.last_time) for run in runs], np.int64)
 
     def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
         """Return the records with first <= time < last (ns; None: to the end of the trace), by
         their shape. A range is where it begins, however long it lasts.
         """
-        touched = self._until >= first
+        touched = self._last >= first
         if last is not None:
             touched &= self._first < last
         runs: dict[Shape, list[tuple[Run, np.ndarray]]] = defaultdict(list)
