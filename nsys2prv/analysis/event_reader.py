@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.derive import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.paraver.object_model import OF_GPU, identify_gpu
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -100,7 +99,7 @@ def _identify_gpus(job: Job) -> dict[int, tuple]:
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
             identities[thread] = identify_gpu(
-                infos, machines, report, find_device(infos[report], key)
+                infos, machines, report, find_stream_device(infos[report], key)
             )
         elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
             identities[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
@@ -225,8 +224,8 @@ class EventReader(Struct, dict=True):
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
             clock = self.clocks[run.report]
-            begin = windows.to_begin_times(records, clock)
-            end = windows.to_end_times(records, clock, self.duration)
+            begin = windows.to_begin_times(records["time"], records["end"], clock)
+            end = windows.to_trace_times(records["end"], clock, self.duration)
             if not_within is not None:
                 kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
                 begin, end, records = begin[kept], end[kept], take_records(records, kept)
@@ -268,7 +267,7 @@ class EventReader(Struct, dict=True):
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
             clock, threads = self.clocks[run.report], self.threads[run.source]
-            begin = windows.to_range_begins(records["receive"], records["until"], clock)
+            begin = windows.to_begin_times(records["receive"], records["until"], clock)
             return {
                 "sent": clock.to_global(records["time"]),
                 "sender": threads[records["sender"]],

@@ -12,13 +12,12 @@ from pathlib import Path
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
-from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job, collect_metrics, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.conversion.summary import METADATA_ENDING, Summary, describe_inputs, make_metadata
-from nsys2prv.conversion.timeline import Timeline, make_comment_lines
+from nsys2prv.conversion.timeline import make_comment_lines
 from nsys2prv.events.catalogue import Metric, assign_counter_codes, load_catalogue
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight.report_files import find_reports
@@ -110,7 +109,9 @@ def write_job(
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
-    head = model.tree.header(_find_date(timeline), job.duration)
+    # From the reports, so that the same reports always give the same bytes.
+    date = timeline.begin_utc or datetime.fromtimestamp(0, timezone.utc)
+    head = model.tree.header(date.strftime("%d/%m/%Y at %H:%M"), job.duration)
     head += make_comment_lines(timeline.record)
     inputs = describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
@@ -252,16 +253,6 @@ def _write_prv(
     for (layout, _), code in manifest.counter_codes.items():
         by_layout[layout] += repeated[code]
     return lines, +by_layout
-
-
-def _find_date(timeline: Timeline) -> str:
-    """Return when the trace began, in UTC: from the reports, so that the same reports always give
-    the same bytes.
-    """
-    is_placed = any(placement.method != UNPLACED for placement in timeline.placements)
-    is_date = is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
-    seconds = timeline.epoch // 1_000_000_000 if is_date else 0
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
 
 def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:

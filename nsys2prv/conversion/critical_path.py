@@ -283,10 +283,10 @@ def _read_records(
 
 def _read_events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
     clock = job.clocks[run.report]
-    begin = windows.to_begin_times(records, clock)
+    begin = windows.to_begin_times(records["time"], records["end"], clock)
     return {
         "begin": begin,
-        "end": np.maximum(windows.to_end_times(records, clock, job.duration), begin + 1),
+        "end": np.maximum(windows.to_trace_times(records["end"], clock, job.duration), begin + 1),
         "thread": job.threads[run.source][records["object"]],
     }
 
@@ -296,7 +296,7 @@ def _read_lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray
     return {
         "sent": clock.to_global(records["time"]),
         "sender": threads[records["sender"]],
-        "begin": windows.to_range_begins(records["receive"], records["until"], clock),
+        "begin": windows.to_begin_times(records["receive"], records["until"], clock),
         "thread": threads[records["receiver"]],
     }
 

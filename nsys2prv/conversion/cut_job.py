@@ -354,5 +354,9 @@ def _read_ranges(
         owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
         own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
         clock = job.clocks[run.report]
-        end = windows.to_end_times(records, clock, job.duration)
-        yield own[records["object"]], windows.to_begin_times(records, clock), end
+        end = windows.to_trace_times(records["end"], clock, job.duration)
+        yield (
+            own[records["object"]],
+            windows.to_begin_times(records["time"], records["end"], clock),
+            end,
+        )

@@ -181,8 +181,8 @@ class _Cutter:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._read_up_to_end(run)
-        begin = windows.to_begin_times(records, self.clock)
-        end = windows.to_end_times(records, self.clock, self.task.duration)
+        begin = windows.to_begin_times(records["time"], records["end"], self.clock)
+        end = windows.to_trace_times(records["end"], self.clock, self.task.duration)
         inside = end > window.first
         if not window.closed:
             inside &= begin < window.last
@@ -266,7 +266,7 @@ class _Cutter:
     def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
         records = self._read_up_to_end(run)
-        time = windows.to_begin_times(records, self.clock)
+        time = windows.to_begin_times(records["time"], records["end"], self.clock)
         thread = self.task.threads[run.source][records["object"]]
         kept = thread >= 0
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))

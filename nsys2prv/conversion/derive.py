@@ -1,6 +1,6 @@
-"""Derive events: those that follow from what several tables of one report tell together, a task for
-each kind and report; and the states of devices, what each physical GPU does, from all streams of all
-processes that use it, in trace time.
+"""Derive events that no single table tells: those of a kind that follow from several tables of one
+report (a task for each kind and report), and the states of each physical GPU, from all streams of all
+processes that use it (in trace time).
 
 While reading, a kind sets facts aside (:meth:`Extraction.add_fact`), part by part. Here those of
 one report come together in one frame a name, and the kind's `derive` makes rows of them, in the
@@ -34,6 +34,7 @@ from nsys2prv.events.extraction import (
     Numbering,
     ObjectKey,
     StreamKey,
+    find_stream_device,
 )
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
@@ -59,7 +60,7 @@ BITS = {
 class DeriveTask(Struct, frozen=True):
     """One kind in one report."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
     #: Index of the report.
     report: int
@@ -94,7 +95,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
     """Bring the facts together and spill what follows from them (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = _CommonNumbers()
-    facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
+    facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
     spill_file = task.spill_folder / f"runs-{task.number}.bin"
@@ -125,7 +126,7 @@ class _CommonNumbers:
         self.domains = Numbering()
         self.names: dict[str, Names] = {}
 
-    def frame(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
+    def collect_facts(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translate(read_frame(source.facts[name]), source)
@@ -188,8 +189,8 @@ def _translate_distinct(
 
 
 class GpuStateSweep:
-    """Goes once through the ranges of one device. Between two passes it keeps an end for each
-    class, and the state under way.
+    """The state of one device over time, found by going once through the ranges on it. From window
+    to window it keeps an end for each class, and the state under way.
 
     A state is the sum of the bits of the classes of which some range is under way; 0 is none.
     """
@@ -248,7 +249,7 @@ class GpuStateSweep:
 class DeviceStateTask(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
     #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
     runs: tuple[tuple[Run, np.ndarray], ...]
@@ -270,7 +271,7 @@ def find_devices(
     if not any(kind.name == DEVICE_STATE for kind in selection.kinds):
         return []
     streams = {
-        (report, key.pid, find_device(infos[report], key))
+        (report, key.pid, find_stream_device(infos[report], key))
         for report, key in seen
         if isinstance(key, StreamKey)
     }
@@ -283,14 +284,6 @@ def find_devices(
     if own_gpus and DEVICE_STATE not in selection.asked:
         return []
     return sorted({(report, device) for report, _, device in streams})
-
-
-def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """Return the GPU that a stream of the report is on."""
-    number = info.find_gpu(key.pid, key.device)
-    if number is None:
-        return DeviceKey(GPU, str(key.pid), key.device)
-    return DeviceKey(GPU, number=number)
 
 
 def plan_device_states(
@@ -311,7 +304,9 @@ def plan_device_states(
         info = infos[result.report]
         gpus = np.array(
             [
-                rows[result.report, find_device(info, key)] if isinstance(key, StreamKey) else -1
+                rows[result.report, find_stream_device(info, key)]
+                if isinstance(key, StreamKey)
+                else -1
                 for key in result.objects
             ]
         )
@@ -398,4 +393,5 @@ class _DisjointSets:
         return member
 
     def join(self, one: object, other: object) -> None:
+        """Make one set of those that two members belong to."""
         self._above[self.find(one)] = self.find(other)

@@ -188,7 +188,7 @@ def _align_with_unselected_kinds(
         return plan
     part = folder / "observed"
     part.mkdir()
-    every = replace(plan.settings, least={})
+    every = replace(plan.settings, min_durations={})
     observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
     results = _read_results(replace(opened, plan=observing), part)
     state = _JobState(opened.infos, placements, observing, part, opened.workers, results, spans)

@@ -67,8 +67,8 @@ def inspect_reports(
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Read the metadata of the reports, in their order; for one that cannot be read, the error.
 
-    folder: where exports are made of reports that are none, by this process. keep_going: also after
-    one that none can be made of. run: maps over tasks, in order.
+    folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
+    cannot be exported. run: maps over tasks, in order.
     """
     return chain.from_iterable(run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)))
 
@@ -121,8 +121,8 @@ def _plan_inspection_tasks(
 
 
 def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
-    """Return the kinds in their order, those that read one table in groups, if they are all that
-    do: of a few kinds most rows may be of none.
+    """Group kinds that read the same table, if all its readers are selected: of the rows that fewer
+    kinds read together, most might be of none. Kinds and groups are in the order given.
     """
     readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
@@ -156,11 +156,11 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
 class ReadingTask(Struct, frozen=True):
     """Parts of one report to read."""
 
-    #: Of the task, from 0.
+    #: Number of the task, from 0.
     number: int
     #: Index of the report.
     report: int
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: (kinds, part, whether their rows are wanted), in this order; a part of several kinds is read
     #: once.
@@ -180,6 +180,7 @@ class ReadingTask(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
+        """Return the number of rows of the parts."""
         return sum(part.last - part.first + 1 for _, part, _ in self.parts)
 
 
@@ -239,7 +240,7 @@ class _PieceReader:
             if shared is not None and not shared.mask_meeting(number).any():
                 continue
             extraction.condition = kind.make_condition(self._task.info)
-            extraction.least = self._task.settings.least.get(kind.name, 0)
+            extraction.min_duration = self._task.settings.min_durations.get(kind.name, 0)
             extraction.shared = None if shared is None else (shared, number)
             rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
             self._extract(kind, rows, wanted)
@@ -346,7 +347,9 @@ def _gather_portions(
 
 
 def add_indexes(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
-    """Return the tasks with what the first stage indexed of their reports."""
+    """Return the tasks of the second stage with the indexes (of launching calls and of NCCL calls)
+    that the first one made of their reports.
+    """
     segments: dict[int, list[Segment]] = defaultdict(list)
     regions: dict[int, list[StoredFrame]] = defaultdict(list)
     for result in results:
@@ -363,13 +366,13 @@ class SpanTask(Struct, frozen=True):
 
     #: Index of the report.
     report: int
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: Kinds that were not read, or not in full.
     kinds: tuple[str, ...]
     #: Span of the kinds that were; None where they have no events.
     known: Span | None
-    #: File for a moment.
+    #: Temporary file.
     spill_file: Path
     #: Settings of reading.
     settings: ReadingSettings
@@ -399,16 +402,16 @@ def plan_span_tasks(
     folder: Path,
 ) -> list[SpanTask]:
     """Return a task for each report with tables that were not read, or of which short ranges were
-    left out. known: span of the runs of each report that has any. folder: for files of a moment.
+    left out. known: span of the runs of each report that has any. folder: for temporary files.
     """
     left_out = [
         kind
         for kind in all_kinds()
         if kind.tables
         and not (kind.selection.opt_in or kind.reads.rereads_rows)
-        and (kind not in selection.kinds or settings.least.get(kind.name))
+        and (kind not in selection.kinds or settings.min_durations.get(kind.name))
     ]
-    settings = ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules)
+    settings = ReadingSettings(kernel_rules=settings.kernel_rules, nvtx_rules=settings.nvtx_rules)
     tasks = []
     for report, info in enumerate(infos):
         kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))

@@ -48,8 +48,8 @@ MANIFEST = "store.json"
 DIGEST = "digest"
 #: Settings of reading, by the options that give them.
 OPTIONS = {
-    "least": "--min-duration",
-    "rules": "--kernel-rules",
+    "min_durations": "--min-duration",
+    "kernel_rules": "--kernel-rules",
     "nvtx_rules": "--nvtx-rules",
     "callstack": "--callstack",
 }

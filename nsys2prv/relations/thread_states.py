@@ -233,8 +233,8 @@ def _read_ranges(
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
     layout = load_catalogue().layouts[run.shape.name]
-    begin = windows.to_begin_times(records, task.clock)
-    end = windows.to_end_times(records, task.clock, task.duration)
+    begin = windows.to_begin_times(records["time"], records["end"], task.clock)
+    end = windows.to_trace_times(records["end"], task.clock, task.duration)
     thread = task.threads[run.source][records["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.find_states(run, layout, records)

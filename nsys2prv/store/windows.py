@@ -50,19 +50,15 @@ WINDOW_RECORDS = 300_000
 RECORDS_PER_RUN = 400
 #: So many sampled numbers weigh as much as a record of the other kinds.
 VALUES_PER_RECORD = 6
-#: Records of a run that is small, for which joining costs less than a hundred windows that look
-#: into it; and of a run made of such.
-SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: Records of a small run at most: to join it costs less than a hundred windows that look into it.
+SMALL_RUN = 32_768
+#: Records of a run that small ones are joined to, at most.
+JOINED_RECORDS = 200_000
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 
 
-def to_begin_times(records: np.ndarray, clock: Clock) -> np.ndarray:
-    """Return trace times (ns) of begin records."""
-    return to_range_begins(records["time"], records["end"], clock)
-
-
-def to_range_begins(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
     """Return trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
@@ -75,19 +71,21 @@ def to_range_begins(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndar
     return times
 
 
-def to_end_times(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Return trace times (ns) at which the ranges of begin records end: those without an end, with
-    the trace.
-    """
-    return to_trace_times(records["end"], clock, duration)
-
-
 def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
-    """Return trace times (ns) of local ones; `opened` for those that are OPEN."""
+    """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
+    ranges that last to the end of the trace are.
+    """
     lasting = times == OPEN
     if not lasting.any():
         return clock.to_global(times)
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
+
+
+def to_record_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+    """Return trace times (ns) of records; what is open is at the end of the trace."""
+    if shape.stream == BEGIN:
+        return to_begin_times(records["time"], records["end"], clock)
+    return to_trace_times(records["time"], clock, duration)
 
 
 def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
@@ -115,7 +113,7 @@ def read_window(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return trace times and records of a run of begins within a window."""
     records = read_around_window(reader, run, clock, first, last)
-    times = to_begin_times(records, clock)
+    times = to_begin_times(records["time"], records["end"], clock)
     if clock.slack:
         inside = mask_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
@@ -138,13 +136,6 @@ def mask_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
     return (times >= first) & (True if last is None else times < last)
 
 
-def find_trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Return trace times (ns) of records; what is open is at the end of the trace."""
-    if shape.stream == BEGIN:
-        return to_begin_times(records, clock)
-    return to_trace_times(records["time"], clock, duration)
-
-
 class IdTable(Struct):
     """Local indices of every source -> global numbers: `table[start[source] + local]`."""
 
@@ -155,6 +146,7 @@ class IdTable(Struct):
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
+        """Make the table of the global numbers of each source."""
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
@@ -279,7 +271,7 @@ class WindowRecords:
         self._reports = np.array([run.report for run, _ in pieces])
         self._sources = np.array([run.source for run, _ in pieces])
         self._records = concat_records([records for _, records in pieces])
-        #: Of each row, the number of its piece; None where these do not differ in what their
+        #: Number of the piece that each row is of; None where these do not differ in what their
         #: records mean.
         self._which: np.ndarray | None = None
         if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
@@ -287,7 +279,7 @@ class WindowRecords:
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
         #: Trace times (ns).
-        self.times = find_trace_times(shape, self._records, self._clock, global_ids.duration)
+        self.times = to_record_times(shape, self._records, self._clock, global_ids.duration)
         if window is None or not self._clock.slack:
             return
         inside = mask_window(self.times, *window)
@@ -348,11 +340,11 @@ class WindowRecords:
 class JoinTask(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
-    #: Runs that become one.
+    #: Runs that become one, for each group.
     groups: tuple[tuple[Run, ...], ...]
-    #: Of all tasks and what is in their runs (GLOBAL_IDS).
+    #: Folder of the joined runs of all tasks, with GLOBAL_IDS.
     folder: Path
 
 
