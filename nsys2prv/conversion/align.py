@@ -77,7 +77,7 @@ def collect_observations(
     observations = []
     for relation in all_relations():
         wanted = relation.observe and method in (AUTO, relation.model)
-        files = book.files(relation.facts) if wanted else {}
+        files = book.list_files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
             observations.append(
                 relation.observe(RelationContext(files, book.tasks, folder, 0, run))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
@@ -29,6 +28,7 @@ from nsys2prv.store.runs import (
     list_present_fields,
     read_run,
 )
+from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
 WORK = {
@@ -43,17 +43,16 @@ CALLS = {"cuda_api": path.CALL, **dict.fromkeys(MPI_LAYOUTS, path.MPI)}
 LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
 
 
-def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
-    """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
-    trace time.
+def make_critical_path(job: Job, meetings: pl.DataFrame) -> TaskResult:
+    """Return the critical path of a job, as runs in trace time. meetings: facts of blocking
+    collectives of MPI, in trace time.
     """
     pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
     columns = {"cause": pieces.cause, "class": pieces.kernel_class}
     rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
     number = 1 + max(result.task for result in job.results)
     found = [rows] if len(rows.begin) else []
-    result = write_result("critical_path", number, job.folder, found)
-    return replace(job, results=[*job.results, result])
+    return write_result("critical_path", number, job.folder, found)
 
 
 def _read_work_and_calls(

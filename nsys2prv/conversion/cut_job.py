@@ -151,19 +151,22 @@ def _cut_runs(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
-    smaller = replace(job, is_cut=True)
-    smaller.runs = [run for part in parts for run in part.runs]
-    smaller.threads = threads
-    smaller.model = model
-    smaller.duration = window.last - window.origin
     *clocks, identity = job.clocks
-    smaller.timeline = replace(
-        job.timeline,
-        epoch=job.timeline.epoch + window.origin,
-        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+    smaller = replace(
+        job,
+        is_cut=True,
+        runs=[run for part in parts for run in part.runs],
+        threads=threads,
+        model=model,
+        duration=window.last - window.origin,
+        timeline=replace(
+            job.timeline,
+            epoch=job.timeline.epoch + window.origin,
+            clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+        ),
+        written=+sum_counters(part.written for part in parts),
+        left_out=+sum_counters([job.left_out, *(part.left_out for part in parts)]),
     )
-    smaller.written = +sum_counters(part.written for part in parts)
-    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller, sum(part.clipped for part in parts)
 
 
@@ -288,7 +291,7 @@ def _find_region_layouts() -> dict[str, str]:
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
-    """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
+    """Return begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})

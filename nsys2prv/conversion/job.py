@@ -102,7 +102,7 @@ class Workers(Struct, frozen=True):
         return self.spent.over(function, self.pool.in_order(timed, tasks, 2 * self.pool.jobs, what))
 
 
-class Job(Struct, dict=True):
+class Job(Struct):
     """Reports of a job once they are read, with all that is needed to write the trace. All arrays
     are int64.
     """
@@ -125,6 +125,22 @@ class Job(Struct, dict=True):
     folder: Path
     #: Pool that runs tasks on this job.
     workers: Workers
+    #: First and last time of the events of each report, in the trace or not, in local ns.
+    spans: Mapping[int, Span]
+    #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
+    runs: list[Run]
+    #: Per source: index into model.tree of the thread of each local object.
+    threads: list[np.ndarray]
+    #: Per source: index into `domain_codes` of each local NVTX domain.
+    domains: list[np.ndarray]
+    #: Name set -> per source: event value of each local name.
+    names: dict[str, list[np.ndarray]]
+    #: Records and sampled numbers by layout, lines by kind.
+    written: Counter[str]
+    #: Read but not written, by (layout or kind of lines, reason).
+    left_out: Counter[tuple[str, str]]
+    #: Length of the trace, ns.
+    duration: int
     #: Notes of the preparation, for the summary.
     notes: list[str] = field(default_factory=list)
     #: Warnings of the preparation, for the summary.
@@ -135,49 +151,64 @@ class Job(Struct, dict=True):
     stores: list[Path] = field(default_factory=list)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
-    #: First and last time of the events of each report, in the trace or not, in local ns.
-    spans: Mapping[int, Span] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        by_task = sorted(self.results, key=lambda result: result.task)
+    @classmethod
+    def from_results(
+        cls,
+        results: list[TaskResult],
+        *,
+        model: ObjectModel,
+        timeline: Timeline,
+        values: dict[str, NameValues],
+        domain_codes: list[tuple[str, int]],
+        spans: Mapping[int, Span],
+        **others: Any,
+    ) -> Job:
+        """Return the job of these results. others: fields that do not follow from them."""
+        by_task = sorted(results, key=lambda result: result.task)
         numbers = {result.task: index for index, result in enumerate(by_task)}
-        domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
+        domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
         shapes: dict[Shape, Shape] = {}
-        #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
-        self.runs: list[Run] = [
+        runs = [
             replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
-            for result in self.results
+            for result in results
             for run in result.runs
         ]
-        #: Per source: index into model.tree of the thread of each local object.
-        self.threads: list[np.ndarray] = [find_threads(result, self.model) for result in by_task]
-        #: Per source: index into `domain_codes` of each local NVTX domain.
-        self.domains: list[np.ndarray] = [
-            np.array([domain_index[domain] for domain in result.domains], np.int64)
-            for result in by_task
-        ]
-        #: Name set -> per source: event value of each local name.
-        self.names: dict[str, list[np.ndarray]] = {
-            name: [
-                np.array(name_values.by_task.get(result.task, ()), np.int64) for result in by_task
-            ]
-            for name, name_values in self.values.items()
-        }
-        #: Records and sampled numbers by layout, lines by kind.
-        self.written: Counter[str] = sum_counters(result.events for result in self.results)
-        for run in self.runs:
+        written = sum_counters(result.events for result in results)
+        for run in runs:
             if run.shape.stream == LINE:
-                self.written[run.shape.name] += run.rows
-        #: Read but not written, by (layout or kind of lines, reason).
-        self.left_out: Counter[tuple[str, str]] = sum_counters(
-            result.left_out for result in self.results
+                written[run.shape.name] += run.rows
+        return cls(
+            results=results,
+            model=model,
+            timeline=timeline,
+            values=values,
+            domain_codes=domain_codes,
+            spans=spans,
+            runs=runs,
+            threads=[find_threads(result, model) for result in by_task],
+            domains=[
+                np.array([domain_index[domain] for domain in result.domains], np.int64)
+                for result in by_task
+            ],
+            names={
+                name: [
+                    np.array(name_values.by_task.get(result.task, ()), np.int64)
+                    for result in by_task
+                ]
+                for name, name_values in values.items()
+            },
+            written=written,
+            left_out=sum_counters(result.left_out for result in results),
+            duration=find_trace_duration(results, spans, timeline.clocks),
+            **others,
         )
-        #: Length of the trace, ns.
-        self.duration: int = find_trace_duration(self.results, self.spans, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:
-        """To trace time: of every report, and last the identity for runs that are in trace time."""
+        """Return the maps to trace time: of every report, and last the identity for runs that are
+        in trace time.
+        """
         return self.timeline.clocks
 
 
@@ -230,7 +261,7 @@ class RecordBalance(Struct):
 
     @property
     def missing(self) -> int:
-        """Records that nothing accounts for: 0."""
+        """Return the number of records that nothing accounts for: 0."""
         return self.made - self.written - sum(self.left_out.values())
 
 

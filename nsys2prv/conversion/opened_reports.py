@@ -44,7 +44,7 @@ class OpenedReports(Struct):
     infos: list[ReportInfo]
     #: What to read and how to place it.
     plan: Plan
-    #: Run the tasks.
+    #: Pool that runs the tasks.
     workers: Workers
     #: What the user should know, a line each.
     warnings: list[str]
@@ -147,7 +147,7 @@ def find_spans(
     found = opened.workers.run(reading.find_span, tasks, what=lambda task: str(task.info.path))
     spans = {report: in_store.span for report, (_, in_store) in stored.items()}
     spans |= zip((task.report for task in tasks), found, strict=True)
-    # Rows about the profiler count in a report of nothing else alone.
+    # Rows about the profiler count only in a report that holds nothing else.
     return {
         **reading.find_known_spans(results, extending=False),
         **known,
@@ -156,6 +156,7 @@ def find_spans(
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:
+    """Return the parts of a report's tables that these kinds read."""
     tables = {table for kind in kinds for table in kind.tables}
     return (part for table, part in info.parts.items() if table in tables)
 

@@ -175,7 +175,7 @@ def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResu
     results: list[TaskResult] = []
     number = max((result.task for result in book.results), default=-1) + 1
     for relation in all_relations():
-        files = book.files(relation.facts) if relation.relate else {}
+        files = book.list_files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
             relation_results = relation.relate(
                 RelationContext(files, book.tasks, spill_folder, number, run)

@@ -168,7 +168,7 @@ class FactBook(Struct, frozen=True):
     #: Clock group of each report: times of reports of one group can be compared. None: of one group.
     clock_groups: Sequence[int] = ()
 
-    def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
+    def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
         """Return the files of these facts, in the order of their tasks."""
         ordered = sorted(self.results, key=lambda result: result.task)
         return {
