@@ -1,4 +1,4 @@
-"""The whole road: reports in, one trace out."""
+"""Convert reports to a trace, from the options to the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
 from nsys2prv.conversion.job import Job, collect_metrics, open_workplace
-from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.conversion.summary import METADATA_ENDING, Summary, describe_inputs, make_metadata
@@ -22,16 +22,16 @@ from nsys2prv.events.catalogue import Metric, assign_counter_codes, load_catalog
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.pcf import StateLabel, write_pcf
+from nsys2prv.paraver.pcf import EventType, StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 
-#: Of traces of at least so many records options are named that would make them smaller.
+#: Records of a trace that is large: people are told of options that would make it smaller.
 LARGE_TRACE = 1_000_000
-#: Beside the trace, what --report finds.
+#: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
 
 
@@ -71,7 +71,6 @@ def convert(
     with open_workplace(options, len(reports), prv) as (pool, staging, folder):
         job = prepare(reports, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
-            job = _cut_job(job, plan.cut)
             summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
             if options.report and write_report:
                 report_file = staging / outputs[1].with_suffix(REPORT).name
@@ -86,15 +85,6 @@ def convert(
             if staging / path.name in summary.sizes
         }
         return summary
-
-
-def _cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job cut as asked for."""
-    if plan == CutPlan():
-        return job
-    from nsys2prv.conversion.cut_job import cut_job
-
-    return cut_job(job, plan)
 
 
 def write_job(
@@ -118,18 +108,8 @@ def write_job(
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
     if not keep_runs:
         job.workers.pool.end()
-    present = {run.shape.name for run in job.runs}
-    sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
-    layouts = [layout for source in sources for layout in source.layouts if layout in present]
-    domains, counters = dict(job.domain_codes), make_counter_types(metrics, manifest.counter_codes)
-    types = make_event_types(layouts, job.values, domains, counters)
-    has_states = any(run.shape.stream == STATE for run in job.runs)
-    states = [
-        StateLabel(state.value, state.label, state.color)
-        for state in (load_catalogue().states if has_states else ())
-    ]
-    with pcf.open("wb") as file:
-        write_pcf(types, file, states)
+    counters = make_counter_types(metrics, manifest.counter_codes)
+    _write_labels(job, counters, pcf)
     row.write_bytes(model.tree.format_row_file().encode())
     if timeline.record:
         clock.write_text(timeline.record.format(), encoding="utf-8")
@@ -138,7 +118,7 @@ def write_job(
     repeats: Counter[tuple[str, str]] = Counter(
         {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
     )
-    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), domains)
+    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
     summary = Summary.from_job(
         job,
         events,
@@ -155,6 +135,21 @@ def write_job(
         )
         summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
+
+
+def _write_labels(job: Job, counters: Sequence[EventType], path: Path) -> None:
+    """Write the .pcf: the event types of the trace with their values, and its states."""
+    present = {run.shape.name for run in job.runs}
+    sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
+    layouts = [layout for source in sources for layout in source.layouts if layout in present]
+    types = make_event_types(layouts, job.values, dict(job.domain_codes), counters)
+    has_states = any(run.shape.stream == STATE for run in job.runs)
+    states = [
+        StateLabel(state.value, state.label, state.color)
+        for state in (load_catalogue().states if has_states else ())
+    ]
+    with path.open("wb") as file:
+        write_pcf(types, file, states)
 
 
 def _describe_smaller_traces(job: Job) -> str:

@@ -1,5 +1,5 @@
-"""From reports to a job that is ready to be written or analysed: opened, read, placed on one
-timeline, numbered, related.
+"""Prepare a job: from reports to what can be written or analysed, opened, read, placed on one
+timeline, numbered, related, and cut.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nsys2prv.conversion.opened_reports import (
     open_reports,
     read_all,
 )
-from nsys2prv.conversion.options import Plan
+from nsys2prv.conversion.options import CutPlan, Plan
 from nsys2prv.conversion.timeline import (
     Timeline,
     find_host_clocks,
@@ -113,8 +113,8 @@ class _JobState(Struct):
 def prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
 ) -> Job:
-    """Return the job of these reports, read by the pool's workers, or by this process where that is
-    not worth it.
+    """Return the job of these reports, cut as planned. They are read by the pool's workers, or by
+    this process where that is not worth it.
 
     folder: of temporary files, see :mod:`nsys2prv._util.files`. Raises Nsys2prvError with one line
     for people when a report cannot be read, NothingToWrite when there is no event of the kinds
@@ -136,7 +136,17 @@ def prepare(
             unread.append(str(error))
         else:
             job.unread += unread
-            return job
+            return _cut(job, plan.cut)
+
+
+def _cut(job: Job, plan: CutPlan) -> Job:
+    if plan == CutPlan():
+        return job
+    # Not before it is needed.
+    from nsys2prv.conversion.cut_job import cut_job
+
+    with report_stores.blame_stores(job.stores):
+        return cut_job(job, plan)
 
 
 def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
