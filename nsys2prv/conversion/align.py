@@ -1,5 +1,5 @@
-"""Align the clocks of hosts by what their processes did together, and, for --causal, move ranks so
-that it happens in an order that can be.
+"""Align the clocks of hosts by what their processes did together, and for --causal move ranks until
+no event contradicts another's.
 """
 
 from __future__ import annotations
@@ -43,32 +43,39 @@ LOUD = {
     "worse",
 }
 #: Hosts and ranks named in one line.
-WHO = 6
+MOST_OWNERS = 6
 
 
 def run_alignment_step(step: Callable[[], T]) -> T:
-    """Do a step of aligning clocks; the time that it takes is told as that of clocks."""
+    """Run a step of aligning clocks. The time that it takes is told as that of clocks, by the name
+    of this function.
+    """
     return step()
 
 
 def align_hosts(
-    book: FactBook, method: str, names: Sequence[str], span: tuple[int, int], folder: Path, run: Run
+    book: FactBook,
+    method: str,
+    names: Sequence[str],
+    span: tuple[int, int],
+    folder: Path,
+    run_tasks: Run,
 ) -> Alignment:
     """Align the clocks of these names by what `method` means; the corrections are of times as the
     book's maps place them. span: of the trace.
     """
-    observed, pivot = collect_observations(book, method, folder, run)
+    observed, pivot = collect_observations(book, method, folder, run_tasks)
     steps = [
         partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
         for number, portion in enumerate(observed.calls)
     ]
-    gathered = list(run(run_alignment_step, steps))
+    gathered = list(run_tasks(run_alignment_step, steps))
     step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
-    return next(iter(run(run_alignment_step, [step])))
+    return next(iter(run_tasks(run_alignment_step, [step])))
 
 
 def collect_observations(
-    book: FactBook, method: str, folder: Path, run: Run
+    book: FactBook, method: str, folder: Path, run_tasks: Run
 ) -> tuple[Observed, int]:
     """Return all that tells of clocks by what `method` means, calls in portions ascending by source
     and group; and the instant amid all times (ns). folder: new, for files between steps.
@@ -80,7 +87,7 @@ def collect_observations(
         files = book.list_files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
             observations.append(
-                relation.observe(RelationContext(files, book.tasks, folder, 0, run))
+                relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))
             )
     calls = [portion for observed in observations for portion in observed.calls]
     messages = [file for observed in observations for file in observed.messages]
@@ -161,15 +168,17 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
         if who
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {list_some(owners_text, WHO)}" if owners_text else "")
+    return f"{reason}{count}" + (f": {list_some(owners_text, MOST_OWNERS)}" if owners_text else "")
 
 
-def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> CausalOrder:
+def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: Run) -> CausalOrder:
     """Return the order restored by all that the ranks did together; the book's hosts are the
     reports themselves. Shifts are of times as the book's maps place them.
     """
-    observed, pivot = collect_observations(book, AUTO, folder, run)
-    return next(iter(run(run_alignment_step, [partial(_restore_order, reports, observed, pivot)])))
+    observed, pivot = collect_observations(book, AUTO, folder, run_tasks)
+    return next(
+        iter(run_tasks(run_alignment_step, [partial(_restore_order, reports, observed, pivot)]))
+    )
 
 
 def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:

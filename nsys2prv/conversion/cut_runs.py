@@ -1,5 +1,5 @@
-"""Cut runs: what a cut leaves of them, in the time of the cut trace. A task is a pure function over
-files.
+"""Cut the runs of a report to a window of time and to what is wanted of them, in the time of the cut
+trace. A task is a pure function over files.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ OUTERMOST = 1 << 62
 class CutWindow(Struct, frozen=True):
     """Window first <= time < last (ns of the whole trace)."""
 
-    #: ns of the whole trace.
+    #: Begin, ns of the whole trace.
     first: int
-    #: ns of the whole trace, not included.
+    #: End, ns of the whole trace; not included unless the window is closed.
     last: int
     #: True if `last` is the trace's own end, which belongs to the window.
     closed: bool
@@ -60,7 +60,7 @@ class CutWindow(Struct, frozen=True):
 class CutTask(Struct, frozen=True):
     """Runs of one report to cut."""
 
-    #: Of one report.
+    #: Runs to cut, of one report.
     runs: tuple[Run, ...]
     #: Map to the time of the whole trace.
     clock: ClockMap
@@ -89,6 +89,7 @@ class CutRuns(Struct):
     clipped: int = 0
 
     def leave_out(self, name: str, reason: str, count: int) -> None:
+        """Count what is not written."""
         if count:
             self.left_out[name, reason] += int(count)
 
@@ -113,7 +114,7 @@ class _HeldBack(Struct):
     records: np.ndarray
     #: Times in the whole trace (ns).
     time: np.ndarray
-    #: Of ranges their ends in the whole trace (ns); of states the rows (threads of the trace).
+    #: Ends of ranges in the whole trace (ns); of states instead the rows (threads of the trace).
     other: np.ndarray
 
 
@@ -132,6 +133,7 @@ class _Cutter:
         self.samples = _SampleCutter(task, self.out, writer)
 
     def cut(self) -> CutRuns:
+        """Cut all runs and return what stays of them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
             self.writer.source = run.source

@@ -39,9 +39,9 @@ from nsys2prv.paraver.values import NameValues
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
 
-#: So many reports at most are asked what they have in the place of a kind that is not there: it may
-#: mean walking through a table.
-ASKED = 3
+#: Reports at most that are looked into for what they have in the place of a kind that is not there:
+#: it may mean walking through a table.
+MOST_HINTING = 3
 #: Lines of warnings and of notes of Nsight Systems at most.
 MOST_MESSAGES = 12
 #: Classes of messages that are warned of, the worst first -> what such a message is said to do.
@@ -436,7 +436,7 @@ def _warn_of_missing_kinds(
 def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
         return ""
-    for info in infos[:ASKED]:
+    for info in infos[:MOST_HINTING]:
         # What was read from a store need not be there any more.
         with suppress(Nsys2prvError), open_source(info.path) as source:
             if hint := kind.gpu_work.hint_when_missing(source):

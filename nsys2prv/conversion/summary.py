@@ -48,8 +48,10 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table, is_routine
 from nsys2prv.nsight.info import ReportInfo
 
-#: Layouts named in the short summary, and further lines on what is not as it should be.
-MOST_EVENTS, MOST_LINES = 4, 6
+#: Layouts named in the short summary.
+MOST_EVENTS = 4
+#: Notes in the short summary on what is not as it should be.
+MOST_NOTES = 6
 #: How tasks are ordered, for people, by what the model calls it.
 ORDERS = {
     "MPI ranks": "in the order of their MPI ranks",
@@ -59,9 +61,9 @@ ORDERS = {
 METADATA_ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
 #: to convert.
-CHECKED = 1 << 20
-#: Reports whose checksums are taken in one go.
-TOGETHER = 16
+CHECKED_BYTES = 1 << 20
+#: Reports whose checksums one task takes.
+REPORTS_OF_TASK = 16
 CHECKSUM = (
     "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
 )
@@ -125,12 +127,12 @@ class Summary(Struct, dict=True):
 
     @property
     def trace(self) -> str:
-        """The path of the .prv, "" without one."""
+        """Return the path of the .prv, "" without one."""
         return next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Views to be opened first, and what each shows in a sentence."""
+        """Return the views to be opened first, and what each shows in a sentence."""
         from nsys2prv.paraver.cfg.fits import choose_first_views
 
         return choose_first_views(self.types)
@@ -301,9 +303,9 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     noted = [*((isinstance(note, Detail), note) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]
     quiet = len(noted) - len(shown)
-    if len(shown) > MOST_LINES and not verbose:
-        further = len(shown) - MOST_LINES + 1
-        shown[MOST_LINES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
+    if len(shown) > MOST_NOTES and not verbose:
+        further = len(shown) - MOST_NOTES + 1
+        shown[MOST_NOTES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
     elif quiet:
         shown.append(
             f"{format_count(quiet, 'note')} that {'needs' if quiet == 1 else 'need'} no action: -v lists all"
@@ -404,7 +406,9 @@ def make_metadata(
 def describe_inputs(job: Job) -> list[dict[str, Any]]:
     """Return for each report what :func:`checksum_task` finds."""
     paths = [info.given for info in job.infos]
-    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
+    tasks = [
+        paths[first : first + REPORTS_OF_TASK] for first in range(0, len(paths), REPORTS_OF_TASK)
+    ]
     return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
 
 
@@ -420,9 +424,9 @@ def compute_checksum(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
     with path.open("rb") as file:
-        digest.update(file.read(CHECKED))
-        file.seek(max(0, size - CHECKED))
-        digest.update(file.read(CHECKED))
+        digest.update(file.read(CHECKED_BYTES))
+        file.seek(max(0, size - CHECKED_BYTES))
+        digest.update(file.read(CHECKED_BYTES))
     return digest.hexdigest()
 
 

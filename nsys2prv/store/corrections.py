@@ -37,9 +37,9 @@ from nsys2prv.store.task_result import TaskResult
 
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
-HOLE = 4
-#: Blocks of samples of which the period is told.
-ENOUGH = 16
+HOLE_PERIODS = 4
+#: Blocks of samples (each of SAMPLE) that the period is found from.
+PERIOD_BLOCKS = 16
 #: Decimals of the smallest fractions.
 MOST_DECIMALS = 30
 #: The greatest floating point number that an integer of 64 bits holds.
@@ -113,7 +113,9 @@ def _find_zero_times(
     if apart:
         # Of samples that follow each other, those of the longest run.
         longest = max(runs, key=lambda run: run.rows)
-        limit = int(longest.samples[ENOUGH]) if len(longest.samples) > ENOUGH else None
+        limit = (
+            int(longest.samples[PERIOD_BLOCKS]) if len(longest.samples) > PERIOD_BLOCKS else None
+        )
         times = reader.read_between(longest, longest.first_time, limit)["time"]
     else:
         times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
@@ -125,7 +127,7 @@ def _find_zero_times(
         edges = np.array(
             [(a.last_time, b.first_time) for a, b in pairwise(runs)], np.int64
         ).reshape(-1, 2)
-        between = edges[edges[:, 1] - edges[:, 0] > HOLE * period, 1]
+        between = edges[edges[:, 1] - edges[:, 0] > HOLE_PERIODS * period, 1]
         behind = np.concatenate([*parts, between])
     else:
         behind = _find_ends_of_holes(times, period)
@@ -143,7 +145,7 @@ def _find_period(times: np.ndarray) -> int:
 
 
 def _find_ends_of_holes(times: np.ndarray, period: int) -> np.ndarray:
-    return times[1:][np.diff(times) > HOLE * period]
+    return times[1:][np.diff(times) > HOLE_PERIODS * period]
 
 
 def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
@@ -154,7 +156,7 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     count = np.full(len(run.samples), SAMPLE)
     count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
     ends = [np.zeros(0, np.int64)]
-    for block in np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period).tolist():
+    for block in np.flatnonzero(np.diff(edges) > (count + HOLE_PERIODS // 2) * period).tolist():
         times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
         ends.append(_find_ends_of_holes(times, period))
     return np.concatenate(ends)
@@ -171,6 +173,7 @@ class _ValueStatistics(Struct):
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:
+        """Take further values into account."""
         values = np.unique(values[np.isfinite(values) & (values > 0)])
         if not len(values):
             return
@@ -181,7 +184,7 @@ class _ValueStatistics(Struct):
                 narrow = (values.astype(np.float32) == values).all()
             self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
 
-    def scale(self) -> int:
+    def choose_scale(self) -> int:
         """Return the number of decimals that its integers stand for."""
         wanted = self.single if self.single >= 0 else self.decimals
         if not self.greatest:
@@ -201,7 +204,7 @@ def scale_fractions(
         values = _read_values(read_run(run))
         for place, metric in _find_fractions(run):
             statistics[run.shape.name, metric.name].add(values[:, place])
-    scales = {key: of_name.scale() for key, of_name in statistics.items()}
+    scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
     scaled = [
         _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
@@ -423,7 +426,9 @@ def _choose_written(
     return written
 
 
-def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+def _find_device_runs(
+    result: TaskResult, rows: Mapping[tuple[int, object], int]
+) -> list[tuple[Run, int]]:
     """Return the runs of devices that tell of the device itself, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
     threads = {
@@ -451,6 +456,7 @@ class SampleTable(Struct):
     stored: np.ndarray
 
     def take(self, chosen: np.ndarray) -> SampleTable:
+        """Return the instants at `chosen` (indices, or a truth for each)."""
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
 
 

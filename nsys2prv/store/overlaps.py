@@ -1,4 +1,4 @@
-"""Overlapping work of one stream goes to rows of its own.
+"""Move overlapping ranges of one row to lanes, which are rows of their own.
 
 Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
 blank both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
@@ -221,7 +221,7 @@ def _move_rows(
     result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _Change | None:
     """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
-    to them. moved: rows and their lanes, in pieces.
+    to them. Returns None where it has no such rows. moved: rows and their lanes, in pieces.
     """
     ends_of_run = dict(pair_runs(result.runs))
     own = [run for run in moved if run in ends_of_run]

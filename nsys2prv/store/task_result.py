@@ -1,6 +1,6 @@
-"""Result of a task on reports or between them: its runs, and the account of the rows that it read;
-the facts that event kinds set aside while reading, of all results, brought together for what
-compares the ranks; and a result packed into a few small files, to be unpacked elsewhere.
+"""The result of a task on reports or between them: its runs, the account of the rows that it read,
+and the facts that it set aside, which are brought together here for what compares the ranks; and how
+a result is packed into a few small files, to be unpacked elsewhere.
 
 Packed runs become columns, compressed, whose times are differences: of a record's begin to the one
 before, of its other times to its begin. Ends follow from begins and are left out.
@@ -47,12 +47,16 @@ from nsys2prv.store.spilling import make_end_records, spill_counters, spill_line
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
 #: fifty thousand kernels.
 BATCH_BYTES = 10_000_000
-#: Of a packed result: its file without runs and frames; what stands for the file of ends.
-ENTRY, NO_FILE = "result.json", -1
+#: File of a packed result that holds all but runs and frames.
+ENTRY = "result.json"
+#: Stands for the file of ends, which follow from begins.
+NO_FILE = -1
 #: Times that are packed as the difference to another.
 RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
-#: How a zstd frame begins; no buffer that is made has so many bytes.
-ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
+#: How a zstd frame begins.
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: No buffer that is made has so many bytes.
+MOST_BUFFER = 1 << 40
 
 
 class TaskResult(Struct):
