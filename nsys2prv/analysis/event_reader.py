@@ -172,11 +172,11 @@ class EventReader(Struct, dict=True):
     runs: list[Run]
     #: Map to trace time for each report, and last the identity.
     clocks: list[ClockMap]
-    #: Per source the thread of each local object.
+    #: Per task the thread of each local object.
     threads: list[np.ndarray]
-    #: Per source the number of each local NVTX domain.
+    #: Per task the number of each local NVTX domain.
     domains: list[np.ndarray]
-    #: Per name set and source the value of each local name.
+    #: Per name set and task the value of each local name.
     names: Mapping[str, list[np.ndarray]]
     #: Rows, devices and units.
     rows: RowTable
@@ -232,7 +232,7 @@ class EventReader(Struct, dict=True):
             columns = {
                 "begin": begin,
                 "end": end,
-                "thread": self.threads[run.source].astype(dtype)[records["object"]],
+                "thread": self.threads[run.task].astype(dtype)[records["object"]],
             }
             known = load_catalogue().layouts[layout]
             declared = {
@@ -246,11 +246,11 @@ class EventReader(Struct, dict=True):
             }
             for name in fields:
                 if name == "domain":
-                    columns[name] = self.domains[run.source].astype(dtype)[records["domain"]]
+                    columns[name] = self.domains[run.task].astype(dtype)[records["domain"]]
                 elif name not in declared:
                     columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
                 elif isinstance(declared[name].values, NameSet):
-                    values = self.names[declared[name].values.name][run.source]
+                    values = self.names[declared[name].values.name][run.task]
                     columns[name] = values.astype(dtype)[records[name]]
                 else:
                     columns[name] = records[name].astype(dtype)
@@ -266,7 +266,7 @@ class EventReader(Struct, dict=True):
         """
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-            clock, threads = self.clocks[run.report], self.threads[run.source]
+            clock, threads = self.clocks[run.report], self.threads[run.task]
             begin = windows.to_begin_times(records["receive"], records["until"], clock)
             return {
                 "sent": clock.to_global(records["time"]),
@@ -284,7 +284,7 @@ class EventReader(Struct, dict=True):
         """Return the threads that lines of a kind connect: sender and receiver."""
         connected = set()
         for run, records in self._read(LINE, kind, unit):
-            threads = self.threads[run.source]
+            threads = self.threads[run.task]
             objects, _ = factorize_together(records["sender"], records["receiver"])
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
@@ -293,7 +293,7 @@ class EventReader(Struct, dict=True):
         """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
-            thread = int(self.threads[run.source][run.object])
+            thread = int(self.threads[run.task][run.object])
             by_device.setdefault(thread, []).append((run, records))
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
@@ -363,13 +363,13 @@ class EventReader(Struct, dict=True):
     @cached_property
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
         """Stream, name and unit (None: any) -> the runs that have any such."""
-        of_source = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
+        units_of_task = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
             units = (
-                of_source[run.source]
+                units_of_task[run.task]
                 if run.object < 0
-                else [int(self.rows.units[self.threads[run.source][run.object]])]
+                else [int(self.rows.units[self.threads[run.task][run.object]])]
             )
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
@@ -386,8 +386,8 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
             result += [] if run.shape.stream == END else [run]
             continue
         records = reader.read_between(run, run.first_time, None)
-        units = rows.units[job.threads[run.source][records["object"]]]
-        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
+        units = rows.units[job.threads[run.task][records["object"]]]
+        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.task)
         order = np.argsort(units, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
             result.append(

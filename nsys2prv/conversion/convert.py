@@ -174,7 +174,7 @@ def _find_closings(
     closings: dict[int, set[int]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
-            thread = int(job.threads[run.source][run.object])
+            thread = int(job.threads[run.task][run.object])
             closings[thread] |= {codes[run.shape.name, metric.name] for metric in run.shape.metrics}
     return [(thread, tuple(sorted(closings[thread]))) for thread in sorted(closings)]
 

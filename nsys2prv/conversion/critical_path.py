@@ -286,12 +286,12 @@ def _read_events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarra
     return {
         "begin": begin,
         "end": np.maximum(windows.to_trace_times(records["end"], clock, job.duration), begin + 1),
-        "thread": job.threads[run.source][records["object"]],
+        "thread": job.threads[run.task][records["object"]],
     }
 
 
 def _read_lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-    clock, threads = job.clocks[run.report], job.threads[run.source]
+    clock, threads = job.clocks[run.report], job.threads[run.task]
     return {
         "sent": clock.to_global(records["time"]),
         "sender": threads[records["sender"]],
@@ -312,7 +312,7 @@ def _read_fields(
         if name not in declared:
             fields[name] = np.full(len(records), 0 if name in always else ABSENT)
         elif isinstance(values := declared[name].values, NameSet):
-            fields[name] = job.names[values.name][run.source][records[name]]
+            fields[name] = job.names[values.name][run.task][records[name]]
         else:
             fields[name] = records[name].astype(np.int64)
     return fields

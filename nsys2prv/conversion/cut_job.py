@@ -135,7 +135,7 @@ def _cut_runs(
             tuple(runs),
             job.clocks[report],
             job.duration,
-            {run.source: threads[run.source] for run in runs},
+            {run.task: threads[run.task] for run in runs},
             spec,
             window,
             job.folder / f"{name}-{report}.bin",
@@ -172,7 +172,7 @@ def _cut_runs(
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
     """Return the object model of the rows that stay, the job's own where these are all, and for
-    each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
+    each task of reading the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
     """
     infos, model, cut = job.infos, job.model, plan.options
@@ -194,7 +194,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
-    return smaller, [place[of_source] for of_source in job.threads]
+    return smaller, [place[threads] for threads in job.threads]
 
 
 def _keep_reports(
@@ -340,7 +340,7 @@ def _read_ranges(
     for run in job.runs:
         if run.shape.stream != BEGIN or run.shape.name not in layouts:
             continue
-        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
+        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.task], values))
         if not len(of_name):
             continue
         records = read_run(run)
@@ -353,7 +353,7 @@ def _read_ranges(
         if not len(records):
             continue
         # Ranges that overlap are on further rows of their thread.
-        keys = by_task[run.source].objects
+        keys = by_task[run.task].objects
         owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
         own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
         clock = job.clocks[run.report]

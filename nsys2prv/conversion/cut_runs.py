@@ -66,7 +66,7 @@ class CutTask(Struct, frozen=True):
     clock: ClockMap
     #: Length of the whole trace, ns.
     duration: int
-    #: Per source: row of each local object, -1 for one that is left out.
+    #: Per task: row of each local object, -1 for one that is left out.
     threads: Mapping[int, np.ndarray]
     #: What is left out.
     spec: CutSpec
@@ -136,7 +136,7 @@ class _Cutter:
         """Cut all runs and return what stays of them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
-            self.writer.source = run.source
+            self.writer.task = run.task
             if shape.name in self.spec.away:
                 self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, run.count)
             elif shape.stream == LINE:
@@ -173,7 +173,7 @@ class _Cutter:
         return rows[kept]
 
     def _find_kept(self, run: Run, objects: np.ndarray) -> np.ndarray:
-        return self.task.threads[run.source][objects] >= 0
+        return self.task.threads[run.task][objects] >= 0
 
     # Ranges
 
@@ -233,7 +233,7 @@ class _Cutter:
             records = fewer
         records["time"], records["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
-        self.writer.source = run.source
+        self.writer.task = run.task
         self.out.runs += append_events(self.writer, shape, records, end, last)
         self.out.written[shape.name] += len(records)
 
@@ -269,7 +269,7 @@ class _Cutter:
         name, window = run.shape.name, self.window
         records = self._read_up_to_end(run)
         time = windows.to_begin_times(records["time"], records["end"], self.clock)
-        thread = self.task.threads[run.source][records["object"]]
+        thread = self.task.threads[run.task][records["object"]]
         kept = thread >= 0
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
@@ -371,7 +371,7 @@ class _SampleCutter:
     def add(self, run: Run, records: np.ndarray) -> None:
         """Take a run, of which these are the records that may be before the cut's end."""
         name, window = run.shape.name, self._task.window
-        thread = int(self._task.threads[run.source][run.object])
+        thread = int(self._task.threads[run.task][run.object])
         if thread < 0:
             self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
             return
@@ -445,7 +445,7 @@ class _SampleCutter:
         time, values = time[rows], values[np.ix_(rows, carried)]
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
         time, name = time - self._task.window.origin, run.shape.name
-        self._writer.source = run.source
+        self._writer.task = run.task
         written = append_samples(self._writer, name, metrics, run.object, time, values)
         self._out.runs.append(written)
         self._out.written[name] += written.count

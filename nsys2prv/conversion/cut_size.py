@@ -164,7 +164,7 @@ class _Weigher:
                 continue
             values = records[layout_field.name].astype(np.int64)
             if isinstance(layout_field.values, NameSet):
-                values = self.job.names[layout_field.values.name][run.source][values]
+                values = self.job.names[layout_field.values.name][run.task][values]
             code = self._find_code_width(run, records, layout_field.code)
             # The value, and where the range ends, 0.
             fields[bit] = (
@@ -179,11 +179,11 @@ class _Weigher:
         if not isinstance(code, DomainCode):
             return len(str(code))
         codes = [code.code_of(name, number) for name, number in self.job.domain_codes]
-        domains = self.job.domains[run.source][records["domain"]]
+        domains = self.job.domains[run.task][records["domain"]]
         return _count_digits(np.array(codes, np.int64))[domains]
 
     def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
-        return self._addresses[self.job.threads[run.source][objects]]
+        return self._addresses[self.job.threads[run.task][objects]]
 
 
 def _count_digits(numbers: np.ndarray) -> np.ndarray:

@@ -127,13 +127,13 @@ class Job(Struct):
     workers: Workers
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: Mapping[int, Span]
-    #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
+    #: All runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
     runs: list[Run]
-    #: Per source: index into model.tree of the thread of each local object.
+    #: Per task: index into model.tree of the thread of each local object.
     threads: list[np.ndarray]
-    #: Per source: index into `domain_codes` of each local NVTX domain.
+    #: Per task: index into `domain_codes` of each local NVTX domain.
     domains: list[np.ndarray]
-    #: Name set -> per source: event value of each local name.
+    #: Name set -> per task: event value of each local name.
     names: dict[str, list[np.ndarray]]
     #: Records and sampled numbers by layout, lines by kind.
     written: Counter[str]
@@ -170,7 +170,7 @@ class Job(Struct):
         domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
         shapes: dict[Shape, Shape] = {}
         runs = [
-            replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
+            replace(run, task=numbers[run.task], shape=shapes.setdefault(run.shape, run.shape))
             for result in results
             for run in result.runs
         ]

@@ -183,7 +183,7 @@ def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.source][objects])
+        silent &= ~np.isin(threads, task.threads[run.task][objects])
     reader.close()
     return silent
 
@@ -235,7 +235,7 @@ def _read_ranges(
     layout = load_catalogue().layouts[run.shape.name]
     begin = windows.to_begin_times(records["time"], records["end"], task.clock)
     end = windows.to_trace_times(records["end"], task.clock, task.duration)
-    thread = task.threads[run.source][records["object"]]
+    thread = task.threads[run.task][records["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.find_states(run, layout, records)
     kept = np.flatnonzero(
@@ -260,7 +260,7 @@ class _StateRules:
         field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                states = self._map_names(run.source, layout, field.values.name, default)
+                states = self._map_names(run.task, layout, field.values.name, default)
                 return states[records[wanted]]
             if rule.values:
                 # Of each value up to one more than the greatest that the rule knows.
@@ -270,14 +270,14 @@ class _StateRules:
                 return states[np.minimum(records[wanted], len(states) - 1)]
         return np.full(len(records), default)
 
-    def _map_names(self, source: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
+    def _map_names(self, task: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
         """Return the state for each of the names that a task met."""
-        key = source, layout.name, name_set
+        key = task, layout.name, name_set
         if key not in self._of_names:
             patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
             states = [
                 next((state for state, pattern in patterns if pattern.search(text)), default)
-                for text in read_frame(self._names[source][name_set])["text"].to_list()
+                for text in read_frame(self._names[task][name_set])["text"].to_list()
             ]
             self._of_names[key] = np.array(states, np.int64)
         return self._of_names[key]

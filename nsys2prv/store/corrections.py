@@ -84,7 +84,7 @@ def _add_zeros(
 ) -> TaskResult:
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
-    with closing(SpillWriter(path, like.report, like.source)) as writer:
+    with closing(SpillWriter(path, like.report, like.task)) as writer:
         run = append_samples(writer, LAYOUT, metrics, like.object, times, stored)
     # The kind whose own layout it is, unless only another one, which has it besides, was read
     # there.

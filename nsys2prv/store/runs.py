@@ -23,7 +23,7 @@ from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]
-#: Stands for the report of runs that are in trace time, and for the source of runs whose indices
+#: Stands for the report of runs that are in trace time, and for the task of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
 #: What a column may hold besides times, plain numbers and values of name sets. No name set is
@@ -131,8 +131,9 @@ class Run(Struct, frozen=True, eq=False):
     rows: int
     #: Index of the report, TRACE for runs in trace time.
     report: int
-    #: Number of the extraction that the indices in the records refer to.
-    source: int
+    #: Number of the task whose local objects, domains and names the records refer to; in a job, the
+    #: place of that task among all.
+    task: int
     #: Time of the first record.
     first_time: int
     #: Time of the last record.
@@ -191,8 +192,8 @@ def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
 class SpillWriter:
     """Appends runs to one spill file."""
 
-    def __init__(self, path: Path, report: int, source: int) -> None:
-        self.path, self.report, self.source = path, report, source
+    def __init__(self, path: Path, report: int, task: int) -> None:
+        self.path, self.report, self.task = path, report, task
         self._open_file = path.open("wb")
 
     def append(
@@ -254,8 +255,8 @@ class SpillWriter:
         self, shape: Shape, offset: int, rows: int, first: int, last: int, *rest: object
     ) -> Run:
         """Return a run of this file. rest: what follows in :class:`Run`."""
-        source = self.report, self.source
-        return Run(shape, self.path, offset, rows, *source, int(first), int(last), *rest)
+        origin = self.report, self.task
+        return Run(shape, self.path, offset, rows, *origin, int(first), int(last), *rest)
 
     def close(self) -> None:
         """Close the file."""

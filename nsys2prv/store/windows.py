@@ -137,35 +137,35 @@ def mask_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
 
 
 class IdTable(Struct):
-    """Local indices of every source -> global numbers: `table[start[source] + local]`."""
+    """Local indices of every task -> global numbers: `table[start[task] + local]`."""
 
-    #: Where the indices of each source begin.
+    #: Where the indices of each task begin.
     start: np.ndarray
-    #: Global numbers of all sources.
+    #: Global numbers of all tasks.
     table: np.ndarray
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
-        """Make the table of the global numbers of each source."""
+        """Make the table of the global numbers of each task."""
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
-    def get_table(self, source: int) -> np.ndarray:
-        """Return a table from local indices of a source to global numbers; it may have more rows."""
-        return self.table[self.start[source] :]
+    def get_table(self, task: int) -> np.ndarray:
+        """Return a table from local indices of a task to global numbers; it may have more rows."""
+        return self.table[self.start[task] :]
 
     def __call__(
-        self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None
+        self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
     ) -> np.ndarray:
-        """Return global numbers (int64) of local indices; row k is of source sources[which[k]], all
+        """Return global numbers (int64) of local indices; row k is of task tasks[which[k]], all
         of the only one where `which` is None. Those of RESOLVED runs are global already.
         """
-        resolved = sources == RESOLVED
+        resolved = tasks == RESOLVED
         if resolved.all():
             return local.astype(np.int64)
         if which is None:
-            return self.get_table(sources[0])[local]
-        start = self.start[sources]
+            return self.get_table(tasks[0])[local]
+        start = self.start[tasks]
         if not resolved.any():
             return self.table[start[which] + local]
         numbers, unresolved = local.astype(np.int64), np.flatnonzero(~resolved[which])
@@ -180,11 +180,11 @@ class GlobalIds(Struct):
     clocks: Sequence[ClockMap]
     #: Length of the trace, ns.
     duration: int
-    #: Per source: thread index in the tree of each local object.
+    #: Per task: thread index in the tree of each local object.
     objects: IdTable
-    #: Per source: index of each local NVTX domain.
+    #: Per task: index of each local NVTX domain.
     domains: IdTable
-    #: Name set -> per source: event value of each local name.
+    #: Name set -> per task: event value of each local name.
     names: Mapping[str, IdTable]
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
@@ -269,12 +269,12 @@ class WindowRecords:
     ) -> None:
         self._shape, self._global_ids = shape, global_ids
         self._reports = np.array([run.report for run, _ in pieces])
-        self._sources = np.array([run.source for run, _ in pieces])
+        self._tasks = np.array([run.task for run, _ in pieces])
         self._records = concat_records([records for _, records in pieces])
         #: Number of the piece that each row is of; None where these do not differ in what their
         #: records mean.
         self._which: np.ndarray | None = None
-        if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
+        if (self._reports != self._reports[0]).any() or (self._tasks != self._tasks[0]).any():
             self._which = np.repeat(
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
@@ -302,17 +302,17 @@ class WindowRecords:
         if holds_times(name):
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._global_ids.find_table(self._shape, name)
-        return column if lookup is None else lookup(column, self._sources, self._which)
+        return column if lookup is None else lookup(column, self._tasks, self._which)
 
     def read_stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column that holds no times, and the table that its values are indices of:
-        together they say what :meth:`column` does, without a copy where all rows are of one source.
+        together they say what :meth:`column` does, without a copy where all rows are of one task.
         None: the values stand for themselves.
         """
         lookup = self._global_ids.find_table(self._shape, name)
-        if lookup is None or self._which is not None or self._sources[0] == RESOLVED:
+        if lookup is None or self._which is not None or self._tasks[0] == RESOLVED:
             return self.column(name), None
-        return self._records[name], lookup.get_table(self._sources[0])
+        return self._records[name], lookup.get_table(self._tasks[0])
 
     def translate_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are not in trace time or in global numbers as they are stored,
