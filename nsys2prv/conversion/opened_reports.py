@@ -4,7 +4,8 @@ a store, on machines that do not write the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,12 @@ from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import put_in_place
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.store_file import ArchiveWriter, is_archive
+from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.job import Workers, open_workplace, warn_of_far_rows
+from nsys2prv.conversion.job import Workers, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log, should_parallelize
@@ -159,6 +161,24 @@ def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[
     """Return the parts of a report's tables that these kinds read."""
     tables = {table for kind in kinds for table in kind.tables}
     return (part for table, part in info.parts.items() if table in tables)
+
+
+def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
+    """Return a warning that names the reports and kinds of events, where there are such rows."""
+    kinds: Counter[str] = Counter()
+    reports: set[int] = set()
+    for result in results:
+        for kind, account in result.accounts.items():
+            if count := account.dropped[Reason.FAR]:
+                kinds[kind] += count
+                reports.add(result.report)
+    if not kinds:
+        return []
+    where = list_some([infos[report].name for report in sorted(reports)])
+    return [
+        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
+        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
+    ]
 
 
 def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:

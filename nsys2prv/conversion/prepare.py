@@ -24,7 +24,6 @@ from nsys2prv.conversion.job import (
     find_threads,
     find_trace_duration,
     sum_counters,
-    warn_of_far_rows,
 )
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
@@ -32,6 +31,7 @@ from nsys2prv.conversion.opened_reports import (
     list_wanted_parts,
     open_reports,
     read_all,
+    warn_of_far_rows,
 )
 from nsys2prv.conversion.options import CutPlan, Plan
 from nsys2prv.conversion.timeline import (
