@@ -41,8 +41,8 @@ from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 
-#: Fewer characters of a UUID could be a number.
-LEAST_UUID = 6
+#: Characters of the beginning of a UUID that is given to choose a device; fewer could be a number.
+SHORTEST_UUID = 6
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
 
@@ -60,9 +60,9 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     smaller, clipped, notes = job, 0, []
     if rewrites:
         smaller, clipped = cut(plan.spec, "cut")
-    if (window.first, window.last) != (0, job.duration):
+    if (window.first, window.end) != (0, job.duration):
         notes.append(
-            f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
+            f"{format_seconds(window.first)} to {format_seconds(window.end)} of {format_seconds(job.duration)}"
         )
     elif add_units(plan.options.time):
         notes.append(
@@ -158,7 +158,7 @@ def _cut_runs(
         runs=[run for part in parts for run in part.runs],
         threads=threads,
         model=model,
-        duration=window.last - window.origin,
+        duration=window.end - window.origin,
         timeline=replace(
             job.timeline,
             epoch=job.timeline.epoch + window.origin,
@@ -259,7 +259,7 @@ def _keep_devices(
             word
             for word in words
             if word == str(number)
-            or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
+            or (len(word) >= SHORTEST_UUID and uuid.startswith(_normalize_uuid(word)))
         }
         unknown.difference_update(matching)
         return bool(matching)
@@ -269,7 +269,7 @@ def _keep_devices(
         if word in unknown:
             raise Nsys2prvError(
                 f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
-                f"{LEAST_UUID} characters or more of the beginning of its UUID"
+                f"{SHORTEST_UUID} characters or more of the beginning of its UUID"
             )
     return kept
 

@@ -34,27 +34,25 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.spilling import append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
-#: Above all ends: among ranges that begin together those with greater ends are the outer ones.
+#: Greater than all ends. Among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
 
 
 class CutWindow(Struct, frozen=True):
-    """Window first <= time < last (ns of the whole trace)."""
+    """Window first <= time < end (ns of the whole trace)."""
 
     #: Begin, ns of the whole trace.
     first: int
     #: End, ns of the whole trace; not included unless the window is closed.
-    last: int
-    #: True if `last` is the trace's own end, which belongs to the window.
+    end: int
+    #: True if `end` is the trace's own end, which belongs to the window.
     closed: bool
     #: Time that becomes 0.
     origin: int = 0
 
     def has(self, times: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the times that lie in it."""
-        return (times >= self.first) & (
-            (times <= self.last) if self.closed else (times < self.last)
-        )
+        return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
 class CutTask(Struct, frozen=True):
@@ -161,10 +159,10 @@ class _Cutter:
         """Return the records of a run that may be before the cut's end."""
         if self.window.closed:
             until = None
-        elif self._to_trace_time(run.first_time) > self.window.last + self.clock.slack:
+        elif self._to_trace_time(run.first_time) > self.window.end + self.clock.slack:
             until = run.first_time
         else:
-            until = self.clock.to_local(self.window.last) + self.clock.slack + 1
+            until = self.clock.to_local(self.window.end) + self.clock.slack + 1
         return self.reader.read_between(run, run.first_time, until)
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
@@ -187,7 +185,7 @@ class _Cutter:
         end = windows.to_trace_times(records["end"], self.clock, self.task.duration)
         inside = end > window.first
         if not window.closed:
-            inside &= begin < window.last
+            inside &= begin < window.end
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
         kept = self._find_kept(run, records["object"][chosen])
@@ -199,7 +197,7 @@ class _Cutter:
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
-        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.last)))
+        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
                 _HeldBack(run, take_records(records, before), begin[before], end[before])
@@ -219,7 +217,7 @@ class _Cutter:
             return
         window = self.window
         begin = np.maximum(begin, window.first) - window.origin
-        end = np.minimum(end, window.last) - window.origin
+        end = np.minimum(end, window.end) - window.origin
         if not is_sorted(begin):
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
@@ -256,12 +254,12 @@ class _Cutter:
         records, window = self._read_up_to_end(run), self.window
         records = records[
             (records["end"] > window.first)
-            & (records["time"] < window.last)
+            & (records["time"] < window.end)
             & self._find_kept(run, records["object"])
         ]
         if len(records):
             records["time"] = np.maximum(records["time"], window.first) - window.origin
-            records["end"] = np.minimum(records["end"], window.last) - window.origin
+            records["end"] = np.minimum(records["end"], window.end) - window.origin
             last, only = int(records["end"].max()), find_only_object(records["object"])
             self.out.runs.append(self.writer.append(run.shape, records, last, only))
 

@@ -47,8 +47,9 @@ from nsys2prv.store.windows import choose_window_bounds, read_window
 
 #: The kind and the layout of the states of devices.
 DEVICE_STATE = "device_state"
+#: Bits of the classes of work that is under way, in the value of a state.
 NCCL, MEMORY, COMPUTE = 1, 2, 4
-#: Layout of operations -> its bit in the values of the value set.
+#: Layout of operations -> the bit of its class.
 BITS = {
     "nccl_kernel": NCCL,
     "memory_operation": MEMORY,

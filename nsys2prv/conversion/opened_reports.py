@@ -33,9 +33,9 @@ from nsys2prv.paraver import object_model
 from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import TaskResult, pack_result
 
-#: So many rows one process reads and writes while others start.
+#: Rows of a job that one process reads and writes before others would have started.
 SMALL_JOB_ROWS = 250_000
-#: As much work as opening a report and reading each of its tables is, in rows.
+#: Rows that are as much work as opening a report and reading the first of each of its tables.
 REPORT_ROWS = 40_000
 
 

@@ -35,6 +35,7 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.task_result import TaskResult
 
+#: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
 HOLE_PERIODS = 4
@@ -167,9 +168,9 @@ class _ValueStatistics(Struct):
 
     #: Greatest finite value.
     greatest: float = 0.0
-    #: Most decimals of the shortest forms as 64-bit numbers.
+    #: Most decimals of the shortest forms of values as 64-bit numbers.
     decimals: int = 0
-    #: The same as 32-bit numbers; -1 where a value is not one.
+    #: Most decimals of their shortest forms as 32-bit numbers; -1 where a value is not one.
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:

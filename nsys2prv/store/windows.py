@@ -46,9 +46,10 @@ from nsys2prv.store.spilling import MOST_NARROW
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
-#: With very many runs a window must be worth the look into each.
+#: Records of one window for each run of the trace, where that is more: of very many runs a window
+#: must be worth the look into each.
 RECORDS_PER_RUN = 400
-#: So many sampled numbers weigh as much as a record of the other kinds.
+#: Sampled numbers that are as much work as one record of the other kinds.
 VALUES_PER_RECORD = 6
 #: Records of a small run at most: to join it costs less than a hundred windows that look into it.
 SMALL_RUN = 32_768
