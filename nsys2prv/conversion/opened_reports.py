@@ -61,7 +61,9 @@ class OpenedReports(Struct):
 def open_reports(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> OpenedReports:
-    """Return the reports, or stores of them, looked at; the plan as the stores have it."""
+    """Read the metadata of the reports and of the stores among them, and check that they are of one
+    job. Returns them with the plan: of reading, the stores' own.
+    """
     progress = Progress(quiet)
     paths, warnings = _drop_repetitions(reports)
     stores = report_stores.open_stores(paths)
@@ -71,10 +73,10 @@ def open_reports(
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     shared = len(exports) > 1 and should_parallelize(exports, pool.jobs)
-    lookers = Workers(pool if shared else make_serial_pool(), progress)
-    run = partial(lookers.run, what=reading.name_first_report)
-    looked = reading.inspect_reports(exports, folder, plan.options.keep_going, run)
-    for inspected in progress.over(looked, "opening reports", len(exports)):
+    inspectors = Workers(pool if shared else make_serial_pool(), progress)
+    run_tasks = partial(inspectors.run, what=reading.name_first_report)
+    inspections = reading.inspect_reports(exports, folder, plan.options.keep_going, run_tasks)
+    for inspected in progress.over(inspections, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
         elif plan.options.keep_going:
@@ -103,7 +105,7 @@ def open_reports(
         warnings += job_checks.check_job(infos)
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
-    workers = Workers(pool, progress, lookers.spent)
+    workers = Workers(pool, progress, inspectors.spent)
     stored = {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}
     return OpenedReports(infos, plan, workers, warnings, stored, unread, missing)
 

@@ -1,6 +1,6 @@
-"""Read exports: the metadata of all of them first, then their tables into sorted runs, and when the
-events of the other tables begin and end. Each task reads part of one report, on its own, in bounded
-memory.
+"""Read exports: the metadata of all of them first, then their tables, whose rows become sorted runs,
+and of the tables that are not read when their events begin and end. Each task reads part of one
+report, on its own, in bounded memory.
 
 Kinds of events that take rows of the same table share one reading of it.
 
@@ -63,14 +63,15 @@ def inspect_reports(
     paths: Sequence[Path],
     folder: Path,
     keep_going: bool,
-    run: Callable[[Callable, Iterable], Iterator],
+    run_tasks: Callable[[Callable, Iterable], Iterator],
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Read the metadata of the reports, in their order; for one that cannot be read, the error.
 
     folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
-    cannot be exported. run: maps over tasks, in order.
+    cannot be exported. run_tasks: maps over tasks, in order.
     """
-    return chain.from_iterable(run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)))
+    tasks = _plan_inspection_tasks(paths, folder, keep_going)
+    return chain.from_iterable(run_tasks(inspect_task, tasks))
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:

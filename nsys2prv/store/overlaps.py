@@ -36,10 +36,10 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 def separate_overlaps(
-    results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
+    results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence], Iterable]
 ) -> list[TaskResult]:
     """Return the results with overlapping rows moved to lanes; the runs' files are changed in
-    place. `run` maps over tasks.
+    place. run_tasks: maps over tasks.
     """
     grouped = _list_overlap_groups()
     by_report: dict[int, list[TaskResult]] = defaultdict(list)
@@ -50,7 +50,9 @@ def separate_overlaps(
         for _, own in sorted(by_report.items())
         if any(item.shape.name in grouped for result in own for item in result.runs)
     ]
-    changes = {change.task: change for change in chain.from_iterable(run(find_overlaps, tasks))}
+    changes = {
+        change.task: change for change in chain.from_iterable(run_tasks(find_overlaps, tasks))
+    }
     return [
         _apply_change(result, changes[result.task]) if result.task in changes else result
         for result in results
