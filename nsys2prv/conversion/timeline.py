@@ -262,7 +262,7 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     evidence = "messages and collectives" if by_messages else "collectives"
     observed = max(clock.observations for clock in clocks)
     bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-    error = f"below {format_time_bound(max(bounds))}" if bounds else "unknown"
+    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
     return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
 
 
@@ -275,11 +275,11 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
     if after and record.hosts:
         yield (
             f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
         )
 
 
-def format_time_bound(ns: int) -> str:
+def _format_time_bound(ns: int) -> str:
     """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
     return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
