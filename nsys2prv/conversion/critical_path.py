@@ -17,28 +17,35 @@ from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.mpi import LAYOUTS as MPI_LAYOUTS
-from nsys2prv.relations import path_search as path
 from nsys2prv.relations import write_result
-from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before
-from nsys2prv.store import windows
-from nsys2prv.store.runs import (
-    BEGIN,
-    LINE,
-    Run,
-    list_present_fields,
-    read_run,
+from nsys2prv.relations.path_search import (
+    CALL,
+    COMPUTATION,
+    GRAPH,
+    MEMORY,
+    MPI,
+    NCCL,
+    WAIT,
+    EventCalls,
+    HostCalls,
+    Operations,
+    find_awaited_operations,
+    find_critical_path,
+    find_latest_before,
 )
+from nsys2prv.store import windows
+from nsys2prv.store.runs import BEGIN, LINE, Run, list_present_fields, read_run
 from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
 WORK = {
-    "cuda_kernel": path.COMPUTATION,
-    "nccl_kernel": path.NCCL,
-    "memory_operation": path.MEMORY,
-    "cuda_graph": path.GRAPH,
+    "cuda_kernel": COMPUTATION,
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_graph": GRAPH,
 }
 #: Layouts of calls on host threads.
-CALLS = {"cuda_api": path.CALL, **dict.fromkeys(MPI_LAYOUTS, path.MPI)}
+CALLS = {"cuda_api": CALL, **dict.fromkeys(MPI_LAYOUTS, MPI)}
 #: Lines from calls to the work that they launch, and between calls of MPI.
 LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
 
@@ -47,7 +54,7 @@ def make_critical_path(job: Job, meetings: pl.DataFrame) -> TaskResult:
     """Return the critical path of a job, as runs in trace time. meetings: facts of blocking
     collectives of MPI, in trace time.
     """
-    pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
+    pieces = find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
     columns = {"cause": pieces.cause, "class": pieces.kernel_class}
     rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
     number = 1 + max(result.task for result in job.results)
@@ -55,9 +62,7 @@ def make_critical_path(job: Job, meetings: pl.DataFrame) -> TaskResult:
     return write_result("critical_path", number, job.folder, found)
 
 
-def _read_work_and_calls(
-    job: Job, meetings: pl.DataFrame
-) -> tuple[path.Operations, path.HostCalls]:
+def _read_work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[Operations, HostCalls]:
     calls, outer = _read_calls(job)
     work = _read_records(job, BEGIN, WORK, ("class",))
     streams, devices, tasks = _find_places(job)
@@ -73,7 +78,7 @@ def _read_work_and_calls(
     )
     if meetings.height:
         sender = np.where(sender >= 0, sender, _find_awaited_calls(meetings, calls, outer, tasks))
-    operations = path.Operations(
+    operations = Operations(
         begin,
         end,
         thread,
@@ -86,7 +91,7 @@ def _read_work_and_calls(
         _find_last_members(job, work),
         _find_awaited(job, work, launched, calls, streams, tasks),
     )
-    return operations, path.HostCalls(
+    return operations, HostCalls(
         call_begin, call_end, call_thread, tasks[call_thread], call_kind, sender
     )
 
@@ -274,7 +279,7 @@ def _read_records(
             kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
             read["kind"] = np.full(len(records), kind)
             if run.shape.name == "cuda_api" and "call" in read:
-                read["kind"][np.isin(read["call"], waits)] = path.WAIT
+                read["kind"][np.isin(read["call"], waits)] = WAIT
         for name in columns:
             pieces[name].append(read[name].astype(np.int64, copy=False))
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
