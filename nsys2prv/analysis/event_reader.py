@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.derive import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey, find_stream_device
 from nsys2prv.paraver.object_model import GPU_ROW_NAMES, identify_gpu
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -100,7 +99,7 @@ def _identify_gpus(job: Job) -> dict[int, tuple]:
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
             identities[thread] = identify_gpu(
-                infos, machines, report, find_device(infos[report], key)
+                infos, machines, report, find_stream_device(infos[report], key)
             )
         elif isinstance(key, DeviceKey) and key.kind in GPU_ROW_NAMES:
             identities[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
@@ -173,11 +172,11 @@ class EventReader(Struct, dict=True):
     runs: list[Run]
     #: Map to trace time for each report, and last the identity.
     clocks: list[ClockMap]
-    #: Per source the thread of each local object.
+    #: Per task the thread of each local object.
     threads: list[np.ndarray]
-    #: Per source the number of each local NVTX domain.
+    #: Per task the number of each local NVTX domain.
     domains: list[np.ndarray]
-    #: Per name set and source the value of each local name.
+    #: Per name set and task the value of each local name.
     names: Mapping[str, list[np.ndarray]]
     #: Rows, devices and units.
     rows: RowTable
@@ -225,15 +224,15 @@ class EventReader(Struct, dict=True):
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
             clock = self.clocks[run.report]
-            begin = windows.to_begin_times(records, clock)
-            end = windows.to_end_times(records, clock, self.duration)
+            begin = windows.to_begin_times(records["time"], records["end"], clock)
+            end = windows.to_trace_times(records["end"], clock, self.duration)
             if not_within is not None:
                 kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
                 begin, end, records = begin[kept], end[kept], take_records(records, kept)
             columns = {
                 "begin": begin,
                 "end": end,
-                "thread": self.threads[run.source].astype(dtype)[records["object"]],
+                "thread": self.threads[run.task].astype(dtype)[records["object"]],
             }
             known = load_catalogue().layouts[layout]
             declared = {
@@ -247,11 +246,11 @@ class EventReader(Struct, dict=True):
             }
             for name in fields:
                 if name == "domain":
-                    columns[name] = self.domains[run.source].astype(dtype)[records["domain"]]
+                    columns[name] = self.domains[run.task].astype(dtype)[records["domain"]]
                 elif name not in declared:
                     columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
                 elif isinstance(declared[name].values, NameSet):
-                    values = self.names[declared[name].values.name][run.source]
+                    values = self.names[declared[name].values.name][run.task]
                     columns[name] = values.astype(dtype)[records[name]]
                 else:
                     columns[name] = records[name].astype(dtype)
@@ -267,8 +266,8 @@ class EventReader(Struct, dict=True):
         """
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-            clock, threads = self.clocks[run.report], self.threads[run.source]
-            begin = windows.to_range_begins(records["receive"], records["until"], clock)
+            clock, threads = self.clocks[run.report], self.threads[run.task]
+            begin = windows.to_begin_times(records["receive"], records["until"], clock)
             return {
                 "sent": clock.to_global(records["time"]),
                 "sender": threads[records["sender"]],
@@ -285,7 +284,7 @@ class EventReader(Struct, dict=True):
         """Return the threads that lines of a kind connect: sender and receiver."""
         connected = set()
         for run, records in self._read(LINE, kind, unit):
-            threads = self.threads[run.source]
+            threads = self.threads[run.task]
             objects, _ = factorize_together(records["sender"], records["receiver"])
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
@@ -294,7 +293,7 @@ class EventReader(Struct, dict=True):
         """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
-            thread = int(self.threads[run.source][run.object])
+            thread = int(self.threads[run.task][run.object])
             by_device.setdefault(thread, []).append((run, records))
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
@@ -357,20 +356,20 @@ class EventReader(Struct, dict=True):
         reader = SpillReader()
         try:
             for run in self._index.get((stream, name, unit), ()):
-                yield run, reader.read_between(run, run.first, None)
+                yield run, reader.read_between(run, run.first_time, None)
         finally:
             reader.close()
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
         """Stream, name and unit (None: any) -> the runs that have any such."""
-        of_source = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
+        units_of_task = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
             units = (
-                of_source[run.source]
+                units_of_task[run.task]
                 if run.object < 0
-                else [int(self.rows.units[self.threads[run.source][run.object]])]
+                else [int(self.rows.units[self.threads[run.task][run.object]])]
             )
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
@@ -386,13 +385,15 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
         if run.report != TRACE or run.shape.stream != BEGIN:
             result += [] if run.shape.stream == END else [run]
             continue
-        records = reader.read_between(run, run.first, None)
-        units = rows.units[job.threads[run.source][records["object"]]]
-        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
+        records = reader.read_between(run, run.first_time, None)
+        units = rows.units[job.threads[run.task][records["object"]]]
+        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.task)
         order = np.argsort(units, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
             result.append(
-                writer.append(run.shape, records[part], run.last, int(records["object"][part[0]]))
+                writer.append(
+                    run.shape, records[part], run.greatest_time, int(records["object"][part[0]])
+                )
             )
         writer.close()
     reader.close()

@@ -38,7 +38,7 @@ from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import CutPlan, Options, Plan, choose_options
+from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
@@ -444,10 +444,6 @@ def open_job(
         stack.enter_context(pool.ensure_end())
         job = prepare(paths, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
-            if plan.cut != CutPlan():
-                from nsys2prv.conversion.cut_job import cut_job
-
-                job = cut_job(job, plan.cut)
             return OpenJob(job, stack)
     except OSError as error:
         stack.close()

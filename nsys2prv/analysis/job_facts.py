@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from itertools import pairwise
 
 import polars as pl
@@ -17,7 +16,6 @@ from msgspec.structs import replace
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import STATES, Unit
-from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 
 ABOUT_CLOCKS = """How the clocks of the hosts were corrected, and how well.
@@ -26,8 +24,6 @@ Times of two hosts can be compared to within the sum of their error bounds: a wa
 them that is shorter means nothing. The least certain host comes first. A host is not comparable where
 nothing in the reports tells how its clock differs from the others'.
 """
-#: Begins (UTC, ns) outside of which no date can be told.
-LATEST = 250_000_000_000_000_000_000
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
 #: Parts of a device's time that are findings of the whole job.
@@ -44,8 +40,9 @@ def describe_job_facts(job: Job) -> dict[str, object]:
         where = info.host or str(number)
         for gpu in info.gpus.values():
             gpus[where, gpu.key or gpu.number] = gpu.name
+    begin = job.timeline.begin_utc
     return {
-        "begins_utc": _find_date(job),
+        "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
         "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
         "drivers": _drop_repetitions(info.driver for info in job.infos),
         "nsys": _drop_repetitions(info.product for info in job.infos),
@@ -54,14 +51,6 @@ def describe_job_facts(job: Job) -> dict[str, object]:
 
 def _drop_repetitions(texts: Iterable[str]) -> list[str]:
     return sorted({text for text in texts if text})
-
-
-def _find_date(job: Job) -> str:
-    is_placed = any(placement.method != UNPLACED for placement in job.timeline.placements)
-    if not is_placed or not 0 < job.timeline.epoch < LATEST:
-        return ""
-    begin = datetime.fromtimestamp(job.timeline.epoch // 1_000_000_000, timezone.utc)
-    return begin.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_machine_line(facts: dict[str, object]) -> str:

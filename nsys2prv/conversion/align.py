@@ -1,5 +1,5 @@
-"""Align the clocks of hosts by what their processes did together, and, for --causal, move ranks so
-that it happens in an order that can be.
+"""Align the clocks of hosts by what their processes did together, and for --causal move ranks until
+no event contradicts another's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ MOST_NAMED = 6
 
 
 def run_alignment_step(step: Callable[[], T]) -> T:
-    """Do a step of aligning clocks; the time that it takes is told as that of clocks."""
+    """Run a step of aligning clocks. The time that it takes is told as that of clocks, by the name
+    of this function.
+    """
     return step()
 
 
@@ -67,7 +69,7 @@ def collect_observations(
     observations = []
     for relation in all_relations():
         wanted = relation.observe and method in (AUTO, relation.model)
-        files = book.files(relation.facts) if wanted else {}
+        files = book.list_files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
             observations.append(
                 relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))

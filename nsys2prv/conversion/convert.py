@@ -1,39 +1,76 @@
-"""The whole road: reports in, one trace out."""
+"""Convert reports to a trace, from the options to the files: the trace, its labels, rows and clocks, and
+`out.nsys2prv.json`, which tells of what the trace was made, how, and the account of every row that was
+read, and of every record made of them.
+
+Nothing in that file depends on when, where or by how many processes the trace was written. It holds
+nothing of a job's environment. The only paths in it are those of the reports, as they were given;
+with `--no-paths` only their names.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
-from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.job import Job, collect_metrics, open_workplace
-from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
+from nsys2prv._util.version import __version__
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.job import (
+    Job,
+    RecordBalance,
+    collect_metrics,
+    group_by_name,
+    open_workplace,
+)
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
-from nsys2prv.conversion.summary import METADATA_ENDING, Summary, describe_inputs, make_metadata
-from nsys2prv.conversion.timeline import Timeline, make_comment_lines
+from nsys2prv.conversion.summary import Summary
+from nsys2prv.conversion.timeline import make_comment_lines
+from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Metric, assign_counter_codes, load_catalogue
-from nsys2prv.events.kind import EventKind, Reason
+from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.pcf import StateLabel, write_pcf
+from nsys2prv.paraver.pcf import EventType, StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 
-#: Of traces of at least so many records options are named that would make them smaller.
+#: Records of a trace that is large: people are told of options that would make it smaller.
 LARGE_TRACE = 1_000_000
-#: Beside the trace, what --report finds.
+#: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
+#: Ending of the file that tells of what the trace was made.
+METADATA_ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
+#: to convert.
+CHECKED_BYTES = 1 << 20
+#: Reports whose checksums one task takes.
+REPORTS_OF_TASK = 16
+#: How the checksums are made, for readers of the file.
+CHECKSUM = (
+    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+)
+#: Options that do not change the trace, or are places of the machine.
+NOT_TOLD = frozenset(
+    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
+)
 
 
 def convert(
@@ -72,7 +109,6 @@ def convert(
     with open_workplace(options, len(reports), prv) as (pool, staging, folder):
         job = prepare(reports, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
-            job = _cut_job(job, plan.cut)
             summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
             if options.report and write_report:
                 report_file = staging / outputs[1].with_suffix(REPORT).name
@@ -89,15 +125,6 @@ def convert(
         return summary
 
 
-def _cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job cut as asked for."""
-    if plan == CutPlan():
-        return job
-    from nsys2prv.conversion.cut_job import cut_job
-
-    return cut_job(job, plan)
-
-
 def write_job(
     job: Job, output: str | Path, options: Options = DEFAULTS, keep_runs: bool = True
 ) -> Summary:
@@ -110,25 +137,17 @@ def write_job(
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
-    head = model.tree.format_header(_find_date(timeline), job.duration)
+    # From the reports, so that the same reports always give the same bytes.
+    date = timeline.begin_utc or datetime.fromtimestamp(0, timezone.utc)
+    head = model.tree.format_header(date.strftime("%d/%m/%Y at %H:%M"), job.duration)
     head += make_comment_lines(timeline.record)
     inputs = describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
     if not keep_runs:
         job.workers.pool.end()
-    present = {run.shape.name for run in job.runs}
-    sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
-    layouts = [layout for source in sources for layout in source.layouts if layout in present]
-    domains, counters = dict(job.domain_codes), make_counter_types(metrics, manifest.counter_codes)
-    types = make_event_types(layouts, job.values, domains, counters)
-    has_states = any(run.shape.stream == STATE for run in job.runs)
-    states = [
-        StateLabel(state.value, state.label, state.color)
-        for state in (load_catalogue().states if has_states else ())
-    ]
-    with pcf.open("wb") as file:
-        write_pcf(types, file, states)
+    counters = make_counter_types(metrics, manifest.counter_codes)
+    _write_labels(job, counters, pcf)
     row.write_bytes(model.tree.format_row_file().encode())
     if timeline.record:
         clock.write_text(timeline.record.format(), encoding="utf-8")
@@ -137,7 +156,7 @@ def write_job(
     repeats: Counter[tuple[str, str]] = Counter(
         {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
     )
-    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), domains)
+    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
     summary = Summary.from_job(
         job,
         events,
@@ -154,6 +173,21 @@ def write_job(
         )
         summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
+
+
+def _write_labels(job: Job, counters: Sequence[EventType], path: Path) -> None:
+    """Write the .pcf: the event types of the trace with their values, and its states."""
+    present = {run.shape.name for run in job.runs}
+    sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
+    layouts = [layout for source in sources for layout in source.layouts if layout in present]
+    types = make_event_types(layouts, job.values, dict(job.domain_codes), counters)
+    has_states = any(run.shape.stream == STATE for run in job.runs)
+    states = [
+        StateLabel(state.value, state.label, state.color)
+        for state in (load_catalogue().states if has_states else ())
+    ]
+    with path.open("wb") as file:
+        write_pcf(types, file, states)
 
 
 def _describe_smaller_traces(job: Job) -> str:
@@ -178,7 +212,7 @@ def _find_closings(
     closings: dict[int, set[int]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
-            thread = int(job.threads[run.source][run.object])
+            thread = int(job.threads[run.task][run.object])
             closings[thread] |= {codes[run.shape.name, metric.name] for metric in run.shape.metrics}
     return [(thread, tuple(sorted(closings[thread]))) for thread in sorted(closings)]
 
@@ -254,16 +288,6 @@ def _write_prv(
     return lines, +by_layout
 
 
-def _find_date(timeline: Timeline) -> str:
-    """Return when the trace began, in UTC: from the reports, so that the same reports always give
-    the same bytes.
-    """
-    is_placed = any(placement.method != UNPLACED for placement in timeline.placements)
-    is_date = is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
-    seconds = timeline.epoch // 1_000_000_000 if is_date else 0
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
-
-
 def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
     """Raise one clear line where the trace could not be written."""
     if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
@@ -277,3 +301,196 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
     for path in paths:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
+
+
+def make_metadata(
+    job: Job,
+    inputs: Sequence[dict[str, Any]],
+    summary: Summary,
+    options: Options,
+    clock: str | None,
+) -> str:
+    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of
+    the clock file beside the trace, if there is one.
+    """
+    content = {
+        "nsys2prv": __version__,
+        "trace": {
+            "files": {path.name: size for path, size in summary.sizes.items()},
+            "lines": summary.lines,
+            "duration_ns": summary.duration,
+            "begins_utc_ns": job.timeline.epoch,
+            "tasks": summary.ranks,
+            "hosts": summary.hosts,
+            "gpus": summary.devices,
+            "rows": summary.threads,
+            "tasks_ordered_by": summary.order,
+        },
+        # Those that are not what they are by default; of files the names.
+        "options": {
+            name: told for name, told in _to_plain(options).items() if name not in NOT_TOLD
+        },
+        "checksum": CHECKSUM,
+        "inputs": [
+            {
+                "name": info.given.name if options.without_paths else str(info.given),
+                **files,
+                "host": info.host,
+                "schema": info.schema,
+                "nsys": info.product,
+                "clock": {"method": placement.method, **_describe_clock(to_trace)},
+            }
+            for info, files, placement, to_trace in zip(
+                job.infos, inputs, job.timeline.placements, job.clocks, strict=False
+            )
+        ],
+        "clock_file": clock,
+        "ledger": {
+            "kinds": {
+                kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
+            },
+            "records": _describe_balances(summary.ledger.records),
+            "lines": _describe_balances(summary.ledger.lines),
+            "tables": summary.ledger.tables,
+            "tables_not_read": _list_not_read(job),
+        },
+        "repaired": group_by_name(summary.repaired),
+        "reasons": _describe_reasons(summary),
+        "notes": _describe_notes(job, summary.notes, options),
+        "warnings": _describe_notes(job, summary.warnings, options),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def describe_inputs(job: Job) -> list[dict[str, Any]]:
+    """Return for each report what :func:`checksum_task` finds."""
+    paths = [info.given for info in job.infos]
+    tasks = [
+        paths[first : first + REPORTS_OF_TASK] for first in range(0, len(paths), REPORTS_OF_TASK)
+    ]
+    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+
+
+def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return sizes and checksums of some reports."""
+    return [_describe_file(path) for path in paths]
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
+    in the first bytes of a database.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED_BYTES))
+        file.seek(max(0, size - CHECKED_BYTES))
+        digest.update(file.read(CHECKED_BYTES))
+    return digest.hexdigest()
+
+
+def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
+    """Return the notes and warnings, without the folders of the reports if these are not wanted."""
+    notes = list(map(str, lines))
+    if options.without_paths:
+        folders = {f"{info.given.parent}/" for info in job.infos}
+        for folder in sorted(folders, key=len, reverse=True):
+            notes = [line.replace(folder, "") for line in notes]
+    return notes
+
+
+def _to_plain(value: object) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Struct):
+        return {
+            name: _to_plain(getattr(value, name))
+            for name in value.__struct_fields__
+            if getattr(value, name) != getattr(type(value)(), name)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")):
+        # A clock file is given in place of a method.
+        return Path(value).name
+    return value
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    """Return size and checksum of a file, or of the files of a folder; nothing for one that stayed
+    where a store was made.
+    """
+    if not path.exists():
+        return {}
+    if path.is_file():
+        return {"bytes": path.stat().st_size, "checksum": compute_checksum(path)}
+    files = sorted(member for member in path.iterdir() if member.is_file())
+    return {
+        "bytes": sum(member.stat().st_size for member in files),
+        "checksums": {member.name: compute_checksum(member) for member in files},
+    }
+
+
+def _describe_clock(clock: ClockMap) -> dict[str, Any]:
+    """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
+    moved by lines between the shifts [(time, ns)], if any.
+    """
+    description: dict[str, Any] = {
+        "offset_ns": int(clock.offset),
+        "drift": float(clock.drift),
+        "pivot_ns": int(clock.pivot),
+    }
+    if clock.shifts is not None:
+        times, shifts = clock.shifts.times.tolist(), clock.shifts.shifts.tolist()
+        description["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
+    return description
+
+
+def _describe_reasons(summary: Summary) -> dict[str, str]:
+    """Return the text of every reason that the account names."""
+    ledger = summary.ledger
+    accounts, balances = ledger.kinds.values(), (*ledger.records.values(), *ledger.lines.values())
+    keys = {key for _, key in summary.repaired}.union(
+        *((*account.dropped, *account.skipped, *account.synthesized) for account in accounts),
+        *(balance.left_out for balance in balances),
+        *ledger.tables.values(),
+    )
+    return {key: describe_reason(key) for key in sorted(keys - {"rows"})}
+
+
+def _describe_account(account: Account) -> dict[str, Any]:
+    reasons = {
+        name: dict(sorted(getattr(account, name).items()))
+        for name in ("dropped", "skipped", "synthesized")
+    }
+    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
+
+
+def _describe_balances(balances: Mapping[str, RecordBalance]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {**asdict(balance), "missing": balance.missing} for name, balance in balances.items()
+    }
+
+
+def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
+    why.
+    """
+    read, translated = (
+        {table for kind in kinds for table in (*kind.tables, *kind.reads.lookup_tables)}
+        for kinds in (job.selection.kinds, all_kinds())
+    )
+    rows: Counter[str] = Counter()
+    for info in job.infos:
+        for table, part in info.parts.items():
+            if table not in read and not table.startswith("ENUM_"):
+                rows[table] += part.last - part.first + 1
+    return {
+        table: {
+            "rows": count,
+            "why": "not asked for" if table in translated else explain_unread_table(table),
+        }
+        for table, count in sorted(rows.items())
+    }

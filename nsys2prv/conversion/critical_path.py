@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
@@ -29,13 +28,8 @@ from nsys2prv.relations.path_search import (
     find_latest_before,
 )
 from nsys2prv.store import windows
-from nsys2prv.store.runs import (
-    BEGIN,
-    LINE,
-    Run,
-    list_present_fields,
-    read_run,
-)
+from nsys2prv.store.runs import BEGIN, LINE, Run, list_present_fields, read_run
+from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
 WORK = {
@@ -50,17 +44,16 @@ CALLS = {"cuda_api": Cause.CALL, **dict.fromkeys(MPI_LAYOUTS, Cause.MPI)}
 LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
 
 
-def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
-    """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
-    trace time.
+def make_critical_path(job: Job, meetings: pl.DataFrame) -> TaskResult:
+    """Return the critical path of a job, as runs in trace time. meetings: facts of blocking
+    collectives of MPI, in trace time.
     """
     pieces = find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
     columns = {"cause": pieces.cause, "class": pieces.kernel_class}
     rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
     number = 1 + max(result.task for result in job.results)
     found = [rows] if len(rows.begin) else []
-    result = write_result("critical_path", number, job.folder, found)
-    return replace(job, results=[*job.results, result])
+    return write_result("critical_path", number, job.folder, found)
 
 
 def _read_work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[Operations, HostCalls]:
@@ -199,7 +192,7 @@ def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     The n-th calls of a communicator belong together. One of which a task has more calls than
     others, or others of another kind, tells nothing: rows are missing.
     """
-    group, number = ("part", "communicator"), pl.int_range(pl.len())
+    group, number = ("clock_group", "communicator"), pl.int_range(pl.len())
     calls = meetings.filter(pl.col("task") >= 0).sort("time_begin", maintain_order=True)
     calls = calls.with_columns(number=number.over(*group, "task"))
     together = (*group, "number")
@@ -288,20 +281,20 @@ def _read_records(
 
 def _read_events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
     clock = job.clocks[run.report]
-    begin = windows.to_begin_times(records, clock)
+    begin = windows.to_begin_times(records["time"], records["end"], clock)
     return {
         "begin": begin,
-        "end": np.maximum(windows.to_end_times(records, clock, job.duration), begin + 1),
-        "thread": job.threads[run.source][records["object"]],
+        "end": np.maximum(windows.to_trace_times(records["end"], clock, job.duration), begin + 1),
+        "thread": job.threads[run.task][records["object"]],
     }
 
 
 def _read_lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-    clock, threads = job.clocks[run.report], job.threads[run.source]
+    clock, threads = job.clocks[run.report], job.threads[run.task]
     return {
         "sent": clock.to_global(records["time"]),
         "sender": threads[records["sender"]],
-        "begin": windows.to_range_begins(records["receive"], records["until"], clock),
+        "begin": windows.to_begin_times(records["receive"], records["until"], clock),
         "thread": threads[records["receiver"]],
     }
 
@@ -318,7 +311,7 @@ def _read_fields(
         if name not in declared:
             fields[name] = np.full(len(records), 0 if name in always else ABSENT)
         elif isinstance(values := declared[name].values, NameSet):
-            fields[name] = job.names[values.name][run.source][records[name]]
+            fields[name] = job.names[values.name][run.task][records[name]]
         else:
             fields[name] = records[name].astype(np.int64)
     return fields

@@ -41,8 +41,8 @@ from nsys2prv.paraver.object_model import GPU_ROW_NAMES, GpuNumbers, ObjectModel
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 
-#: Fewer characters of a UUID could be a number.
-LEAST_UUID = 6
+#: Characters of the beginning of a UUID that is given to choose a device; fewer could be a number.
+SHORTEST_UUID = 6
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
 
@@ -60,9 +60,9 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     smaller, clipped, notes = job, 0, []
     if rewrites:
         smaller, clipped = cut(plan.spec, "cut")
-    if (window.first, window.last) != (0, job.duration):
+    if (window.first, window.end) != (0, job.duration):
         notes.append(
-            f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
+            f"{format_seconds(window.first)} to {format_seconds(window.end)} of {format_seconds(job.duration)}"
         )
     elif add_units(plan.options.time):
         notes.append(
@@ -135,7 +135,7 @@ def _cut_runs(
             tuple(runs),
             job.clocks[report],
             job.duration,
-            {run.source: threads[run.source] for run in runs},
+            {run.task: threads[run.task] for run in runs},
             spec,
             window,
             job.folder / f"{name}-{report}.bin",
@@ -151,25 +151,28 @@ def _cut_runs(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
-    smaller = replace(job, is_cut=True)
-    smaller.runs = [run for part in parts for run in part.runs]
-    smaller.threads = threads
-    smaller.model = model
-    smaller.duration = window.last - window.origin
     *clocks, identity = job.clocks
-    smaller.timeline = replace(
-        job.timeline,
-        epoch=job.timeline.epoch + window.origin,
-        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+    smaller = replace(
+        job,
+        is_cut=True,
+        runs=[run for part in parts for run in part.runs],
+        threads=threads,
+        model=model,
+        duration=window.end - window.origin,
+        timeline=replace(
+            job.timeline,
+            epoch=job.timeline.epoch + window.origin,
+            clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
+        ),
+        written=+sum_counters(part.written for part in parts),
+        left_out=+sum_counters([job.left_out, *(part.left_out for part in parts)]),
     )
-    smaller.written = +sum_counters(part.written for part in parts)
-    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller, sum(part.clipped for part in parts)
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
     """Return the object model of the rows that stay, the job's own where these are all, and for
-    each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
+    each task of reading the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
     """
     infos, model, cut = job.infos, job.model, plan.options
@@ -191,7 +194,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
-    return smaller, [place[of_source] for of_source in job.threads]
+    return smaller, [place[threads] for threads in job.threads]
 
 
 def _keep_reports(
@@ -258,7 +261,7 @@ def _keep_devices(
             word
             for word in words
             if word == str(number)
-            or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
+            or (len(word) >= SHORTEST_UUID and uuid.startswith(_normalize_uuid(word)))
         }
         unknown.difference_update(matching)
         return bool(matching)
@@ -268,7 +271,7 @@ def _keep_devices(
         if word in unknown:
             raise Nsys2prvError(
                 f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
-                f"{LEAST_UUID} characters or more of the beginning of its UUID"
+                f"{SHORTEST_UUID} characters or more of the beginning of its UUID"
             )
     return kept
 
@@ -290,7 +293,7 @@ def _find_region_layouts() -> dict[str, str]:
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
-    """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
+    """Return begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
@@ -339,7 +342,7 @@ def _read_ranges(
     for run in job.runs:
         if run.shape.stream != BEGIN or run.shape.name not in layouts:
             continue
-        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
+        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.task], values))
         if not len(of_name):
             continue
         records = read_run(run)
@@ -352,9 +355,13 @@ def _read_ranges(
         if not len(records):
             continue
         # Ranges that overlap are on further rows of their thread.
-        keys = by_task[run.source].objects
+        keys = by_task[run.task].objects
         owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
         own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
         clock = job.clocks[run.report]
-        end = windows.to_end_times(records, clock, job.duration)
-        yield own[records["object"]], windows.to_begin_times(records, clock), end
+        end = windows.to_trace_times(records["end"], clock, job.duration)
+        yield (
+            own[records["object"]],
+            windows.to_begin_times(records["time"], records["end"], clock),
+            end,
+        )

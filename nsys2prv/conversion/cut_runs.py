@@ -1,5 +1,5 @@
-"""Cut runs: what a cut leaves of them, in the time of the cut trace. A task is a pure function over
-files.
+"""Cut the runs of a report to a window of time and to what is wanted of them, in the time of the cut
+trace. A task is a pure function over files.
 """
 
 from __future__ import annotations
@@ -34,46 +34,44 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.spilling import append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
-#: Above all ends: among ranges that begin together those with greater ends are the outer ones.
+#: Greater than all ends. Among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
 
 
 class CutWindow(Struct, frozen=True):
-    """Window first <= time < last (ns of the whole trace)."""
+    """Window first <= time < end (ns of the whole trace)."""
 
-    #: ns of the whole trace.
+    #: Begin, ns of the whole trace.
     first: int
-    #: ns of the whole trace, not included.
-    last: int
-    #: True if `last` is the trace's own end, which belongs to the window.
+    #: End, ns of the whole trace; not included unless the window is closed.
+    end: int
+    #: True if `end` is the trace's own end, which belongs to the window.
     closed: bool
     #: Time that becomes 0.
     origin: int = 0
 
     def has(self, times: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the times that lie in it."""
-        return (times >= self.first) & (
-            (times <= self.last) if self.closed else (times < self.last)
-        )
+        return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
 class CutTask(Struct, frozen=True):
     """Runs of one report to cut."""
 
-    #: Of one report.
+    #: Runs to cut, of one report.
     runs: tuple[Run, ...]
     #: Map to the time of the whole trace.
     clock: ClockMap
     #: Length of the whole trace, ns.
     duration: int
-    #: Per source: row of each local object, -1 for one that is left out.
+    #: Per task: row of each local object, -1 for one that is left out.
     threads: Mapping[int, np.ndarray]
     #: What is left out.
     spec: CutSpec
     #: Time to keep.
     window: CutWindow
     #: File for what stays.
-    spill: Path
+    spill_file: Path
 
 
 class CutRuns(Struct):
@@ -89,6 +87,7 @@ class CutRuns(Struct):
     clipped: int = 0
 
     def leave_out(self, name: str, reason: str, count: int) -> None:
+        """Count what is not written."""
         if count:
             self.left_out[name, reason] += int(count)
 
@@ -97,7 +96,7 @@ def cut_task(task: CutTask) -> CutRuns:
     """Cut the runs of a task and return what stays of them."""
     with (
         closing(SpillReader()) as reader,
-        closing(SpillWriter(task.spill, TRACE, 0)) as writer,
+        closing(SpillWriter(task.spill_file, TRACE, 0)) as writer,
     ):
         return _Cutter(task, reader, writer).cut()
 
@@ -113,7 +112,7 @@ class _HeldBack(Struct):
     records: np.ndarray
     #: Times in the whole trace (ns).
     time: np.ndarray
-    #: Of ranges their ends in the whole trace (ns); of states the rows (threads of the trace).
+    #: Ends of ranges in the whole trace (ns); of states instead the rows (threads of the trace).
     other: np.ndarray
 
 
@@ -132,9 +131,10 @@ class _Cutter:
         self.samples = _SampleCutter(task, self.out, writer)
 
     def cut(self) -> CutRuns:
+        """Cut all runs and return what stays of them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
-            self.writer.source = run.source
+            self.writer.task = run.task
             if shape.name in self.spec.away:
                 self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, run.count)
             elif shape.stream == LINE:
@@ -146,7 +146,7 @@ class _Cutter:
             elif load_catalogue().layouts[shape.name].is_state:
                 self._cut_states(run)
             else:
-                self._cut_ranges(run, ends is not None and ends.until == OPEN)
+                self._cut_ranges(run, ends is not None and ends.last_time == OPEN)
         self._write_heads()
         self._write_states()
         self.samples.finish()
@@ -159,11 +159,11 @@ class _Cutter:
         """Return the records of a run that may be before the cut's end."""
         if self.window.closed:
             until = None
-        elif self._to_trace_time(run.first) > self.window.last + self.clock.slack:
-            until = run.first
+        elif self._to_trace_time(run.first_time) > self.window.end + self.clock.slack:
+            until = run.first_time
         else:
-            until = self.clock.to_local(self.window.last) + self.clock.slack + 1
-        return self.reader.read_between(run, run.first, until)
+            until = self.clock.to_local(self.window.end) + self.clock.slack + 1
+        return self.reader.read_between(run, run.first_time, until)
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
         """Return the rows that are kept, and count the others as left out."""
@@ -171,21 +171,21 @@ class _Cutter:
         return rows[kept]
 
     def _find_kept(self, run: Run, objects: np.ndarray) -> np.ndarray:
-        return self.task.threads[run.source][objects] >= 0
+        return self.task.threads[run.task][objects] >= 0
 
     # Ranges
 
     def _cut_ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
-        if not opened and self._to_trace_time(run.last) <= window.first:
+        if not opened and self._to_trace_time(run.greatest_time) <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._read_up_to_end(run)
-        begin = windows.to_begin_times(records, self.clock)
-        end = windows.to_end_times(records, self.clock, self.task.duration)
+        begin = windows.to_begin_times(records["time"], records["end"], self.clock)
+        end = windows.to_trace_times(records["end"], self.clock, self.task.duration)
         inside = end > window.first
         if not window.closed:
-            inside &= begin < window.last
+            inside &= begin < window.end
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
         kept = self._find_kept(run, records["object"][chosen])
@@ -197,7 +197,7 @@ class _Cutter:
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
-        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.last)))
+        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
                 _HeldBack(run, take_records(records, before), begin[before], end[before])
@@ -217,7 +217,7 @@ class _Cutter:
             return
         window = self.window
         begin = np.maximum(begin, window.first) - window.origin
-        end = np.minimum(end, window.last) - window.origin
+        end = np.minimum(end, window.end) - window.origin
         if not is_sorted(begin):
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
@@ -231,7 +231,7 @@ class _Cutter:
             records = fewer
         records["time"], records["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
-        self.writer.source = run.source
+        self.writer.task = run.task
         self.out.runs += append_events(self.writer, shape, records, end, last)
         self.out.written[shape.name] += len(records)
 
@@ -254,20 +254,20 @@ class _Cutter:
         records, window = self._read_up_to_end(run), self.window
         records = records[
             (records["end"] > window.first)
-            & (records["time"] < window.last)
+            & (records["time"] < window.end)
             & self._find_kept(run, records["object"])
         ]
         if len(records):
             records["time"] = np.maximum(records["time"], window.first) - window.origin
-            records["end"] = np.minimum(records["end"], window.last) - window.origin
+            records["end"] = np.minimum(records["end"], window.end) - window.origin
             last, only = int(records["end"].max()), find_only_object(records["object"])
             self.out.runs.append(self.writer.append(run.shape, records, last, only))
 
     def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
         records = self._read_up_to_end(run)
-        time = windows.to_begin_times(records, self.clock)
-        thread = self.task.threads[run.source][records["object"]]
+        time = windows.to_begin_times(records["time"], records["end"], self.clock)
+        thread = self.task.threads[run.task][records["object"]]
         kept = thread >= 0
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
@@ -369,7 +369,7 @@ class _SampleCutter:
     def add(self, run: Run, records: np.ndarray) -> None:
         """Take a run, of which these are the records that may be before the cut's end."""
         name, window = run.shape.name, self._task.window
-        thread = int(self._task.threads[run.source][run.object])
+        thread = int(self._task.threads[run.task][run.object])
         if thread < 0:
             self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
             return
@@ -443,7 +443,7 @@ class _SampleCutter:
         time, values = time[rows], values[np.ix_(rows, carried)]
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
         time, name = time - self._task.window.origin, run.shape.name
-        self._writer.source = run.source
+        self._writer.task = run.task
         written = append_samples(self._writer, name, metrics, run.object, time, values)
         self._out.runs.append(written)
         self._out.written[name] += written.count

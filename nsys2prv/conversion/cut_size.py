@@ -25,9 +25,10 @@ from nsys2prv.conversion.options import (
 from nsys2prv.events.catalogue import DomainCode, NameSet, assign_counter_codes, load_catalogue
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
 
-#: Records looked at of each run, or all of a small one, to make a trace fit. To tell people of
-#: smaller ones, fewer of a few runs of each shape.
-LOOKED_AT, GLANCED_AT, RUNS_GLANCED_AT = 4096, 256, 4
+#: Records in the sample of a run to make a trace fit; runs of fewer are looked at as a whole.
+FITTING_SAMPLE = 4096
+#: Records in the sample of a run, and runs of each shape, to tell people of smaller traces.
+TELLING_SAMPLE, TELLING_RUNS = 256, 4
 #: Streams that make lines of their own; those of ends count with their begins.
 WEIGHED = (BEGIN, LINE, COUNTER)
 SECOND = 1_000_000_000
@@ -44,7 +45,7 @@ _POWERS = 10 ** np.arange(1, 19)
 class Weight(Struct, frozen=True):
     """Size of the lines of a run, from a sample of its records."""
 
-    #: Of the layout or kind of lines.
+    #: Name of the layout or of the kind of lines.
     name: str
     #: Number of records that each one in the sample stands for.
     each: float
@@ -56,6 +57,7 @@ class Weight(Struct, frozen=True):
     durations: np.ndarray | None = None
     #: Bytes of the numbers of samples.
     numbers: float = 0.0
+    #: Of a run of samples: how many there are, and the times of the first and the last (ns).
     samples: tuple[int, int, int] | None = None
 
     def count_bytes(self, spec: CutSpec) -> float:
@@ -78,7 +80,7 @@ def _weigh_runs(job: Job) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
     trace time.
     """
-    with closing(_Weigher(job, LOOKED_AT)) as weigher:
+    with closing(_Weigher(job, FITTING_SAMPLE)) as weigher:
         for run in job.runs:
             if run.shape.stream in WEIGHED:
                 yield weigher.weigh(run, run.rows)
@@ -96,16 +98,18 @@ def _glance_at_runs(job: Job) -> Iterator[Weight]:
             rows[run.shape] += run.rows
     large = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
     scale = rows.total() / sum(rows[shape] for shape in large)
-    with closing(_Weigher(job, GLANCED_AT)) as weigher:
+    with closing(_Weigher(job, TELLING_SAMPLE)) as weigher:
         for shape, runs in large.items():
-            sample = runs[:: -(-len(runs) // RUNS_GLANCED_AT)]
+            sample = runs[:: -(-len(runs) // TELLING_RUNS)]
             for run in sample:
                 yield weigher.weigh(run, rows[shape] * scale / len(sample))
 
 
 class _Weigher:
-    def __init__(self, job: Job, looked_at: int) -> None:
-        self.job, self.looked_at, self.reader = job, looked_at, SpillReader()
+    """Weighs the lines of runs by samples of so many of their records."""
+
+    def __init__(self, job: Job, sample_size: int) -> None:
+        self.job, self.sample_size, self.reader = job, sample_size, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
         self._codes = assign_counter_codes(
             {
@@ -115,11 +119,12 @@ class _Weigher:
         )
 
     def close(self) -> None:
+        """Close the files of the runs."""
         self.reader.close()
 
     def weigh(self, run: Run, rows: float) -> Weight:
         """Return the weight of so many records like those of a run."""
-        step = -(-run.rows // self.looked_at)
+        step = -(-run.rows // self.sample_size)
         records = self.reader.read_every(run, step)
         each = rows / len(records)
         clock = self.job.clocks[run.report]
@@ -142,7 +147,7 @@ class _Weigher:
                 stored = records["values"][:, place].astype(np.int64)
                 code = 2 + len(str(self._codes[run.shape.name, metric.name]))
                 numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
-            samples = run.rows, run.first, run.until
+            samples = run.rows, run.first_time, run.last_time
             return Weight(run.shape.name, each, base, numbers=numbers, samples=samples)
         return self._weigh_events(run, records, time, each)
 
@@ -159,7 +164,7 @@ class _Weigher:
                 continue
             values = records[layout_field.name].astype(np.int64)
             if isinstance(layout_field.values, NameSet):
-                values = self.job.names[layout_field.values.name][run.source][values]
+                values = self.job.names[layout_field.values.name][run.task][values]
             code = self._find_code_width(run, records, layout_field.code)
             # The value, and where the range ends, 0.
             fields[bit] = (
@@ -174,11 +179,11 @@ class _Weigher:
         if not isinstance(code, DomainCode):
             return len(str(code))
         codes = [code.code_of(name, number) for name, number in self.job.domain_codes]
-        domains = self.job.domains[run.source][records["domain"]]
+        domains = self.job.domains[run.task][records["domain"]]
         return _count_digits(np.array(codes, np.int64))[domains]
 
     def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
-        return self._addresses[self.job.threads[run.source][objects]]
+        return self._addresses[self.job.threads[run.task][objects]]
 
 
 def _count_digits(numbers: np.ndarray) -> np.ndarray:
@@ -283,6 +288,7 @@ class Fitting:
 
     @property
     def fits(self) -> bool:
+        """Return whether the trace should stay within the limit."""
         return self.bytes * MARGIN <= self.limit
 
     def go_further(self) -> CutSpec:

@@ -1,6 +1,6 @@
-"""Derive events: those that follow from what several tables of one report tell together, a task for
-each kind and report; and the states of devices, what each physical GPU does, from all streams of all
-processes that use it, in trace time.
+"""Derive events that no single table tells: those of a kind that follow from several tables of one
+report (a task for each kind and report), and the states of each physical GPU, from all streams of all
+processes that use it (in trace time).
 
 While reading, a kind sets facts aside (:meth:`Extraction.add_fact`), part by part. Here those of
 one report come together in one frame a name, and the kind's `derive` makes rows of them, in the
@@ -34,6 +34,7 @@ from nsys2prv.events.extraction import (
     Numbering,
     ObjectKey,
     StreamKey,
+    find_stream_device,
 )
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
@@ -46,8 +47,9 @@ from nsys2prv.store.windows import choose_window_bounds, read_window
 
 #: The kind and the layout of the states of devices.
 DEVICE_STATE = "device_state"
+#: Bits of the classes of work that is under way, in the value of a state.
 NCCL, MEMORY, COMPUTE = 1, 2, 4
-#: Layout of operations -> its bit in the values of the value set.
+#: Layout of operations -> the bit of its class.
 BITS = {
     "nccl_kernel": NCCL,
     "memory_operation": MEMORY,
@@ -59,7 +61,7 @@ BITS = {
 class DeriveTask(Struct, frozen=True):
     """One kind in one report."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
     #: Index of the report.
     report: int
@@ -68,7 +70,7 @@ class DeriveTask(Struct, frozen=True):
     #: Results of all reading tasks of the report that hold facts for it, without their runs.
     sources: tuple[TaskResult, ...]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
 
 
 def plan_derive_tasks(
@@ -94,11 +96,11 @@ def derive_task(task: DeriveTask) -> TaskResult:
     """Bring the facts together and spill what follows from them (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = _CommonNumbers()
-    facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
+    facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
-    spill = task.spill / f"runs-{task.number}.bin"
-    with closing(SpillWriter(spill, task.report, task.number)) as writer:
+    spill_file = task.spill_folder / f"runs-{task.number}.bin"
+    with closing(SpillWriter(spill_file, task.report, task.number)) as writer:
         for rows in kind.derived.derive(facts):
             if rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
@@ -109,7 +111,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
                     account.repaired[TOO_MANY] += crowded
             result.store(rows, writer, account, kind.rows.open_ended)
     result.objects, result.domains = list(common.objects), list(common.domains)
-    with FrameWriter(spill) as frames:
+    with FrameWriter(spill_file) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
     result.add_found(kind.name, account)
     return result
@@ -125,7 +127,7 @@ class _CommonNumbers:
         self.domains = Numbering()
         self.names: dict[str, Names] = {}
 
-    def frame(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
+    def collect_facts(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translate(read_frame(source.facts[name]), source)
@@ -187,9 +189,9 @@ def _translate_distinct(
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column
 
 
-class Sweep:
-    """Goes once through the ranges of one device. Between two passes it keeps an end for each
-    class, and the state under way.
+class GpuStateSweep:
+    """The state of one device over time, found by going once through the ranges on it. From window
+    to window it keeps an end for each class, and the state under way.
 
     A state is the sum of the bits of the classes of which some range is under way; 0 is none.
     """
@@ -198,7 +200,7 @@ class Sweep:
         self._ends: dict[int, int] = {}
         self._since, self._state = NEVER, 0
 
-    def read_until(
+    def advance_until(
         self, ranges: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
@@ -248,14 +250,14 @@ class Sweep:
 class DeviceStateTask(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
     #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
     runs: tuple[tuple[Run, np.ndarray], ...]
     #: Map of each report to trace time.
     clocks: Mapping[int, ClockMap]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
 
 
 def find_devices(
@@ -270,7 +272,7 @@ def find_devices(
     if not any(kind.name == DEVICE_STATE for kind in selection.kinds):
         return []
     streams = {
-        (report, key.pid, find_device(infos[report], key))
+        (report, key.pid, find_stream_device(infos[report], key))
         for report, key in seen
         if isinstance(key, StreamKey)
     }
@@ -283,14 +285,6 @@ def find_devices(
     if own_gpus and DEVICE_STATE not in selection.asked:
         return []
     return sorted({(report, device) for report, _, device in streams})
-
-
-def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """Return the GPU that a stream of the report is on."""
-    number = info.find_gpu(key.pid, key.device)
-    if number is None:
-        return DeviceKey(GPU, str(key.pid), key.device)
-    return DeviceKey(GPU, number=number)
 
 
 def plan_device_states(
@@ -311,7 +305,9 @@ def plan_device_states(
         info = infos[result.report]
         gpus = np.array(
             [
-                rows[result.report, find_device(info, key)] if isinstance(key, StreamKey) else -1
+                rows[result.report, find_stream_device(info, key)]
+                if isinstance(key, StreamKey)
+                else -1
                 for key in result.objects
             ]
         )
@@ -334,7 +330,7 @@ def plan_device_states(
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
-    sweeps: dict[int, Sweep] = defaultdict(Sweep)
+    sweeps: dict[int, GpuStateSweep] = defaultdict(GpuStateSweep)
     bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
     with closing(SpillReader()) as reader:
         states = (
@@ -342,13 +338,13 @@ def make_device_states(task: DeviceStateTask) -> TaskResult:
             for first, last in pairwise([*bounds, None])
         )
         found = (rows for rows in states if len(rows.begin))
-        return write_result(DEVICE_STATE, task.number, task.spill, found)
+        return write_result(DEVICE_STATE, task.number, task.spill_folder, found)
 
 
 def _find_window_states(
     task: DeviceStateTask,
     reader: SpillReader,
-    sweeps: dict[int, Sweep],
+    sweeps: dict[int, GpuStateSweep],
     first: int,
     last: int | None,
 ) -> Rows:
@@ -356,8 +352,8 @@ def _find_window_states(
     pieces: list[tuple[np.ndarray, ...]] = []
     for run, gpus in task.runs:
         clock = task.clocks[run.report]
-        if clock.to_global(np.int64(run.until)) < first or (
-            last is not None and clock.to_global(np.int64(run.first)) > last
+        if clock.to_global(np.int64(run.last_time)) < first or (
+            last is not None and clock.to_global(np.int64(run.first_time)) > last
         ):
             continue
         begin, records = read_window(reader, run, clock, first, last)
@@ -372,7 +368,7 @@ def _find_window_states(
         for one in np.unique(bit[gpu_rows]).tolist():
             of_class = gpu_rows[bit[gpu_rows] == one]
             ranges[one] = begin[of_class], end[of_class]
-        begins, ends, values = sweeps[number].read_until(ranges, last)
+        begins, ends, values = sweeps[number].advance_until(ranges, last)
         states.append((begins, ends, np.full(len(begins), number), values))
     begins, ends, objects, values = _concatenate_columns(states)
     return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})
@@ -398,4 +394,5 @@ class _DisjointSets:
         return member
 
     def join(self, one: object, other: object) -> None:
+        """Make one set of those that two members belong to."""
         self._above[self.find(one)] = self.find(other)

@@ -1,13 +1,13 @@
-"""A job whose reports are read, as it is written, cut or analysed; the account of every row and record
-of it, which is in the trace or counted with the reason why not; and the warnings and notes on it,
-for people: what is missing, what Nsight Systems reported as lost, what looks wrong.
+"""A job whose reports are read, as it is written, cut or analysed, with the workers that run its tasks;
+and the account of every row and record of it, which is in the trace or counted with the reason why
+not.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Detail, Nsys2prvError
 from nsys2prv._util.files import (
     check_folder,
     describe_write_error,
@@ -24,36 +23,18 @@ from nsys2prv._util.files import (
     make_working_folder,
 )
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
-from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import Pool, make_pool
-from nsys2prv.clock.maps import UNPLACED, ClockMap
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import Timeline
-from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import Metric
-from nsys2prv.events.kind import Account, EventKind, Reason
-from nsys2prv.nsight import open_source
-from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
+from nsys2prv.events.kind import Account, Reason
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
-
-#: So many reports at most are asked what they have in the place of a kind that is not there: it may
-#: mean walking through a table.
-ASKED = 3
-#: Lines of warnings and of notes of Nsight Systems at most.
-MOST_MESSAGES = 12
-#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
-CLASSES = {
-    "loss": "says that events may be missing",
-    "fallback": "says that it recorded in another way than asked for",
-    "error": "reports an error",
-}
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
-FAR_APART = 86_400 * 1_000_000_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-EXACT_TIMES = 2**53
 
 
 @contextmanager
@@ -104,7 +85,7 @@ class Workers(Struct, frozen=True):
         )
 
 
-class Job(Struct, dict=True):
+class Job(Struct):
     """Reports of a job once they are read, with all that is needed to write the trace. All arrays
     are int64.
     """
@@ -127,6 +108,22 @@ class Job(Struct, dict=True):
     folder: Path
     #: Pool that runs tasks on this job.
     workers: Workers
+    #: First and last time of the events of each report, in the trace or not, in local ns.
+    spans: Mapping[int, Span]
+    #: All runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
+    runs: list[Run]
+    #: Per task: index into model.tree of the thread of each local object.
+    threads: list[np.ndarray]
+    #: Per task: index into `domain_codes` of each local NVTX domain.
+    domains: list[np.ndarray]
+    #: Name set -> per task: event value of each local name.
+    names: dict[str, list[np.ndarray]]
+    #: Records and sampled numbers by layout, lines by kind.
+    written: Counter[str]
+    #: Read but not written, by (layout or kind of lines, reason).
+    left_out: Counter[tuple[str, str]]
+    #: Length of the trace, ns.
+    duration: int
     #: Notes of the preparation, for the summary.
     notes: list[str] = field(default_factory=list)
     #: Warnings of the preparation, for the summary.
@@ -137,49 +134,64 @@ class Job(Struct, dict=True):
     stores: list[Path] = field(default_factory=list)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
-    #: First and last time of the events of each report, in the trace or not, in local ns.
-    spans: Mapping[int, Span] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        by_task = sorted(self.results, key=lambda result: result.task)
+    @classmethod
+    def from_results(
+        cls,
+        results: list[TaskResult],
+        *,
+        model: ObjectModel,
+        timeline: Timeline,
+        values: dict[str, NameValues],
+        domain_codes: list[tuple[str, int]],
+        spans: Mapping[int, Span],
+        **others: Any,
+    ) -> Job:
+        """Return the job of these results. others: fields that do not follow from them."""
+        by_task = sorted(results, key=lambda result: result.task)
         numbers = {result.task: index for index, result in enumerate(by_task)}
-        domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
+        domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
         shapes: dict[Shape, Shape] = {}
-        #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
-        self.runs: list[Run] = [
-            replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
-            for result in self.results
+        runs = [
+            replace(run, task=numbers[run.task], shape=shapes.setdefault(run.shape, run.shape))
+            for result in results
             for run in result.runs
         ]
-        #: Per source: index into model.tree of the thread of each local object.
-        self.threads: list[np.ndarray] = [find_threads(result, self.model) for result in by_task]
-        #: Per source: index into `domain_codes` of each local NVTX domain.
-        self.domains: list[np.ndarray] = [
-            np.array([domain_index[domain] for domain in result.domains], np.int64)
-            for result in by_task
-        ]
-        #: Name set -> per source: event value of each local name.
-        self.names: dict[str, list[np.ndarray]] = {
-            name: [
-                np.array(name_values.by_task.get(result.task, ()), np.int64) for result in by_task
-            ]
-            for name, name_values in self.values.items()
-        }
-        #: Records and sampled numbers by layout, lines by kind.
-        self.written: Counter[str] = sum_counters(result.events for result in self.results)
-        for run in self.runs:
+        written = sum_counters(result.events for result in results)
+        for run in runs:
             if run.shape.stream == LINE:
-                self.written[run.shape.name] += run.rows
-        #: Read but not written, by (layout or kind of lines, reason).
-        self.left_out: Counter[tuple[str, str]] = sum_counters(
-            result.left_out for result in self.results
+                written[run.shape.name] += run.rows
+        return cls(
+            results=results,
+            model=model,
+            timeline=timeline,
+            values=values,
+            domain_codes=domain_codes,
+            spans=spans,
+            runs=runs,
+            threads=[find_threads(result, model) for result in by_task],
+            domains=[
+                np.array([domain_index[domain] for domain in result.domains], np.int64)
+                for result in by_task
+            ],
+            names={
+                name: [
+                    np.array(name_values.by_task.get(result.task, ()), np.int64)
+                    for result in by_task
+                ]
+                for name, name_values in values.items()
+            },
+            written=written,
+            left_out=sum_counters(result.left_out for result in results),
+            duration=find_trace_duration(results, spans, timeline.clocks),
+            **others,
         )
-        #: Length of the trace, ns.
-        self.duration: int = find_trace_duration(self.results, self.spans, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:
-        """To trace time: of every report, and last the identity for runs that are in trace time."""
+        """Return the maps to trace time: of every report, and last the identity for runs that are
+        in trace time.
+        """
         return self.timeline.clocks
 
 
@@ -207,7 +219,7 @@ def find_trace_duration(
     """
     lasts = {report: [last] for report, (_, last) in spans.items()}
     for run in (run for result in results for run in result.runs):
-        lasts.setdefault(run.report, []).append(run.last)
+        lasts.setdefault(run.report, []).append(run.greatest_time)
     return max(
         int(clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items()
     )
@@ -232,7 +244,7 @@ class RecordBalance(Struct):
 
     @property
     def missing(self) -> int:
-        """Records that nothing accounts for: 0."""
+        """Return the number of records that nothing accounts for: 0."""
         return self.made - self.written - sum(self.left_out.values())
 
 
@@ -312,150 +324,3 @@ def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, 
         if count:
             by_name.setdefault(name, {})[reason] = count
     return by_name
-
-
-def collect_notes(job: Job) -> list[str]:
-    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
-    attention.
-    """
-    return [
-        *(note for result in job.results for note in result.notes),
-        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
-        *_note_unrequested_kinds(job.infos, job.selection),
-        *job.notes,
-    ]
-
-
-def collect_warnings(job: Job) -> list[str]:
-    """Return what the user should know of a job, a line each."""
-    infos, results, selection = job.infos, job.results, job.selection
-    warnings = list(job.warnings)
-    for one, text in CLASSES.items():
-        warnings += _group_by_message(infos, one, text)
-    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
-    unplaced, offsets = [], []
-    for info, placement in zip(infos, job.timeline.placements, strict=True):
-        if placement.method == UNPLACED:
-            unplaced.append(info.name)
-        elif not info.absolute:
-            offsets.append(placement.map.offset)
-    if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
-    apart = max(offsets, default=0) - min(offsets, default=0)
-    if apart > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
-        )
-    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
-    if hidden:
-        warnings.append(
-            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
-            "them are not in the report; profile with --cuda-graph-trace=node to see them"
-        )
-    wanted = any(kind.gpu_work for kind in selection.kinds)
-    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
-        warnings.append(f"{list_some(idle)}: no work on any GPU")
-    if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
-    return warnings
-
-
-def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
-    """Return a warning that names the reports and kinds of events, where there are such rows."""
-    kinds: Counter[str] = Counter()
-    reports: set[int] = set()
-    for result in results:
-        for kind, account in result.accounts.items():
-            if count := account.dropped[Reason.FAR]:
-                kinds[kind] += count
-                reports.add(result.report)
-    if not kinds:
-        return []
-    where = list_some([infos[report].name for report in sorted(reports)])
-    return [
-        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
-        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
-    ]
-
-
-def _warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
-) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
-    report holds an event.
-    """
-    records = {layout for result in results for layout, count in result.events.items() if count}
-    dropped = {
-        kind for result in results for kind, account in result.accounts.items() if account.dropped
-    }
-    warnings = []
-    for name in sorted(selection.asked):
-        named = [kind for kind in selection.kinds if kind.name == name]
-        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant_kinds and not any(
-            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
-        ):
-            hint = _hint_elsewhere(named[0], infos) if named else ""
-            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
-    return warnings
-
-
-def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
-        return ""
-    for info in infos[:ASKED]:
-        # What was read from a store need not be there any more.
-        with suppress(Nsys2prvError), open_source(info.path) as source:
-            if hint := kind.gpu_work.hint_when_missing(source):
-                return f": {hint}"
-    return ""
-
-
-def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.gpu_work for kind in selection.kinds):
-        return []
-    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
-    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [note] if left_out else []
-
-
-def _list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of work on GPUs that a report holds."""
-    return [
-        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
-    ]
-
-
-def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not told, as about libraries that a program
-    does not use.
-    """
-    if message.loss:
-        return "loss"
-    if message.fallback:
-        return "fallback"
-    if message.severity == ERROR:
-        return "error"
-    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
-
-
-def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
-    """Return lines that quote the messages of a class, with their reports."""
-    reports: dict[str, Counter[str]] = {}
-    for info in infos:
-        for message in info.messages:
-            if _classify_message(message) == wanted:
-                reports.setdefault(message.text, Counter())[info.name] += message.count
-    lines = []
-    for text, counts in reports.items():
-        times = f"{counts.total():,} times, " if counts.total() > 1 else ""
-        lines.append(f'Nsight Systems {noun}: "{text}" ({times}in {list_some([*counts])})')
-    if len(lines) > MOST_MESSAGES:
-        more = len(lines) - MOST_MESSAGES
-        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
-    return lines

@@ -4,7 +4,8 @@ a store, on machines that do not write the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,12 @@ from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import put_in_place
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.store_file import ArchiveWriter, is_archive
+from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.job import Workers, open_workplace, warn_of_far_rows
+from nsys2prv.conversion.job import Workers, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log, should_parallelize
@@ -31,9 +33,9 @@ from nsys2prv.paraver import object_model
 from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import TaskResult, pack_result
 
-#: So many rows one process reads and writes while others start.
+#: Rows of a job that one process reads and writes before others would have started.
 SMALL_JOB_ROWS = 250_000
-#: As much work as opening a report and reading each of its tables is, in rows.
+#: Rows that are as much work as opening a report and reading the first of each of its tables.
 REPORT_ROWS = 40_000
 
 
@@ -44,7 +46,7 @@ class OpenedReports(Struct):
     infos: list[ReportInfo]
     #: What to read and how to place it.
     plan: Plan
-    #: Run the tasks.
+    #: Pool that runs the tasks.
     workers: Workers
     #: What the user should know, a line each.
     warnings: list[str]
@@ -59,7 +61,9 @@ class OpenedReports(Struct):
 def open_reports(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> OpenedReports:
-    """Return the reports, or stores of them, looked at; the plan as the stores have it."""
+    """Read the metadata of the reports and of the stores among them, and check that they are of one
+    job. Returns them with the plan: of reading, the stores' own.
+    """
     progress = Progress(quiet)
     paths, warnings = _drop_repetitions(reports)
     stores = report_stores.open_stores(paths)
@@ -69,10 +73,10 @@ def open_reports(
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     shared = len(exports) > 1 and should_parallelize(exports, pool.jobs)
-    lookers = Workers(pool if shared else make_serial_pool(), progress)
-    run = partial(lookers.run, what=reading.name_first_report)
-    looked = reading.inspect_reports(exports, folder, plan.options.keep_going, run)
-    for inspected in progress.follow(looked, "opening reports", len(exports)):
+    inspectors = Workers(pool if shared else make_serial_pool(), progress)
+    run_tasks = partial(inspectors.run, what=reading.name_first_report)
+    inspections = reading.inspect_reports(exports, folder, plan.options.keep_going, run_tasks)
+    for inspected in progress.follow(inspections, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
         elif plan.options.keep_going:
@@ -101,7 +105,7 @@ def open_reports(
         warnings += job_checks.check_job(infos)
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
-    workers = Workers(pool, progress, lookers.spent)
+    workers = Workers(pool, progress, inspectors.spent)
     stored = {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}
     return OpenedReports(infos, plan, workers, warnings, stored, unread, missing)
 
@@ -119,7 +123,7 @@ def read_all(
     with opened.workers.progress.show_bar("reading", rows, "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
-                reading.add_launches(tasks, results) if number else tasks, number, opened.stored
+                reading.add_indexes(tasks, results) if number else tasks, number, opened.stored
             )
             waiting = iter(planned)
             done = opened.workers.run(read, planned, what=lambda task: str(task.info.path))
@@ -147,7 +151,7 @@ def find_spans(
     found = opened.workers.run(reading.find_span, tasks, what=lambda task: str(task.info.path))
     spans = {report: in_store.span for report, (_, in_store) in stored.items()}
     spans |= zip((task.report for task in tasks), found, strict=True)
-    # Rows about the profiler count in a report of nothing else alone.
+    # Rows about the profiler count only in a report that holds nothing else.
     return {
         **reading.find_known_spans(results, extending=False),
         **known,
@@ -156,8 +160,27 @@ def find_spans(
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:
+    """Return the parts of a report's tables that these kinds read."""
     tables = {table for kind in kinds for table in kind.tables}
     return (part for table, part in info.parts.items() if table in tables)
+
+
+def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
+    """Return a warning that names the reports and kinds of events, where there are such rows."""
+    kinds: Counter[str] = Counter()
+    reports: set[int] = set()
+    for result in results:
+        for kind, account in result.accounts.items():
+            if count := account.dropped[Reason.FAR]:
+                kinds[kind] += count
+                reports.add(result.report)
+    if not kinds:
+        return []
+    where = list_some([infos[report].name for report in sorted(reports)])
+    return [
+        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
+        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
+    ]
 
 
 def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
@@ -222,7 +245,7 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
     function over files).
     """
     result = reading.read_task(task)
-    pack_result(result, task.spill / f"task-{task.number}")
+    pack_result(result, task.spill_folder / f"task-{task.number}")
     stored = (*result.runs, *result.names.values(), *result.facts.values())
     for path in {part.path for part in stored}:
         path.unlink()

@@ -46,8 +46,8 @@ _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 #: The kinds whose names regions have, read for these alone where nothing else asks for them.
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
-#: So many ranks or hosts are told where none of them was meant.
-MOST_TOLD = 8
+#: Ranks or hosts of the reports that are listed where an option names another.
+MOST_LISTED = 8
 
 
 class CutOptions(Struct, frozen=True):
@@ -94,15 +94,15 @@ class Moment(Struct, frozen=True):
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges by a glob pattern of their names; which of them on each thread, from 1, both
-    included; all without.
+    """NVTX ranges whose names match a pattern, or only the first-th to the last-th of them on each
+    thread.
     """
 
     #: Glob pattern of names.
     pattern: str
-    #: First occurrence on each thread, from 1.
+    #: Number of the first range on each thread, from 1.
     first: int = 1
-    #: Last occurrence, None for all that follow.
+    #: Number of the last one (included); None for all that follow.
     last: int | None = None
 
 
@@ -352,18 +352,18 @@ def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
         there = sorted(set().union(*ranks))
         for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
             if not any(is_in_ranges(rank, [pair]) for rank in there):
-                known = list_some([*map(str, there)], MOST_TOLD)
+                known_ranks = list_some([*map(str, there)], MOST_LISTED)
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {known}"
+                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
                 )
         chosen = [at for at in chosen if any(is_in_ranges(rank, plan.ranks) for rank in ranks[at])]
     if patterns:
         hosts = [info.host or "unknown-host" for info in infos]
         for pattern in patterns:
             if not any(fnmatchcase(host, pattern) for host in hosts):
-                known = list_some(sorted(set(hosts)), MOST_TOLD)
+                known_hosts = list_some(sorted(set(hosts)), MOST_LISTED)
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {known}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known_hosts}"
                 )
         chosen = [
             at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in patterns)
@@ -471,8 +471,8 @@ class Plan(Struct, frozen=True):
         of rules or clocks that cannot be read.
         """
         settings = ReadingSettings(
-            least=parse_least_durations(options.min_duration),
-            rules=load_rules(options.kernel_rules),
+            min_durations=parse_least_durations(options.min_duration),
+            kernel_rules=load_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
             callstack=check_callstack(options.callstack),
         )

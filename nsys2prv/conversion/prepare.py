@@ -1,5 +1,5 @@
-"""From reports to a job that is ready to be written or analysed: opened, read, placed on one
-timeline, numbered, related.
+"""Prepare a job: from reports to what can be written or analysed, opened, read, placed on one
+timeline, numbered, related, and cut.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from nsys2prv.conversion.job import (
     find_threads,
     find_trace_duration,
     sum_counters,
-    warn_of_far_rows,
 )
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
@@ -31,8 +31,9 @@ from nsys2prv.conversion.opened_reports import (
     list_wanted_parts,
     open_reports,
     read_all,
+    warn_of_far_rows,
 )
-from nsys2prv.conversion.options import Plan
+from nsys2prv.conversion.options import CutPlan, Plan
 from nsys2prv.conversion.timeline import (
     Timeline,
     find_host_clocks,
@@ -43,7 +44,7 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
-from nsys2prv.events.extraction import ObjectKey
+from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import EventKind, describe_reason
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.nsight import job_checks
@@ -78,9 +79,9 @@ class _JobState(Struct):
     placements: list[Placement]
     #: What to read and how to place it.
     plan: Plan
-    #: For temporary files.
+    #: Folder for temporary files.
     folder: Path
-    #: Run the tasks.
+    #: Pool that runs the tasks.
     workers: Workers
     #: Results of the tasks done so far.
     results: list[TaskResult] = field(default_factory=list)
@@ -91,7 +92,7 @@ class _JobState(Struct):
 
     @property
     def machines(self) -> list[int]:
-        """The number of the machine that each report is of."""
+        """Return the number of the machine that each report is of."""
         return [placement.machine for placement in self.placements]
 
     def list_objects(self) -> list[tuple[int, ObjectKey]]:
@@ -99,6 +100,7 @@ class _JobState(Struct):
         return [(result.report, key) for result in self.results for key in result.objects]
 
     def run(self, function: Callable, tasks: Sequence) -> Iterator:
+        """Return results of pure functions over files, in the order of the tasks."""
         first = ", ".join(info.name for info in self.infos[:3])
         return self.workers.run(function, tasks, lambda _: first)
 
@@ -111,8 +113,8 @@ class _JobState(Struct):
 def prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
 ) -> Job:
-    """Return the job of these reports, read by the pool's workers, or by this process where that is
-    not worth it.
+    """Return the job of these reports, cut as planned. They are read by the pool's workers, or by
+    this process where that is not worth it.
 
     folder: of temporary files, see :mod:`nsys2prv._util.files`. Raises Nsys2prvError with one line
     for people when a report cannot be read, NothingToWrite when there is no event of the kinds
@@ -134,7 +136,17 @@ def prepare(
             unread.append(str(error))
         else:
             job.unread += unread
-            return job
+            return _cut(job, plan.cut)
+
+
+def _cut(job: Job, plan: CutPlan) -> Job:
+    if plan == CutPlan():
+        return job
+    # Not before it is needed.
+    from nsys2prv.conversion.cut_job import cut_job
+
+    with report_stores.blame_stores(job.stores):
+        return cut_job(job, plan)
 
 
 def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
@@ -152,7 +164,9 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
             for info in opened.infos
         ]
         placements = place_reports(clocks)
-        plan = _add_clock_kinds(opened, placements, spans, folder)
+        plan = opened.plan
+        if record := _align_with_unselected_kinds(opened, placements, spans, folder):
+            plan = replace(plan, method=record)
         state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
         state.derive_events(plan.selection.kinds)
         job = _make_job(state)
@@ -166,12 +180,12 @@ def _read_results(opened: OpenedReports, folder: Path) -> list[TaskResult]:
     return [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
 
 
-def _add_clock_kinds(
+def _align_with_unselected_kinds(
     opened: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
-) -> Plan:
-    """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
-    these are read for that alone, so that the same reports have the same clocks whatever is asked
-    for.
+) -> ClockRecord | None:
+    """Align the clocks of hosts, where the plan leaves out kinds of events by which that is done:
+    they are read for that alone, so that the same reports have the same clocks whatever is asked
+    for. Returns None where nothing has to be read, or nothing is there.
     """
     plan, kinds = opened.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
@@ -185,20 +199,20 @@ def _add_clock_kinds(
             for part in list_wanted_parts(info, left_out)
         )
     ):
-        return plan
+        return None
     part = folder / "observed"
     part.mkdir()
-    every = replace(plan.settings, least={})
+    every = replace(plan.settings, min_durations={})
     observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
     results = _read_results(replace(opened, plan=observing), part)
     state = _JobState(opened.infos, placements, observing, part, opened.workers, results, spans)
     state.derive_events(kinds)
     if not any(result.runs for result in results):
-        return plan
+        return None
     state.model = object_model.build_object_model(state.infos, state.machines, state.list_objects())
     record = _align_clocks(state).record
     shutil.rmtree(part, ignore_errors=True)
-    return plan if record is None else replace(plan, method=record)
+    return record
 
 
 def _make_job(state: _JobState) -> Job:
@@ -206,17 +220,8 @@ def _make_job(state: _JobState) -> Job:
     the clocks, then find what follows from several reports, each step on the results of those
     before it. Raises NothingToWrite where nothing was found.
     """
-    state.results = clip_profiler_events(state.results, state.spans, state.folder)
-    if not any(result.runs for result in state.results):
-        raise NothingToWrite(_describe_nothing_found(state))
-    state.results, small = scale_fractions(state.results, state.folder)
-    state.results = separate_overlaps(state.results, state.run)
-    machines, seen = state.machines, state.list_objects()
-    gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
-    model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
-    state.model = model
-    clocks = [placement.map for placement in state.placements]
-    state.results, notes = deduplicate_device_samples(state.results, model.rows, clocks)
+    warnings = _correct_rows(state)
+    gpus, notes = _number_objects(state)
     with state.workers.spent.measure("names"):
         values = _name_values(state)
     if state.plan.base is not None:
@@ -226,45 +231,78 @@ def _make_job(state: _JobState) -> Job:
     if state.plan.options.causal:
         timeline = _restore_order(state, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
-    comparable = group_comparable_reports(timeline, state.infos)
-    book = _make_fact_book(state, timeline.clocks, machines, comparable)
-    related = run_relations(book, state.folder, state.run)
+    clock_groups = group_comparable_reports(timeline, state.infos)
+    book = _make_fact_book(state, timeline.clocks, state.machines, clock_groups)
+    _relate_reports(state, timeline, book, has_device_states=bool(gpus))
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.check_missing_ranks(state.infos):
-        small = [*small, *warn_of_absent_members(book)]
-    if gpus:
-        number = 1 + max(result.task for result in (*state.results, *related))
-        tasks = derive.plan_device_states(
-            state.results, state.infos, model.rows, timeline.clocks, state.folder, number
-        )
-        state.results += state.run(derive.make_device_states, tasks)
-    state.results += related
+        warnings += warn_of_absent_members(book)
     if state.plan.options.states:
         states = _find_states(state, timeline)
         state.results += states
         count = sum(run.rows for result in states for run in result.runs)
         notes.append(Detail(f"{count:,} states of threads and streams"))
-    job = Job(
-        state.infos,
-        state.plan.selection,
-        state.results,
-        model,
-        timeline,
-        values,
-        sorted(domains.items()),
-        state.folder,
-        state.workers,
-        notes,
-        warnings=small,
+    make_job = partial(
+        Job.from_results,
+        infos=state.infos,
+        selection=state.plan.selection,
+        model=state.model,
+        timeline=timeline,
+        values=values,
+        domain_codes=sorted(domains.items()),
+        folder=state.folder,
+        workers=state.workers,
         spans=state.spans,
+        notes=notes,
+        warnings=warnings,
     )
+    job = make_job(state.results)
     if any(kind.name == "critical_path" for kind in state.plan.selection.kinds):
         # Not before it is needed.
-        from nsys2prv.conversion.critical_path import add_critical_path
+        from nsys2prv.conversion.critical_path import make_critical_path
 
         with state.workers.spent.measure("critical path"):
-            return add_critical_path(job, read_fact(book.files((MEETINGS,))[MEETINGS], book.tasks))
+            meetings = read_fact(book.list_files((MEETINGS,))[MEETINGS], book.tasks)
+            job = make_job([*state.results, make_critical_path(job, meetings)])
     return job
+
+
+def _correct_rows(state: _JobState) -> list[str]:
+    """Correct the rows that were read; returns warnings. Raises NothingToWrite where there are
+    none.
+    """
+    state.results = clip_profiler_events(state.results, state.spans, state.folder)
+    if not any(result.runs for result in state.results):
+        raise NothingToWrite(_describe_nothing_found(state))
+    state.results, warnings = scale_fractions(state.results, state.folder)
+    state.results = separate_overlaps(state.results, state.run)
+    return warnings
+
+
+def _number_objects(state: _JobState) -> tuple[list[tuple[int, DeviceKey]], list[str]]:
+    """Give all objects rows of the trace, and keep what several reports sampled once; returns the
+    GPUs whose states are to be written, with their reports, and notes.
+    """
+    machines, seen = state.machines, state.list_objects()
+    gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
+    state.model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
+    clocks = [placement.map for placement in state.placements]
+    state.results, notes = deduplicate_device_samples(state.results, state.model.rows, clocks)
+    return gpus, notes
+
+
+def _relate_reports(
+    state: _JobState, timeline: Timeline, book: FactBook, has_device_states: bool
+) -> None:
+    """Add what follows from several reports: relations, and the states of devices if wanted."""
+    related = run_relations(book, state.folder, state.run)
+    if has_device_states:
+        number = 1 + max(result.task for result in (*state.results, *related))
+        tasks = derive.plan_device_states(
+            state.results, state.infos, state.model.rows, timeline.clocks, state.folder, number
+        )
+        state.results += state.run(derive.make_device_states, tasks)
+    state.results += related
 
 
 def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
@@ -337,14 +375,14 @@ def _make_fact_book(
     state: _JobState,
     clocks: Sequence[ClockMap],
     hosts: Sequence[int],
-    parts: Sequence[int] = (),
+    clock_groups: Sequence[int] = (),
 ) -> FactBook:
     model = state.model
     threads = {result.task: find_threads(result, model) for result in state.results if result.facts}
     processes = {
         (process.report, process.pid): number for number, process in enumerate(model.processes)
     }
-    return FactBook(state.results, clocks, hosts, threads, processes, parts)
+    return FactBook(state.results, clocks, hosts, threads, processes, clock_groups)
 
 
 def _describe_nothing_found(state: _JobState) -> str:

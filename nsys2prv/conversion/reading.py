@@ -1,6 +1,6 @@
-"""Read exports: the metadata of all of them first, then their tables into sorted runs, and when the
-events of the other tables begin and end. Each task reads part of one report, on its own, in bounded
-memory.
+"""Read exports: the metadata of all of them first, then their tables, whose rows become sorted runs,
+and of the tables that are not read when their events begin and end. Each task reads part of one
+report, on its own, in bounded memory.
 
 Kinds of events that take rows of the same table share one reading of it.
 
@@ -63,14 +63,15 @@ def inspect_reports(
     paths: Sequence[Path],
     folder: Path,
     keep_going: bool,
-    run: Callable[[Callable, Iterable], Iterator],
+    run_tasks: Callable[[Callable, Iterable], Iterator],
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Read the metadata of the reports, in their order; for one that cannot be read, the error.
 
-    folder: where exports are made of reports that are none, by this process. keep_going: also after
-    one that none can be made of. run: maps over tasks, in order.
+    folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
+    cannot be exported. run_tasks: maps over tasks, in order.
     """
-    return chain.from_iterable(run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)))
+    tasks = _plan_inspection_tasks(paths, folder, keep_going)
+    return chain.from_iterable(run_tasks(inspect_task, tasks))
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
@@ -121,8 +122,8 @@ def _plan_inspection_tasks(
 
 
 def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
-    """Return the kinds in their order, those that read one table in groups, if they are all that
-    do: of a few kinds most rows may be of none.
+    """Group kinds that read the same table, if all its readers are selected: of the rows that fewer
+    kinds read together, most might be of none. Kinds and groups are in the order given.
     """
     readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
@@ -156,17 +157,17 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
 class ReadingTask(Struct, frozen=True):
     """Parts of one report to read."""
 
-    #: Of the task, from 0.
+    #: Number of the task, from 0.
     number: int
     #: Index of the report.
     report: int
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: (kinds, part, whether their rows are wanted), in this order; a part of several kinds is read
     #: once.
     parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
     #: Folder for its runs.
-    spill: Path
+    spill_folder: Path
     #: Settings of reading.
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
@@ -180,6 +181,7 @@ class ReadingTask(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
+        """Return the number of rows of the parts."""
         return sum(part.last - part.first + 1 for _, part, _ in self.parts)
 
 
@@ -187,10 +189,10 @@ def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
-    spill = task.spill / f"runs-{task.number}.bin"
+    spill_file = task.spill_folder / f"runs-{task.number}.bin"
     with (
-        closing(LaunchWriter(task.spill / f"launches-{task.number}.bin")) as launches,
-        closing(SpillWriter(spill, task.report, task.number)) as writer,
+        closing(LaunchWriter(task.spill_folder / f"launches-{task.number}.bin")) as launches,
+        closing(SpillWriter(spill_file, task.report, task.number)) as writer,
         open_source(task.info.path) as database,
     ):
         launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
@@ -204,7 +206,7 @@ def read_task(task: ReadingTask) -> TaskResult:
                 extraction.launched = []
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    with FrameWriter(spill) as frames:
+    with FrameWriter(spill_file) as frames:
         result.names = {
             name_set: names.save(frames) for name_set, names in extraction.names.items()
         }
@@ -239,7 +241,7 @@ class _PieceReader:
             if shared is not None and not shared.mask_meeting(number).any():
                 continue
             extraction.condition = kind.make_condition(self._task.info)
-            extraction.least = self._task.settings.least.get(kind.name, 0)
+            extraction.min_duration = self._task.settings.min_durations.get(kind.name, 0)
             extraction.shared = None if shared is None else (shared, number)
             rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
             self._extract(kind, rows, wanted)
@@ -274,7 +276,7 @@ def plan_tasks(
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.
 
-    The second stage's tasks get their report's indices through :func:`add_launches` once the first
+    The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
     """
     selected = list(kinds)
@@ -345,8 +347,10 @@ def _gather_portions(
         yield portion
 
 
-def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
-    """Return the tasks with what the first stage indexed of their reports."""
+def add_indexes(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
+    """Return the tasks of the second stage with the indexes (of launching calls and of NCCL calls)
+    that the first one made of their reports.
+    """
     segments: dict[int, list[Segment]] = defaultdict(list)
     regions: dict[int, list[StoredFrame]] = defaultdict(list)
     for result in results:
@@ -363,14 +367,14 @@ class SpanTask(Struct, frozen=True):
 
     #: Index of the report.
     report: int
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: Kinds that were not read, or not in full.
     kinds: tuple[str, ...]
     #: Span of the kinds that were; None where they have no events.
     known: Span | None
-    #: File for a moment.
-    spill: Path
+    #: Temporary file.
+    spill_file: Path
     #: Settings of reading.
     settings: ReadingSettings
 
@@ -384,8 +388,10 @@ def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> d
     }
     spans: dict[int, Span] = {}
     for run in (run for result in results for run in result.runs):
-        if run.first != OPEN and not (extending and run.shape.name in others):
-            spans[run.report] = _unite_spans(spans.get(run.report), (run.first, run.last))
+        if run.first_time != OPEN and not (extending and run.shape.name in others):
+            spans[run.report] = _unite_spans(
+                spans.get(run.report), (run.first_time, run.greatest_time)
+            )
     return spans
 
 
@@ -397,22 +403,22 @@ def plan_span_tasks(
     folder: Path,
 ) -> list[SpanTask]:
     """Return a task for each report with tables that were not read, or of which short ranges were
-    left out. known: span of the runs of each report that has any. folder: for files of a moment.
+    left out. known: span of the runs of each report that has any. folder: for temporary files.
     """
     left_out = [
         kind
         for kind in all_kinds()
         if kind.tables
         and not (kind.selection.opt_in or kind.reads.rereads_rows)
-        and (kind not in selection.kinds or settings.least.get(kind.name))
+        and (kind not in selection.kinds or settings.min_durations.get(kind.name))
     ]
-    settings = ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules)
+    settings = ReadingSettings(kernel_rules=settings.kernel_rules, nvtx_rules=settings.nvtx_rules)
     tasks = []
     for report, info in enumerate(infos):
         kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
         if kinds:
-            spill = folder / f"span-of-{report}.bin"
-            tasks.append(SpanTask(report, info, kinds, known.get(report), spill, settings))
+            spill_file = folder / f"span-of-{report}.bin"
+            tasks.append(SpanTask(report, info, kinds, known.get(report), spill_file, settings))
     return tasks
 
 
@@ -426,7 +432,7 @@ def find_span(task: SpanTask) -> Span | None:
             if extends or span is None:
                 for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
                     span = _widen(span, task, database, kind, scanned)
-    task.spill.unlink(missing_ok=True)
+    task.spill_file.unlink(missing_ok=True)
     return span
 
 
@@ -487,7 +493,7 @@ def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) ->
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)
     result = TaskResult(0, task.report, 0)
-    with closing(SpillWriter(task.spill, task.report, 0)) as writer:
+    with closing(SpillWriter(task.spill_file, task.report, 0)) as writer:
         for rows in _extract_rows(kind, extraction, part):
             result.store(rows, writer, extraction.account, kind.rows.open_ended)
     return find_known_spans([result], extending=False).get(task.report)

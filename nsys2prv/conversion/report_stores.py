@@ -41,15 +41,16 @@ from nsys2prv.store.task_result import TaskResult, unpack_result
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import Plan
 
-#: Of the form of stores. Raise it with every change of what they hold.
+#: Version of the form of stores. Raise it with every change of what they hold.
 VERSION = 8
+#: Member of a store that tells what it holds.
 MANIFEST = "store.json"
-#: Of the manifest, without this.
+#: Key of the manifest with the digest of all its other keys.
 DIGEST = "digest"
-#: Settings of reading, by the options that give them.
+#: Settings of reading -> the options that give them.
 OPTIONS = {
-    "least": "--min-duration",
-    "rules": "--kernel-rules",
+    "min_durations": "--min-duration",
+    "kernel_rules": "--kernel-rules",
     "nvtx_rules": "--nvtx-rules",
     "callstack": "--callstack",
 }
@@ -59,7 +60,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, *DATA_ERRORS)
 class ArchivedReport(Struct, frozen=True):
     """Report in a store."""
 
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: Folders of the results of the tasks, in order, for both stages of reading.
     stages: list[list[str]]
@@ -157,6 +158,7 @@ def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
 
 
 def make_damaged_error(path: Path, error: BaseException) -> Nsys2prvError:
+    """Return what to raise where the data of a store are wrong. error: what they led to."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     return Nsys2prvError(
         f"{path}: this store is damaged or cut short ({reason[:120]}); extract it again"
@@ -250,12 +252,12 @@ def run_reading_task(task: reading.ReadingTask) -> TaskResult:
         with open_archive(store) as archive:
             return unpack_result(
                 lambda name: archive.open(f"{folder}/{name}"),
-                task.spill,
+                task.spill_folder,
                 task.number,
                 task.report,
             )
     except OSError as error:
-        # Places before the begin of the file, which damage may name.
+        # A place before the begin of the file, as damage may name it.
         raise make_damaged_error(store, error) if error.errno == errno.EINVAL else error from None
     except _DAMAGE as error:
         raise make_damaged_error(store, error) from None

@@ -1,74 +1,60 @@
-"""The summary of a conversion, for people: what was written, what is missing, what Nsight Systems
-reported as lost; and `out.nsys2prv.json`, which lies beside the trace: of what that was made, how,
-and the account of every row that was read, and of every record made of them.
-
-Nothing in that file depends on when, where or by how many processes the trace was written. It holds
-nothing of a job's environment. The only paths in it are those of the reports, as they were given;
-with `--no-paths` only their names.
+"""The summary of a conversion, for people: what was written, and what they should know of it: what is
+missing, what Nsight Systems reported as lost, what looks wrong.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from html import escape
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
-from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import format_count, format_size
-from nsys2prv._util.version import __version__
-from nsys2prv.clock.maps import ClockMap, Placement
-from nsys2prv.conversion.job import (
-    Job,
-    Ledger,
-    RecordBalance,
-    collect_notes,
-    collect_warnings,
-    group_by_name,
-    make_ledger,
-    sum_accounts,
-)
-from nsys2prv.conversion.options import Options
+from nsys2prv._util.errors import ClockNote, Detail, Nsys2prvError
+from nsys2prv._util.text import format_count, format_size, list_some
+from nsys2prv.clock.maps import UNPLACED, Placement
+from nsys2prv.conversion.job import Job, Ledger, make_ledger, sum_accounts
 from nsys2prv.conversion.timeline import (
     MOST_HOSTS,
     describe_causal_moves,
     describe_clocks,
     describe_hosts,
 )
-from nsys2prv.events import all_kinds
+from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table, is_routine
-from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine
+from nsys2prv.nsight import open_source
+from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
+from nsys2prv.store.task_result import TaskResult
 
-#: Layouts named in the short summary, and further lines on what is not as it should be.
-MOST_EVENTS, MOST_LINES = 4, 6
+#: Layouts named in the short summary.
+MOST_EVENTS = 4
+#: Notes in the short summary on what is not as it should be.
+MOST_NOTES = 6
 #: How tasks are ordered, for people, by what the model calls it.
 ORDERS = {
     "MPI ranks": "in the order of their MPI ranks",
     "launcher's environment": "in the order of the launcher's rank numbers",
     "file names": "in the order of the file names, as no report tells a rank",
 }
-METADATA_ENDING = ".nsys2prv.json"
-#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
-#: to convert.
-CHECKED = 1 << 20
-#: Reports whose checksums are taken in one go.
-TOGETHER = 16
-CHECKSUM = (
-    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
-)
-#: Options that do not change the trace, or are places of the machine.
-NOT_TOLD = frozenset(
-    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
-)
+#: Reports at most that are looked into for what they have in the place of a kind that is not there:
+#: it may mean walking through a table.
+MOST_HINTING = 3
+#: Lines of warnings and of notes of Nsight Systems at most.
+MOST_MESSAGES = 12
+#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
+CLASSES = {
+    "loss": "says that events may be missing",
+    "fallback": "says that it recorded in another way than asked for",
+    "error": "reports an error",
+}
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
 
 
 class Summary(Struct, dict=True):
@@ -125,12 +111,12 @@ class Summary(Struct, dict=True):
 
     @property
     def trace(self) -> str:
-        """The path of the .prv, "" without one."""
+        """Return the path of the .prv, "" without one."""
         return next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Views to be opened first, and what each shows in a sentence."""
+        """Return the views to be opened first, and what each shows in a sentence."""
         from nsys2prv.paraver.cfg.fits import choose_first_views
 
         return choose_first_views(self.types)
@@ -152,14 +138,6 @@ class Summary(Struct, dict=True):
         are as in the summary.
         """
         timeline, model, kinds = job.timeline, job.model, sum_accounts(job.results)
-
-        def list_counts(name: str) -> dict[tuple[str, str], int]:
-            return {
-                (kind, reason): count
-                for kind, account in kinds.items()
-                for reason, count in getattr(account, name).items()
-            }
-
         ledger = make_ledger(kinds, job.results, events, left_out)
         return cls(
             ranks=model.ranks,
@@ -177,8 +155,8 @@ class Summary(Struct, dict=True):
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
             },
-            dropped=list_counts("dropped"),
-            repaired=list_counts("repaired"),
+            dropped=_list_counts(kinds, "dropped"),
+            repaired=_list_counts(kinds, "repaired"),
             left_out=dict(left_out),
             ledger=ledger,
             sizes=sizes,
@@ -222,6 +200,15 @@ class Summary(Struct, dict=True):
             for title, lines in _make_parts(self, verbose).items()
             for line in (f"{title}:", *(f"  {line}" for line in lines))
         )
+
+
+def _list_counts(accounts: Mapping[str, Account], name: str) -> dict[tuple[str, str], int]:
+    """Return counts of rows by (kind, reason). name: of the field of the accounts."""
+    return {
+        (kind, reason): count
+        for kind, account in accounts.items()
+        for reason, count in getattr(account, name).items()
+    }
 
 
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
@@ -301,9 +288,9 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     noted = [*((isinstance(note, Detail), note) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]
     quiet = len(noted) - len(shown)
-    if len(shown) > MOST_LINES and not verbose:
-        further = len(shown) - MOST_LINES + 1
-        shown[MOST_LINES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
+    if len(shown) > MOST_NOTES and not verbose:
+        further = len(shown) - MOST_NOTES + 1
+        shown[MOST_NOTES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
     elif quiet:
         shown.append(
             f"{format_count(quiet, 'note')} that {'needs' if quiet == 1 else 'need'} no action: -v lists all"
@@ -342,192 +329,130 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     ]
 
 
-def make_metadata(
-    job: Job,
-    inputs: Sequence[dict[str, Any]],
-    summary: Summary,
-    options: Options,
-    clock: str | None,
-) -> str:
-    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of
-    the clock file beside the trace, if there is one.
+def collect_notes(job: Job) -> list[str]:
+    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
+    attention.
     """
-    content = {
-        "nsys2prv": __version__,
-        "trace": {
-            "files": {path.name: size for path, size in summary.sizes.items()},
-            "lines": summary.lines,
-            "duration_ns": summary.duration,
-            "begins_utc_ns": job.timeline.epoch,
-            "tasks": summary.ranks,
-            "hosts": summary.hosts,
-            "gpus": summary.devices,
-            "rows": summary.threads,
-            "tasks_ordered_by": summary.order,
-        },
-        # Those that are not what they are by default; of files the names.
-        "options": {
-            name: told for name, told in _to_plain(options).items() if name not in NOT_TOLD
-        },
-        "checksum": CHECKSUM,
-        "inputs": [
-            {
-                "name": info.given.name if options.without_paths else str(info.given),
-                **files,
-                "host": info.host,
-                "schema": info.schema,
-                "nsys": info.product,
-                "clock": {"method": placement.method, **_describe_clock(to_trace)},
-            }
-            for info, files, placement, to_trace in zip(
-                job.infos, inputs, job.timeline.placements, job.clocks, strict=False
-            )
-        ],
-        "clock_file": clock,
-        "ledger": {
-            "kinds": {
-                kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
-            },
-            "records": _describe_balances(summary.ledger.records),
-            "lines": _describe_balances(summary.ledger.lines),
-            "tables": summary.ledger.tables,
-            "tables_not_read": _list_not_read(job),
-        },
-        "repaired": group_by_name(summary.repaired),
-        "reasons": _describe_reasons(summary),
-        "notes": _describe_notes(job, summary.notes, options),
-        "warnings": _describe_notes(job, summary.warnings, options),
-    }
-    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+    return [
+        *(note for result in job.results for note in result.notes),
+        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
+        *_note_unrequested_kinds(job.infos, job.selection),
+        *job.notes,
+    ]
 
 
-def describe_inputs(job: Job) -> list[dict[str, Any]]:
-    """Return for each report what :func:`checksum_task` finds."""
-    paths = [info.given for info in job.infos]
-    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
-    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+def collect_warnings(job: Job) -> list[str]:
+    """Return what the user should know of a job, a line each."""
+    infos, results, selection = job.infos, job.results, job.selection
+    warnings = list(job.warnings)
+    for one, text in CLASSES.items():
+        warnings += _group_by_message(infos, one, text)
+    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
+    unplaced, offsets = [], []
+    for info, placement in zip(infos, job.timeline.placements, strict=True):
+        if placement.method == UNPLACED:
+            unplaced.append(info.name)
+        elif not info.absolute:
+            offsets.append(placement.map.offset)
+    if unplaced and len(infos) > 1:
+        warnings.append(
+            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
+        )
+    apart = max(offsets, default=0) - min(offsets, default=0)
+    if apart > FAR_APART:
+        warnings.append(
+            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
+        )
+    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
+    if hidden:
+        warnings.append(
+            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+            "them are not in the report; profile with --cuda-graph-trace=node to see them"
+        )
+    wanted = any(kind.gpu_work for kind in selection.kinds)
+    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
+        warnings.append(f"{list_some(idle)}: no work on any GPU")
+    if job.duration > EXACT_TIMES:
+        warnings.append(
+            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+        )
+    return warnings
 
 
-def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return sizes and checksums of some reports."""
-    return [_describe_file(path) for path in paths]
-
-
-def compute_checksum(path: Path) -> str:
-    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
-    in the first bytes of a database.
+def _warn_of_missing_kinds(
+    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
+) -> list[str]:
+    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
+    report holds an event.
     """
-    size = path.stat().st_size
-    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    with path.open("rb") as file:
-        digest.update(file.read(CHECKED))
-        file.seek(max(0, size - CHECKED))
-        digest.update(file.read(CHECKED))
-    return digest.hexdigest()
+    records = {layout for result in results for layout, count in result.events.items() if count}
+    dropped = {
+        kind for result in results for kind, account in result.accounts.items() if account.dropped
+    }
+    warnings = []
+    for name in sorted(selection.asked):
+        named = [kind for kind in selection.kinds if kind.name == name]
+        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
+        if meant_kinds and not any(
+            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
+        ):
+            hint = _hint_elsewhere(named[0], infos) if named else ""
+            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
+    return warnings
 
 
-def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
-    """Return the notes and warnings, without the folders of the reports if these are not wanted."""
-    notes = list(map(str, lines))
-    if options.without_paths:
-        folders = {f"{info.given.parent}/" for info in job.infos}
-        for folder in sorted(folders, key=len, reverse=True):
-            notes = [line.replace(folder, "") for line in notes]
-    return notes
+def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
+    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
+        return ""
+    for info in infos[:MOST_HINTING]:
+        # What was read from a store need not be there any more.
+        with suppress(Nsys2prvError), open_source(info.path) as source:
+            if hint := kind.gpu_work.hint_when_missing(source):
+                return f": {hint}"
+    return ""
 
 
-def _to_plain(value: object) -> Any:
-    if isinstance(value, Path):
-        return value.name
-    if isinstance(value, Struct):
-        return {
-            name: _to_plain(getattr(value, name))
-            for name in value.__struct_fields__
-            if getattr(value, name) != getattr(type(value)(), name)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")):
-        # A clock file is given in place of a method.
-        return Path(value).name
-    return value
+def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+    """Return a note where the reports hold work on GPUs and none was asked for."""
+    if any(kind.gpu_work for kind in selection.kinds):
+        return []
+    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
+    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+    return [note] if left_out else []
 
 
-def _describe_file(path: Path) -> dict[str, Any]:
-    """Return size and checksum of a file, or of the files of a folder; nothing for one that stayed
-    where a store was made.
+def _list_gpu_work(info: ReportInfo) -> list[str]:
+    """Return the kinds of work on GPUs that a report holds."""
+    return [
+        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
+    ]
+
+
+def _classify_message(message: Message) -> str:
+    """Return the class of a message; "" for one that is not told, as about libraries that a program
+    does not use.
     """
-    if not path.exists():
-        return {}
-    if path.is_file():
-        return {"bytes": path.stat().st_size, "checksum": compute_checksum(path)}
-    files = sorted(member for member in path.iterdir() if member.is_file())
-    return {
-        "bytes": sum(member.stat().st_size for member in files),
-        "checksums": {member.name: compute_checksum(member) for member in files},
-    }
+    if message.loss:
+        return "loss"
+    if message.fallback:
+        return "fallback"
+    if message.severity == ERROR:
+        return "error"
+    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
 
 
-def _describe_clock(clock: ClockMap) -> dict[str, Any]:
-    """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
-    moved by lines between the shifts [(time, ns)], if any.
-    """
-    description: dict[str, Any] = {
-        "offset_ns": int(clock.offset),
-        "drift": float(clock.drift),
-        "pivot_ns": int(clock.pivot),
-    }
-    if clock.shifts is not None:
-        times, shifts = clock.shifts.times.tolist(), clock.shifts.shifts.tolist()
-        description["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
-    return description
-
-
-def _describe_reasons(summary: Summary) -> dict[str, str]:
-    """Return the text of every reason that the account names."""
-    ledger = summary.ledger
-    accounts, balances = ledger.kinds.values(), (*ledger.records.values(), *ledger.lines.values())
-    keys = {key for _, key in summary.repaired}.union(
-        *((*account.dropped, *account.skipped, *account.synthesized) for account in accounts),
-        *(balance.left_out for balance in balances),
-        *ledger.tables.values(),
-    )
-    return {key: describe_reason(key) for key in sorted(keys - {"rows"})}
-
-
-def _describe_account(account: Account) -> dict[str, Any]:
-    reasons = {
-        name: dict(sorted(getattr(account, name).items()))
-        for name in ("dropped", "skipped", "synthesized")
-    }
-    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
-
-
-def _describe_balances(balances: Mapping[str, RecordBalance]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {**asdict(balance), "missing": balance.missing} for name, balance in balances.items()
-    }
-
-
-def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
-    """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
-    why.
-    """
-    read, translated = (
-        {table for kind in kinds for table in (*kind.tables, *kind.reads.lookup_tables)}
-        for kinds in (job.selection.kinds, all_kinds())
-    )
-    rows: Counter[str] = Counter()
-    for info in job.infos:
-        for table, part in info.parts.items():
-            if table not in read and not table.startswith("ENUM_"):
-                rows[table] += part.last - part.first + 1
-    return {
-        table: {
-            "rows": count,
-            "why": "not asked for" if table in translated else explain_unread_table(table),
-        }
-        for table, count in sorted(rows.items())
-    }
+def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
+    """Return lines that quote the messages of a class, with their reports."""
+    reports: dict[str, Counter[str]] = {}
+    for info in infos:
+        for message in info.messages:
+            if _classify_message(message) == wanted:
+                reports.setdefault(message.text, Counter())[info.name] += message.count
+    lines = []
+    for text, counts in reports.items():
+        times = f"{counts.total():,} times, " if counts.total() > 1 else ""
+        lines.append(f'Nsight Systems {noun}: "{text}" ({times}in {list_some([*counts])})')
+    if len(lines) > MOST_MESSAGES:
+        more = len(lines) - MOST_MESSAGES
+        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
+    return lines

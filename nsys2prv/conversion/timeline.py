@@ -1,10 +1,11 @@
-"""The timeline of a trace: which clocks there are, the method of aligning asked for, the map of each
-report to trace time, and what people are told of the hosts' clocks, in words and as a picture.
+"""The timeline of a trace, which places each report in trace time by the clock of its host; and what
+people are told of these clocks, in words and as a picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from math import ceil
 from pathlib import Path
 
@@ -42,9 +43,13 @@ AS_THEY_ARE = "local times as they are"
 SLIGHT = 1_000
 #: Hosts listed in a summary.
 MOST_HOSTS = 8
-#: A bound is told for the whole trace too if it is there so many times as large; times of so many
-#: ns are told in ms.
-NOTICED, LONG = 1.2, 10_000_000
+#: The bound in the whole trace is told beside the one where clocks were observed if it is more than
+#: so many times as large.
+NOTICEABLE_RATIO = 1.2
+#: Shortest time (ns) that is told in ms instead of us.
+SHORTEST_IN_MS = 10_000_000
+#: Times (UTC, ns) before which a trace begins.
+END_OF_DATES = 250_000_000_000_000_000_000
 #: Colour-blind safe: before, after.
 BEFORE, AFTER = "#D55E00", "#0072B2"
 
@@ -114,6 +119,14 @@ class Timeline(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     #: Moves of ranks by --causal; None if that was not asked for.
     causal: CausalRecord | None = None
+
+    @property
+    def begin_utc(self) -> datetime | None:
+        """Return when the trace begins, in UTC; None where the reports do not tell."""
+        is_placed = any(placement.method != UNPLACED for placement in self.placements)
+        if not is_placed or not 0 < self.epoch < END_OF_DATES:
+            return None
+        return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
 
 
 def place_unclocked(
@@ -249,7 +262,7 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     evidence = "messages and collectives" if by_messages else "collectives"
     observed = max(clock.observations for clock in clocks)
     bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-    error = f"below {format_time_bound(max(bounds))}" if bounds else "unknown"
+    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
     return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
 
 
@@ -262,13 +275,13 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
     if after and record.hosts:
         yield (
             f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
         )
 
 
-def format_time_bound(ns: int) -> str:
+def _format_time_bound(ns: int) -> str:
     """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ceil(ns / 1000):,} us"
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
 
 def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
@@ -295,7 +308,7 @@ def _describe_host(clock: HostClock) -> str:
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
     below = _format_time(clock.bound_ns)
-    if clock.bound_ns > NOTICED * near:
+    if clock.bound_ns > NOTICEABLE_RATIO * near:
         below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
@@ -304,7 +317,7 @@ def _describe_host(clock: HostClock) -> str:
 
 
 def _format_time(ns: int) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
 
 
 def _describe_causality(record: ClockRecord) -> Iterable[str]:

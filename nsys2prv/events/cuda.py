@@ -109,7 +109,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
 
-    if extraction.least:
+    if extraction.min_duration:
         long = extraction.mask_long_enough(begin, end)
         begin, end, correlation, codes = (
             column[long] for column in (begin, end, correlation, codes)

@@ -101,6 +101,14 @@ STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
+def find_stream_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
+    """Return the GPU that a stream of the report is on."""
+    number = info.find_gpu(key.pid, key.device)
+    if number is None:
+        return DeviceKey(GPU, str(key.pid), key.device)
+    return DeviceKey(GPU, number=number)
+
+
 class Names:
     """Names met of one set, in columns: text, and where given short (the report's short form) and
     domain (index of an NVTX domain).
@@ -141,9 +149,9 @@ class ReadingSettings(Struct, frozen=True):
     #: True if the calls that lines begin at are in the trace.
     lines: bool = True
     #: Kind -> ns; shorter ranges of it are dropped.
-    least: Mapping[str, int] = field(default_factory=dict)
+    min_durations: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.
-    rules: tuple[ClassRule, ...] | None = None
+    kernel_rules: tuple[ClassRule, ...] | None = None
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
     #: Rules of NVTX names; None for those that come with nsys2prv.
@@ -190,7 +198,7 @@ class Extraction:
         #: What was read for this kind and others at once, and the number of its condition there.
         self.shared: tuple[Shared, int] | None = None
         #: Ranges shorter than this are not wanted, ns.
-        self.least = 0
+        self.min_duration = 0
         self._strings: dict[int, str] = {NULL: ""}
 
     def read(
@@ -208,7 +216,7 @@ class Extraction:
         A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
         columns `times`) far outside the capture are left out and counted.
 
-        Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted,
+        Rows whose columns `start` and `end` are closer than :attr:`min_duration` are left out and counted,
         unless `short`: then all come, for the caller to take what else they tell before
         :meth:`mask_long_enough`.
         """
@@ -242,15 +250,17 @@ class Extraction:
         return columns.where(self.mask_long_enough(columns[begin], columns[end]))
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are
+        """Return a mask of the ranges that last :attr:`min_duration` ns or have no end; the others are
         counted as dropped.
         """
-        if not self.least:
+        if not self.min_duration:
             return np.ones(len(begin), bool)
         # As unsigned numbers, differences are right whatever the times, NULL among them.
         closed = (begin != NULL) & (end != NULL)
-        short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
-        reason = Reason.TOO_SHORT.with_detail(format_duration(self.least))
+        short = closed & (
+            (end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.min_duration))
+        )
+        reason = Reason.TOO_SHORT.with_detail(format_duration(self.min_duration))
         self.account.dropped[reason] += int(short.sum())
         return ~short
 
@@ -276,7 +286,7 @@ class Extraction:
     @cached_property
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
-        rules = self.settings.rules
+        rules = self.settings.kernel_rules
         return get_classifier(load_rules() if rules is None else rules)
 
     @cached_property

@@ -108,7 +108,7 @@ class Relation(Struct, frozen=True):
 
     A frame of facts has the columns that its event kind gave it, where trace times and thread
     indices stand for local times and objects, and `report` (index in rank order), `host` (its
-    machine), `part` (of which the times can be compared with each other), `task` (0-based task of
+    machine), `clock_group` (of which the times can be compared with each other), `task` (0-based task of
     the trace) of its process by the column `process`.
     """
 
@@ -173,7 +173,7 @@ def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> li
     results: list[TaskResult] = []
     first_task = max((result.task for result in book.results), default=-1) + 1
     for relation in all_relations():
-        files = book.files(relation.facts) if relation.relate else {}
+        files = book.list_files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
             relation_results = relation.relate(
                 RelationContext(files, book.tasks, spill_folder, first_task, run_tasks)

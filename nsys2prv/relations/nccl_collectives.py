@@ -282,7 +282,7 @@ def warn_of_absent_members(book: FactBook) -> list[str]:
     """Return a warning where the largest communicator that lacks ranks says that there are more
     ranks than reports of them.
     """
-    files = book.files([COMMUNICATORS])[COMMUNICATORS]
+    files = book.list_files([COMMUNICATORS])[COMMUNICATORS]
     return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
 
 

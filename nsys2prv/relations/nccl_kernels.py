@@ -50,7 +50,7 @@ READ = split_column_names(
 )
 KEPT = split_column_names(
     "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
-    " fused bytes known reduce_bytes share_bytes message_bytes part"
+    " fused bytes known reduce_bytes share_bytes message_bytes clock_group"
 )
 
 

@@ -132,7 +132,7 @@ def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
     equal on all ranks.
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in same)
-    begin, part = pl.col("time_begin"), pl.col("part")
+    begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
     return kernels.group_by(KEY).agg(
         pl.col("by_name", "way", "settled").first(),
         whole=(pl.len() > 1)
@@ -142,7 +142,7 @@ def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
         first=begin.min(),
         last=begin.max(),
         gap=begin.max() - pl.col("time_end").min(),
-        comparable=part.min() == part.max(),
+        comparable=clock_group.min() == clock_group.max(),
     )
 
 
@@ -237,17 +237,17 @@ def number_by_ends(
     """
     from nsys2prv.clock.sequences import Member, number_group
 
-    owned, parts = [], set()
+    owned, clock_groups = [], set()
     for block in piece.blocks:
         columns = dict(zip(KEPT, block.read().T, strict=True))
         owners, counts = np.unique(_number_members(columns), return_counts=True)
         for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
             load = partial(_load_calls, block, member, pivot)
             owned.append((Member(member, count, load), block))
-        parts.update(np.unique(columns["part"]).tolist())
+        clock_groups.update(np.unique(columns["clock_group"]).tolist())
     owned.sort(key=lambda item: item[0].member)
-    # Times of one part are aligned.
-    error = ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR
+    # Times of one group are aligned.
+    error = ALIGNED_ERROR if len(clock_groups) == 1 else UTC_ERROR
     fits, findings = number_group([member for member, _ in owned], NoiseKind.NCCL, 0, error)
     if even and any(finding.kind in UNCLEAR for finding in findings):
         return replace(piece, settled=True), 0

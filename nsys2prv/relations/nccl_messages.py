@@ -62,7 +62,7 @@ READ = split_column_names(
     " ranks rank messages pure"
 )
 KEPT = split_column_names(
-    "task host part object_kernel time_begin time_end time_call place communicator source target"
+    "task host clock_group object_kernel time_begin time_end time_call place communicator source target"
     " sends bytes messages pure"
 )
 #: The order of messages; lines of pairs that are certain come first.
@@ -133,7 +133,7 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
     """Match the messages of some senders. buckets: of the kernels' rows."""
     messages = read_frame(blocks, KEPT)
     pairs = _pair_messages(
-        messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR
+        messages, ALIGNED_ERROR if messages["clock_group"].n_unique() == 1 else UTC_ERROR
     )
     rows = pairs.sort("time_begin", maintain_order=True).select(
         pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes"),
@@ -259,7 +259,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
     """Return SIDE of both kernels of each pair of messages, by bucket of their rows, in a file."""
-    comparable = (pl.col("part") == pl.col("part_there")).cast(pl.Int64)
+    comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
     sides = [
         pairs.select(
             pl.col(f"time_begin{own}").alias("begin"),

@@ -64,7 +64,7 @@ class ThreadStateTask(Struct, frozen=True):
     #: Length of the trace, ns.
     duration: int
     #: Folder for runs.
-    spill: Path
+    spill_folder: Path
     #: Runs of begins, samples and lines that imply no states.
     others: tuple[Run, ...] = ()
 
@@ -75,7 +75,7 @@ def plan_state_tasks(
     threads: Mapping[int, np.ndarray],
     clocks: Sequence[ClockMap],
     duration: int,
-    spill: Path,
+    spill_folder: Path,
 ) -> list[ThreadStateTask]:
     """Return a task for each report that has rows with states. rows: of the objects of reports;
     threads: of each task's objects.
@@ -108,7 +108,7 @@ def plan_state_tasks(
                 frozenset(threads_by_report.get(report, ())),
                 clocks[report],
                 duration,
-                spill,
+                spill_folder,
                 tuple(filterfalse(_has_states, runs)),
             )
         )
@@ -124,7 +124,7 @@ def _has_states(run: Run) -> bool:
 def make_states(task: ThreadStateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
+    writer = SpillWriter(task.spill_folder / f"runs-{task.number}.bin", TRACE, task.number)
     shape = Shape(STATE, STATE)
     try:
         for thread, begin, end, state in _make_records(task):
@@ -181,7 +181,7 @@ def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.source][objects])
+        silent &= ~np.isin(threads, task.threads[run.task][objects])
     reader.close()
     return silent
 
@@ -199,7 +199,7 @@ def read_range_chunks(
     for first, last, limit in _choose_chunks(task):
         ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
         for run in task.runs:
-            if run.until < first or (last is not None and run.first >= last):
+            if run.last_time < first or (last is not None and run.first_time >= last):
                 continue
             records = reader.read_between(run, first, last)
             if len(records):
@@ -231,9 +231,9 @@ def _read_ranges(
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
     layout = load_catalogue().layouts[run.shape.name]
-    begin = windows.to_begin_times(records, task.clock)
-    end = windows.to_end_times(records, task.clock, task.duration)
-    thread = task.threads[run.source][records["object"]]
+    begin = windows.to_begin_times(records["time"], records["end"], task.clock)
+    end = windows.to_trace_times(records["end"], task.clock, task.duration)
+    thread = task.threads[run.task][records["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.find_states(run, layout, records)
     kept = np.flatnonzero(
@@ -258,7 +258,7 @@ class _StateRules:
         field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                states = self._map_names(run.source, layout, field.values.name, default)
+                states = self._map_names(run.task, layout, field.values.name, default)
                 return states[records[wanted]]
             if rule.values:
                 # Of each value up to one more than the greatest that the rule knows.
@@ -268,14 +268,14 @@ class _StateRules:
                 return states[np.minimum(records[wanted], len(states) - 1)]
         return np.full(len(records), default)
 
-    def _map_names(self, source: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
+    def _map_names(self, task: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
         """Return the state for each of the names that a task met."""
-        key = source, layout.name, name_set
+        key = task, layout.name, name_set
         if key not in self._of_names:
             patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
             states = [
                 next((state for state, pattern in patterns if pattern.search(text)), default)
-                for text in read_frame(self._names[source][name_set])["text"].to_list()
+                for text in read_frame(self._names[task][name_set])["text"].to_list()
             ]
             self._of_names[key] = np.array(states, np.int64)
         return self._of_names[key]

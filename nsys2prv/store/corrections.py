@@ -35,11 +35,12 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.task_result import TaskResult
 
+#: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
-HOLE = 4
-#: Blocks of samples of which the period is told.
-ENOUGH = 16
+HOLE_PERIODS = 4
+#: Blocks of samples (each of SAMPLE) that the period is found from.
+PERIOD_BLOCKS = 16
 #: Decimals of the smallest fractions.
 MOST_DECIMALS = 30
 #: The greatest floating point number that an integer of 64 bits holds.
@@ -68,7 +69,7 @@ def mark_unsampled(
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     with closing(SpillReader()) as reader:
         for number, ((report, _), holders) in enumerate(runs_of_gpu.items()):
-            holders.sort(key=lambda held: held[1].first)
+            holders.sort(key=lambda held: held[1].first_time)
             runs = [run for _, run in holders]
             times = _find_zero_times(runs, reader, clocks[report], begin)
             if len(times):
@@ -84,7 +85,7 @@ def _add_zeros(
 ) -> TaskResult:
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
-    with closing(SpillWriter(path, like.report, like.source)) as writer:
+    with closing(SpillWriter(path, like.report, like.task)) as writer:
         run = append_samples(writer, LAYOUT, metrics, like.object, times, stored)
     # The kind whose own layout it is, unless only another one, which has it besides, was read
     # there.
@@ -109,12 +110,14 @@ def _find_zero_times(
     """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
     begin: of the job, on the shared clock.
     """
-    apart = all(one.until < other.first for one, other in pairwise(runs))
+    apart = all(one.last_time < other.first_time for one, other in pairwise(runs))
     if apart:
         # Of samples that follow each other, those of the longest run.
         longest = max(runs, key=lambda run: run.rows)
-        limit = int(longest.samples[ENOUGH]) if len(longest.samples) > ENOUGH else None
-        times = reader.read_between(longest, longest.first, limit)["time"]
+        limit = (
+            int(longest.samples[PERIOD_BLOCKS]) if len(longest.samples) > PERIOD_BLOCKS else None
+        )
+        times = reader.read_between(longest, longest.first_time, limit)["time"]
     else:
         times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
     period = _find_period(times)
@@ -122,13 +125,15 @@ def _find_zero_times(
         return np.zeros(0, np.int64)
     if apart:
         parts = [_find_holes_of_run(run, reader, period) for run in runs]
-        edges = np.array([(a.until, b.first) for a, b in pairwise(runs)], np.int64).reshape(-1, 2)
-        between = edges[edges[:, 1] - edges[:, 0] > HOLE * period, 1]
+        edges = np.array(
+            [(a.last_time, b.first_time) for a, b in pairwise(runs)], np.int64
+        ).reshape(-1, 2)
+        between = edges[edges[:, 1] - edges[:, 0] > HOLE_PERIODS * period, 1]
         behind = np.concatenate([*parts, between])
     else:
         behind = _find_ends_of_holes(times, period)
     zero_times = np.unique(behind.astype(np.int64)) - period
-    early = runs[0].first - period
+    early = runs[0].first_time - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
     return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
 
@@ -141,18 +146,18 @@ def _find_period(times: np.ndarray) -> int:
 
 
 def _find_ends_of_holes(times: np.ndarray, period: int) -> np.ndarray:
-    return times[1:][np.diff(times) > HOLE * period]
+    return times[1:][np.diff(times) > HOLE_PERIODS * period]
 
 
 def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
     """Return times of the samples of a run before which there is a hole. Of its blocks only those
     that last too long are read.
     """
-    edges = np.append(run.samples, run.until)
+    edges = np.append(run.samples, run.last_time)
     count = np.full(len(run.samples), SAMPLE)
     count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
     ends = [np.zeros(0, np.int64)]
-    for block in np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period).tolist():
+    for block in np.flatnonzero(np.diff(edges) > (count + HOLE_PERIODS // 2) * period).tolist():
         times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
         ends.append(_find_ends_of_holes(times, period))
     return np.concatenate(ends)
@@ -163,12 +168,13 @@ class _ValueStatistics(Struct):
 
     #: Greatest finite value.
     greatest: float = 0.0
-    #: Most decimals of the shortest forms as 64-bit numbers.
+    #: Most decimals of the shortest forms of values as 64-bit numbers.
     decimals: int = 0
-    #: The same as 32-bit numbers; -1 where a value is not one.
+    #: Most decimals of their shortest forms as 32-bit numbers; -1 where a value is not one.
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:
+        """Take further values into account."""
         values = np.unique(values[np.isfinite(values) & (values > 0)])
         if not len(values):
             return
@@ -179,7 +185,7 @@ class _ValueStatistics(Struct):
                 narrow = (values.astype(np.float32) == values).all()
             self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
 
-    def scale(self) -> int:
+    def choose_scale(self) -> int:
         """Return the number of decimals that its integers stand for."""
         wanted = self.single if self.single >= 0 else self.decimals
         if not self.greatest:
@@ -199,7 +205,7 @@ def scale_fractions(
         values = _read_values(read_run(run))
         for place, metric in _find_fractions(run):
             statistics[run.shape.name, metric.name].add(values[:, place])
-    scales = {key: of_name.scale() for key, of_name in statistics.items()}
+    scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
     scaled = [
         _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
@@ -310,7 +316,7 @@ def _clip_result(
         for run in result.runs
         if run.shape.name in kinds
         and run.shape.stream == BEGIN
-        and (run.first < span[0] or run.last > span[1])
+        and (run.first_time < span[0] or run.greatest_time > span[1])
     }
     if not outside:
         return result
@@ -408,7 +414,7 @@ def _choose_written(
     times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         for run, thread in _find_device_runs(result, rows):
-            times[thread, run.shape.name][result.report] += run.first, run.last
+            times[thread, run.shape.name][result.report] += run.first_time, run.greatest_time
     written: dict[tuple[int, str], set[int]] = {}
     for key, of_reports in times.items():
         told: dict[int, Span] = {}
@@ -421,7 +427,9 @@ def _choose_written(
     return written
 
 
-def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+def _find_device_runs(
+    result: TaskResult, rows: Mapping[tuple[int, object], int]
+) -> list[tuple[Run, int]]:
     """Return the runs of devices that tell of the device itself, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
     threads = {
@@ -449,6 +457,7 @@ class SampleTable(Struct):
     stored: np.ndarray
 
     def take(self, chosen: np.ndarray) -> SampleTable:
+        """Return the instants at `chosen` (indices, or a truth for each)."""
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
 
 

@@ -1,4 +1,4 @@
-"""Overlapping work of one stream goes to rows of its own.
+"""Move overlapping ranges of one row to lanes, which are rows of their own.
 
 Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
 blank both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
@@ -36,10 +36,10 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 def separate_overlaps(
-    results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
+    results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence], Iterable]
 ) -> list[TaskResult]:
     """Return the results with overlapping rows moved to lanes; the runs' files are changed in
-    place. `run` maps over tasks.
+    place. run_tasks: maps over tasks.
     """
     grouped = _list_overlap_groups()
     by_report: dict[int, list[TaskResult]] = defaultdict(list)
@@ -50,7 +50,9 @@ def separate_overlaps(
         for _, own in sorted(by_report.items())
         if any(item.shape.name in grouped for result in own for item in result.runs)
     ]
-    changes = {change.task: change for change in chain.from_iterable(run(find_overlaps, tasks))}
+    changes = {
+        change.task: change for change in chain.from_iterable(run_tasks(find_overlaps, tasks))
+    }
     return [
         _apply_change(result, changes[result.task]) if result.task in changes else result
         for result in results
@@ -139,7 +141,7 @@ def _read_chunks(
     for first, last in pairwise([*bounds, None]):
         pieces = []
         for index, (result, run) in enumerate(runs):
-            if run.until < first or (last is not None and run.first >= last):
+            if run.last_time < first or (last is not None and run.first_time >= last):
                 continue
             start, records = reader.find_places(run, first, last)
             if len(records):
@@ -221,7 +223,7 @@ def _move_rows(
     result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _Change | None:
     """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
-    to them. moved: rows and their lanes, in pieces.
+    to them. Returns None where it has no such rows. moved: rows and their lanes, in pieces.
     """
     ends_of_run = dict(pair_runs(result.runs))
     own = [run for run in moved if run in ends_of_run]

@@ -23,7 +23,7 @@ from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]
-#: Stands for the report of runs that are in trace time, and for the source of runs whose indices
+#: Stands for the report of runs that are in trace time, and for the task of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
 #: What a column may hold besides times, plain numbers and values of name sets. No name set is
@@ -73,26 +73,32 @@ class Shape(Struct, frozen=True, dict=True):
     samples of a layout's metrics, or states.
     """
 
-    #: Begins, ends, lines, samples or states.
+    #: BEGIN, END, LINE, COUNTER or STATE.
     stream: str
-    #: Of the layout or the kind of lines.
+    #: Name of the layout or of the kind of lines.
     name: str
-    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry.
-    #: Samples are stored as value + 1 in so many bytes each, 0 where a record lacks a metric.
+    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry. Of
+    #: samples: :attr:`value_bytes`.
     present: int = 0
-    #: Of samples.
+    #: Metrics of samples, in the order of a record's values; none in other runs.
     metrics: tuple[Metric, ...] = ()
     #: Of begins: a bit for every field of which one number needs more than 32 bits.
     wide: int = 0
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of each value of samples, which is stored as value + 1, 0 where there is none."""
+        return self.present
+
     @cached_property
     def dtype(self) -> np.dtype:
+        """Return the columns of a record."""
         if self.stream == LINE:
             # Lines of a kind without a tag carry their own.
             has_tags = load_catalogue().lines[self.name].tag is None
             return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
         if self.stream == COUNTER:
-            values = ("values", f"<u{self.present}", (len(self.metrics),))
+            values = ("values", f"<u{self.value_bytes}", (len(self.metrics),))
             return np.dtype([("time", "<i8"), ("object", "<u4"), values])
         if self.stream == STATE:
             return STATE_DTYPE
@@ -125,14 +131,15 @@ class Run(Struct, frozen=True, eq=False):
     rows: int
     #: Index of the report, TRACE for runs in trace time.
     report: int
-    #: Number of the extraction that the indices in the records refer to.
-    source: int
+    #: Number of the task whose local objects, domains and names the records refer to; in a job, the
+    #: place of that task among all.
+    task: int
     #: Time of the first record.
-    first: int
+    first_time: int
     #: Time of the last record.
-    until: int
+    last_time: int
     #: Greatest time in the run that is not OPEN, ends and receives included.
-    last: int
+    greatest_time: int
     #: Time of every SAMPLE-th record.
     samples: np.ndarray
     #: Object of all records, -1 for several.
@@ -145,7 +152,7 @@ class Run(Struct, frozen=True, eq=False):
 
     @property
     def count(self) -> int:
-        """Number of records or of sampled numbers; ends count with their begins."""
+        """Return the number of records or of sampled numbers; ends count with their begins."""
         if self.shape.stream == END:
             return 0
         return self.values if self.shape.stream == COUNTER else self.rows
@@ -185,12 +192,17 @@ def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
 class SpillWriter:
     """Appends runs to one spill file."""
 
-    def __init__(self, path: Path, report: int, source: int) -> None:
-        self.path, self.report, self.source = path, report, source
+    def __init__(self, path: Path, report: int, task: int) -> None:
+        self.path, self.report, self.task = path, report, task
         self._open_file = path.open("wb")
 
     def append(
-        self, shape: Shape, records: np.ndarray, last: int, object_: int = -1, values: int = 0
+        self,
+        shape: Shape,
+        records: np.ndarray,
+        greatest_time: int,
+        object_: int = -1,
+        values: int = 0,
     ) -> Run:
         """Store records, which must ascend by their field `time`. The other arguments are as in
         :class:`Run`.
@@ -200,7 +212,15 @@ class SpillWriter:
         times = records["time"]
         samples = times[::SAMPLE].copy()
         return self._make_run(
-            shape, offset, len(records), times[0], times[-1], last, samples, object_, values
+            shape,
+            offset,
+            len(records),
+            times[0],
+            times[-1],
+            greatest_time,
+            samples,
+            object_,
+            values,
         )
 
     def append_columns(
@@ -208,7 +228,7 @@ class SpillWriter:
         shape: Shape,
         columns: Mapping[str, np.ndarray],
         rows: slice | np.ndarray,
-        last: int,
+        greatest_time: int,
         object_: int = -1,
     ) -> Run:
         """Store the records that these rows of columns make (indices, or a slice for all of them),
@@ -225,20 +245,21 @@ class SpillWriter:
             records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
             self._open_file.write(memoryview(records).cast("B"))
-        first, until = (0, -1) if every else (rows[0], rows[-1])
+        first, last = (0, -1) if every else (rows[0], rows[-1])
         samples = times[::SAMPLE].copy() if every else times[rows[::SAMPLE]]
         return self._make_run(
-            shape, offset, count, times[first], times[until], last, samples, object_
+            shape, offset, count, times[first], times[last], greatest_time, samples, object_
         )
 
     def _make_run(
-        self, shape: Shape, offset: int, rows: int, first: int, until: int, *rest: object
+        self, shape: Shape, offset: int, rows: int, first: int, last: int, *rest: object
     ) -> Run:
         """Return a run of this file. rest: what follows in :class:`Run`."""
-        source = self.report, self.source
-        return Run(shape, self.path, offset, rows, *source, int(first), int(until), *rest)
+        origin = self.report, self.task
+        return Run(shape, self.path, offset, rows, *origin, int(first), int(last), *rest)
 
     def close(self) -> None:
+        """Close the file."""
         self._open_file.close()
 
 
@@ -313,8 +334,8 @@ class SpillReader:
         times = records["time"]
         # What is sought lies in the first and in the last of the blocks: numpy copies what it
         # searches.
-        before = int(times[: SAMPLE + 1].searchsorted(first)) if first > run.first else 0
-        if last is not None and last <= run.until:
+        before = int(times[: SAMPLE + 1].searchsorted(first)) if first > run.first_time else 0
+        if last is not None and last <= run.last_time:
             end = max(len(times) - SAMPLE, 0)
             records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
@@ -330,6 +351,7 @@ class SpillReader:
         )
 
     def close(self) -> None:
+        """Close all files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -368,11 +390,11 @@ def _find_block_bounds(run: Run, first: int, last: int | None) -> tuple[int, int
     """Return the bounds of the records with first <= time < last, both at multiples of SAMPLE or
     the run's end.
     """
-    if first > run.until:
+    if first > run.last_time:
         return run.rows, run.rows
     start, stop = 0, run.rows
-    if first > run.first:
+    if first > run.first_time:
         start = max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
-    if last is not None and last <= run.until:
+    if last is not None and last <= run.last_time:
         stop = min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
     return start, stop

@@ -216,32 +216,34 @@ def _spill_events(
         **{field.name: plain[field.name] for field in list_present_fields(layout, present)},
     }
     object_ = find_only_object(rows.object[kept])
-    last = int(ends.max())
-    if last == OPEN:
-        last = int(ends[ends != OPEN].max(initial=NULL))
-    last = max(last, int(begin.max()) + 1)
+    greatest = int(ends.max())
+    if greatest == OPEN:
+        greatest = int(ends[ends != OPEN].max(initial=NULL))
+    greatest = max(greatest, int(begin.max()) + 1)
     yield writer.append_columns(
-        Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_
+        Shape(BEGIN, layout.name, present, wide=wide), columns, kept, greatest, object_
     )
     shape = Shape(END, layout.name, present)
     if layout.is_state:
-        yield writer.append(shape, _make_closing_records(rows.object[kept], shape), last, object_)
+        yield writer.append(
+            shape, _make_closing_records(rows.object[kept], shape), greatest, object_
+        )
     else:
         kept = _select_rows(kept, _order_by_time(ends))
-        yield writer.append_columns(shape, {**columns, "time": end}, kept, last, object_)
+        yield writer.append_columns(shape, {**columns, "time": end}, kept, greatest, object_)
 
 
 def append_events(
-    writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int
+    writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, greatest_time: int
 ) -> tuple[Run, Run]:
     """Store begin records, ascending by time, and the end records that belong to them. end: of
-    each; last: as in :class:`Run`.
+    each; greatest_time: as in :class:`Run`.
     """
     object_ = find_only_object(begins["object"])
     end_shape = Shape(END, shape.name, shape.present)
     return (
-        writer.append(shape, begins, last, object_),
-        writer.append(end_shape, make_end_records(begins, end, end_shape), last, object_),
+        writer.append(shape, begins, greatest_time, object_),
+        writer.append(end_shape, make_end_records(begins, end, end_shape), greatest_time, object_),
     )
 
 
@@ -311,6 +313,6 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
         if not len(kept):
             return
     send = lines.send[kept]
-    last = max(int(send.max()), int(lines.receive[kept].max()))
+    greatest = max(int(send.max()), int(lines.receive[kept].max()))
     kept = _select_rows(kept, _order_by_time(send))
-    yield writer.append_columns(Shape(LINE, lines.kind), columns, kept, last)
+    yield writer.append_columns(Shape(LINE, lines.kind), columns, kept, greatest)

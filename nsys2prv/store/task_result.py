@@ -1,6 +1,6 @@
-"""Result of a task on reports or between them: its runs, and the account of the rows that it read;
-the facts that event kinds set aside while reading, of all results, brought together for what
-compares the ranks; and a result packed into a few small files, to be unpacked elsewhere.
+"""The result of a task on reports or between them: its runs, the account of the rows that it read,
+and the facts that it set aside, which are brought together here for what compares the ranks; and how
+a result is packed into a few small files, to be unpacked elsewhere.
 
 Packed runs become columns, compressed, whose times are differences: of a record's begin to the one
 before, of its other times to its begin. Ends follow from begins and are left out.
@@ -47,12 +47,16 @@ from nsys2prv.store.spilling import make_end_records, spill_counters, spill_line
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
 #: fifty thousand kernels.
 BATCH_BYTES = 10_000_000
-#: Of a packed result: its file without runs and frames; what stands for the file of ends.
-ENTRY, NO_FILE = "result.json", -1
+#: File of a packed result that holds all but runs and frames.
+ENTRY = "result.json"
+#: Stands for the file of ends, which follow from begins.
+NO_FILE = -1
 #: Times that are packed as the difference to another.
 RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
-#: How a zstd frame begins; no buffer that is made has so many bytes.
-ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
+#: How a zstd frame begins.
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: No buffer that is made has so many bytes.
+MOST_BUFFER = 1 << 40
 
 
 class TaskResult(Struct):
@@ -148,8 +152,8 @@ class FactFile(Struct, frozen=True):
     host: int
     #: Thread index of each local object of the task, int64.
     threads: np.ndarray
-    #: Part of the job; times of different parts cannot be compared.
-    part: int = 0
+    #: Number of the reports whose times can be compared with this one's.
+    clock_group: int = 0
 
 
 class FactBook(Struct, frozen=True):
@@ -165,10 +169,10 @@ class FactBook(Struct, frozen=True):
     threads: Mapping[int, np.ndarray]
     #: (report, globalPid) -> 0-based task of the trace.
     tasks: Mapping[tuple[int, int], int]
-    #: Part of the job of each report; times of different parts cannot be compared.
-    parts: Sequence[int] = ()
+    #: Clock group of each report: times of reports of one group can be compared. None: of one group.
+    clock_groups: Sequence[int] = ()
 
-    def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
+    def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
         """Return the files of these facts, in the order of their tasks."""
         ordered = sorted(self.results, key=lambda result: result.task)
         return {
@@ -179,7 +183,7 @@ class FactBook(Struct, frozen=True):
                     self.clocks[result.report],
                     self.hosts[result.report],
                     self.threads[result.task],
-                    self.parts[result.report] if self.parts else 0,
+                    self.clock_groups[result.report] if self.clock_groups else 0,
                 )
                 for result in ordered
                 if name in result.facts
@@ -235,7 +239,7 @@ def _translate_facts(
 
     columns = {
         name: np.repeat(np.array([getattr(file, name) for file in files], np.int64), heights)
-        for name in ("report", "host", "part")
+        for name in ("report", "host", "clock_group")
     }
     for name in frame.columns:
         if name.startswith(TIME):
@@ -263,11 +267,11 @@ class PackedRun(Struct, frozen=True):
     first: int
     #: Number of records.
     rows: int
-    #: As of Run.
-    last: int
-    #: As of Run.
+    #: Greatest time of the records that is not OPEN.
+    greatest_time: int
+    #: Object of all records, -1 for several.
     object: int
-    #: As of Run.
+    #: Number of sampled numbers, in a run of samples.
     values: int
 
 
@@ -276,9 +280,9 @@ class PackedResult(Struct, frozen=True):
 
     #: The result.
     result: TaskResult
-    #: In the order of the result's.
+    #: The runs, in the order of the result's.
     runs: list[PackedRun]
-    #: `names` and `facts`: what there are files of.
+    #: Name sets of which there are files.
     names: list[str]
     #: Names of the facts.
     facts: list[str]
@@ -297,7 +301,9 @@ def pack_result(result: TaskResult, folder: Path) -> None:
             frames.setdefault(dtype, []).append(_to_columns(run))
             number, first = list(frames).index(dtype), filled[dtype]
             filled[dtype] += run.rows
-        runs.append(PackedRun(run.shape, number, first, run.rows, run.last, run.object, run.values))
+        runs.append(
+            PackedRun(run.shape, number, first, run.rows, run.greatest_time, run.object, run.values)
+        )
     for number, of_dtype in enumerate(frames.values()):
         _write_frame(pl.concat(of_dtype), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
@@ -343,7 +349,7 @@ def unpack_result(
 def _append_records(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Run:
     if len(records) != packed.rows:
         raise ValueError("rows are missing")
-    return writer.append(packed.shape, records, packed.last, packed.object, packed.values)
+    return writer.append(packed.shape, records, packed.greatest_time, packed.object, packed.values)
 
 
 def _to_columns(run: Run) -> pl.DataFrame:

@@ -46,23 +46,20 @@ from nsys2prv.store.spilling import MOST_NARROW
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
-#: With very many runs a window must be worth the look into each.
+#: Records of one window for each run of the trace, where that is more: of very many runs a window
+#: must be worth the look into each.
 RECORDS_PER_RUN = 400
-#: So many sampled numbers weigh as much as a record of the other kinds.
+#: Sampled numbers that are as much work as one record of the other kinds.
 VALUES_PER_RECORD = 6
-#: Records of a run that is small, for which joining costs less than a hundred windows that look
-#: into it; and of a run made of such.
-SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: Records of a small run at most: to join it costs less than a hundred windows that look into it.
+SMALL_RUN = 32_768
+#: Records of a run that small ones are joined to, at most.
+JOINED_RECORDS = 200_000
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
 
 
-def to_begin_times(records: np.ndarray, clock: Clock) -> np.ndarray:
-    """Return trace times (ns) of begin records."""
-    return to_range_begins(records["time"], records["end"], clock)
-
-
-def to_range_begins(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
     """Return trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
@@ -75,19 +72,21 @@ def to_range_begins(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndar
     return times
 
 
-def to_end_times(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Return trace times (ns) at which the ranges of begin records end: those without an end, with
-    the trace.
-    """
-    return to_trace_times(records["end"], clock, duration)
-
-
 def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
-    """Return trace times (ns) of local ones; `opened` for those that are OPEN."""
+    """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
+    ranges that last to the end of the trace are.
+    """
     lasting = times == OPEN
     if not lasting.any():
         return clock.to_global(times)
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
+
+
+def to_record_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+    """Return trace times (ns) of records; what is open is at the end of the trace."""
+    if shape.stream == BEGIN:
+        return to_begin_times(records["time"], records["end"], clock)
+    return to_trace_times(records["time"], clock, duration)
 
 
 def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
@@ -115,7 +114,7 @@ def read_window(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return trace times and records of a run of begins within a window."""
     records = read_around_window(reader, run, clock, first, last)
-    times = to_begin_times(records, clock)
+    times = to_begin_times(records["time"], records["end"], clock)
     if clock.slack:
         inside = mask_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
@@ -138,42 +137,36 @@ def mask_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
     return (times >= first) & (True if last is None else times < last)
 
 
-def find_trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Return trace times (ns) of records; what is open is at the end of the trace."""
-    if shape.stream == BEGIN:
-        return to_begin_times(records, clock)
-    return to_trace_times(records["time"], clock, duration)
-
-
 class IdTable(Struct):
-    """Local indices of every source -> global numbers: `table[start[source] + local]`."""
+    """Local indices of every task -> global numbers: `table[start[task] + local]`."""
 
-    #: Where the indices of each source begin.
+    #: Where the indices of each task begin.
     start: np.ndarray
-    #: Global numbers of all sources.
+    #: Global numbers of all tasks.
     table: np.ndarray
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
+        """Make the table of the global numbers of each task."""
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
-    def get_table(self, source: int) -> np.ndarray:
-        """Return a table from local indices of a source to global numbers; it may have more rows."""
-        return self.table[self.start[source] :]
+    def get_table(self, task: int) -> np.ndarray:
+        """Return a table from local indices of a task to global numbers; it may have more rows."""
+        return self.table[self.start[task] :]
 
     def __call__(
-        self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None
+        self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
     ) -> np.ndarray:
-        """Return global numbers (int64) of local indices; row k is of source sources[which[k]], all
+        """Return global numbers (int64) of local indices; row k is of task tasks[which[k]], all
         of the only one where `which` is None. Those of RESOLVED runs are global already.
         """
-        resolved = sources == RESOLVED
+        resolved = tasks == RESOLVED
         if resolved.all():
             return local.astype(np.int64)
         if which is None:
-            return self.get_table(sources[0])[local]
-        start = self.start[sources]
+            return self.get_table(tasks[0])[local]
+        start = self.start[tasks]
         if not resolved.any():
             return self.table[start[which] + local]
         numbers, unresolved = local.astype(np.int64), np.flatnonzero(~resolved[which])
@@ -188,11 +181,11 @@ class GlobalIds(Struct):
     clocks: Sequence[ClockMap]
     #: Length of the trace, ns.
     duration: int
-    #: Per source: thread index in the tree of each local object.
+    #: Per task: thread index in the tree of each local object.
     objects: IdTable
-    #: Per source: index of each local NVTX domain.
+    #: Per task: index of each local NVTX domain.
     domains: IdTable
-    #: Name set -> per source: event value of each local name.
+    #: Name set -> per task: event value of each local name.
     names: Mapping[str, IdTable]
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
@@ -229,14 +222,14 @@ class WindowReader:
 
     def __init__(self, runs: Sequence[Run], global_ids: GlobalIds) -> None:
         self._runs, self._global_ids, self._reader = runs, global_ids, SpillReader()
-        self._first = np.array([self._to_trace_time(run, run.first) for run in runs], np.int64)
-        self._until = np.array([self._to_trace_time(run, run.until) for run in runs], np.int64)
+        self._first = np.array([self._to_trace_time(run, run.first_time) for run in runs], np.int64)
+        self._last = np.array([self._to_trace_time(run, run.last_time) for run in runs], np.int64)
 
     def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
         """Return the records with first <= time < last (ns; None: to the end of the trace), by
         their shape. A range is where it begins, however long it lasts.
         """
-        touched = self._until >= first
+        touched = self._last >= first
         if last is not None:
             touched &= self._first < last
         runs: dict[Shape, list[tuple[Run, np.ndarray]]] = defaultdict(list)
@@ -277,17 +270,17 @@ class WindowRecords:
     ) -> None:
         self._shape, self._global_ids = shape, global_ids
         self._reports = np.array([run.report for run, _ in pieces])
-        self._sources = np.array([run.source for run, _ in pieces])
+        self._tasks = np.array([run.task for run, _ in pieces])
         self._records = concat_records([records for _, records in pieces])
-        #: Of each row, the number of its piece; None where these do not differ in what their
+        #: Number of the piece that each row is of; None where these do not differ in what their
         #: records mean.
         self._which: np.ndarray | None = None
-        if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
+        if (self._reports != self._reports[0]).any() or (self._tasks != self._tasks[0]).any():
             self._which = np.repeat(
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
         #: Trace times (ns).
-        self.times = find_trace_times(shape, self._records, self._clock, global_ids.duration)
+        self.times = to_record_times(shape, self._records, self._clock, global_ids.duration)
         if window is None or not self._clock.slack:
             return
         inside = mask_window(self.times, *window)
@@ -310,17 +303,17 @@ class WindowRecords:
         if holds_times(name):
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._global_ids.find_table(self._shape, name)
-        return column if lookup is None else lookup(column, self._sources, self._which)
+        return column if lookup is None else lookup(column, self._tasks, self._which)
 
     def read_stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column that holds no times, and the table that its values are indices of:
-        together they say what :meth:`column` does, without a copy where all rows are of one source.
+        together they say what :meth:`column` does, without a copy where all rows are of one task.
         None: the values stand for themselves.
         """
         lookup = self._global_ids.find_table(self._shape, name)
-        if lookup is None or self._which is not None or self._sources[0] == RESOLVED:
+        if lookup is None or self._which is not None or self._tasks[0] == RESOLVED:
             return self.column(name), None
-        return self._records[name], lookup.get_table(self._sources[0])
+        return self._records[name], lookup.get_table(self._tasks[0])
 
     def translate_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are not in trace time or in global numbers as they are stored,
@@ -348,11 +341,11 @@ class WindowRecords:
 class JoinTask(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run."""
 
-    #: Of the task.
+    #: Number of the task.
     number: int
-    #: Runs that become one.
+    #: Runs that become one, for each group.
     groups: tuple[tuple[Run, ...], ...]
-    #: Of all tasks and what is in their runs (GLOBAL_IDS).
+    #: Folder of the joined runs of all tasks, with GLOBAL_IDS.
     folder: Path
 
 

@@ -19,7 +19,7 @@ from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES, Answers, answer_views
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.derive import Sweep
+from nsys2prv.conversion.derive import GpuStateSweep
 from nsys2prv.store import windows
 
 STATE = 63000070
@@ -47,7 +47,7 @@ def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
 @pytest.mark.parametrize("seed", range(20))
 def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None:
     random = np.random.default_rng(seed)
-    length, sweep = 400, Sweep()
+    length, sweep = 400, GpuStateSweep()
     operations = [
         (int(bit), int(begin), int(min(begin + lasting, length)))
         for bit, begin, lasting in zip(
@@ -74,7 +74,7 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
             for bit in (1, 2, 4)
         }
         ranges += list(
-            zip(*(column.tolist() for column in sweep.read_until(classes, last)), strict=True)
+            zip(*(column.tolist() for column in sweep.advance_until(classes, last)), strict=True)
         )
     for begin, end, state in ranges:
         assert begin < end

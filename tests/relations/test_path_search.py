@@ -232,7 +232,7 @@ def check_against_slow_walk(work: Operations, host: HostCalls, duration: int) ->
 def make_meetings(*rows: tuple[int, int, int, int, int, bool]) -> pl.DataFrame:
     """Return meetings of (communicator, task, begin, signature, who waits, is root)."""
     schema = ["communicator", "task", "time_begin", "signature", "waits", "is_root"]
-    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(part=pl.lit(0))
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(clock_group=pl.lit(0))
 
 
 def test_who_is_awaited_in_collectives_of_mpi() -> None:

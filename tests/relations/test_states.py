@@ -377,8 +377,8 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     result = np.zeros(len(begins), runs.STATE_DTYPE)
     result["time"], result["end"] = begins, begins + 1
     begin, end = (
-        windows.to_begin_times(result, task.clock),
-        windows.to_end_times(result, task.clock, task.duration),
+        windows.to_begin_times(result["time"], result["end"], task.clock),
+        windows.to_trace_times(result["end"], task.clock, task.duration),
     )
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()

@@ -55,8 +55,8 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
         times[-rows // 3 :] = OPEN
     run, reader = _store_times(tmp_path, times), SpillReader()
     near = [
-        run.first,
-        run.until,
+        run.first_time,
+        run.last_time,
         *run.samples.tolist(),
         *random.choice(times, min(rows, 20)).tolist(),
     ]

@@ -109,7 +109,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
     for run in runs:
         records = reader.read_every(run, 1)
         assert (records["time"][1:] >= records["time"][:-1]).all()
-        assert (run.rows, run.first, run.until) == (
+        assert (run.rows, run.first_time, run.last_time) == (
             len(records),
             records["time"][0],
             records["time"][-1],
@@ -119,8 +119,8 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             assert run.object == (
                 records["object"][0] if len(set(records["object"].tolist())) == 1 else -1
             )
-            assert run.last == max(
-                time for time in (*records["end"].tolist(), run.until + 1) if time != OPEN
+            assert run.greatest_time == max(
+                time for time in (*records["end"].tolist(), run.last_time + 1) if time != OPEN
             )
             for place, field in enumerate(load_catalogue().layouts[name].fields):
                 if field.name in records.dtype.names:
