@@ -27,7 +27,6 @@ from nsys2prv.analysis.unit import (
     COMPUTE,
     GRAPH,
     MEMORY,
-    MPI,
     NCCL,
     STATES,
     Unit,
@@ -36,6 +35,7 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
+from nsys2prv.events.classes import MPI_LAYOUTS
 
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
 MPI_FIELDS = {
@@ -67,7 +67,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
         yield "matched", list_matched_collectives(unit, kernels)
-    for layout in MPI:
+    for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
 
@@ -107,7 +107,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     for device in np.unique(devices).tolist():
         rows = np.flatnonzero((devices == device) & (late > 0))
         spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
-        spans_of |= {"busy": unit.active(device), **find_host_states(unit, device)}
+        spans_of |= {"busy": unit.find_active_spans(device), **find_host_states(unit, device)}
         for name, spans in spans_of.items():
             doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
     return records.with_columns(
@@ -164,26 +164,26 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
                 "--include-json or --include-blobs)"
             )
     else:
-        result.missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
+        result.missing.append(f"NCCL collectives: {context.explain_absence(('nccl_kernel',))}")
     if matched.height:
         across_ranks = _sum_across_ranks(matched, context)
         result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
         _add_stragglers(matched, context, result)
     elif kernels.height:
         result.missing.append(
-            f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}"
+            f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
         )
     if mpi.height:
         result.add("mpi", "MPI calls", _label_mpi_calls(mpi, context))
     else:
-        result.missing.append(f"MPI calls: {context.absent(MPI)}")
+        result.missing.append(f"MPI calls: {context.explain_absence(MPI_LAYOUTS)}")
 
 
 def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
         pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
     )
-    names = [layout for layout in MPI if layout in context.labels]
+    names = [layout for layout in MPI_LAYOUTS if layout in context.labels]
     labelled = context.label_names(sums, "call", *names)
     labelled = _label_communicators(labelled, context, "mpi_communicators")
     return labelled.sort("time_ns", descending=True, maintain_order=True).select(
@@ -488,7 +488,7 @@ ANALYSIS = Analysis(
         "NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank "
         "arrives last, how long the others wait for it, what it does then; MPI calls"
     ),
-    (("nccl_kernel", *MPI),),
+    (("nccl_kernel", *MPI_LAYOUTS),),
     collect,
     conclude,
 )

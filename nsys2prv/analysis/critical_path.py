@@ -35,7 +35,7 @@ TITLES = {
     "by_kernel": "Kernels on the critical path",
 }
 #: So many ranks, classes and causes stand in the evidence.
-MOST = 3
+MOST_NAMED = 3
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -133,7 +133,11 @@ def _make_finding(
         ("it is on", "ranks", "rank"),
         ("kernels on it", "classes", "class"),
     ):
-        most = frames[table].sort("steady_share", descending=True, maintain_order=True).head(MOST)
+        most = (
+            frames[table]
+            .sort("steady_share", descending=True, maintain_order=True)
+            .head(MOST_NAMED)
+        )
         shares = [
             f"{name} {share:.1%}" for name, share in most.select(column, "steady_share").rows()
         ]

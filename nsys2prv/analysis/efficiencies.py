@@ -19,12 +19,14 @@ import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit, to_arrays
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
+from nsys2prv.events.classes import MPI_LAYOUTS
 
 USEFUL = {
     "compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
     "all-kernels": "all kernels, NCCL's among them, and graphs (TALP)",
 }
+#: Tell a window of time from the others: the whole job, its steady state, or an iteration.
 WINDOW = ["region", "iteration"]
 #: The region that is the steady state; NVTX ranges may have any name but one with a line feed
 #: before it.
@@ -36,16 +38,16 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     begin, end = to_arrays(windows, "begin", "end")
     for device in unit.devices:
         sets = {
-            "useful_ns": unit.useful(device),
+            "useful_ns": unit.find_useful_spans(device),
             "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),
             "nccl_ns": unit.find_device_spans(device, NCCL),
             "memory_ns": unit.find_device_spans(device, MEMORY),
-            "active_ns": unit.active(device),
+            "active_ns": unit.find_active_spans(device),
         }
         times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
-        main = [unit.main_thread(task)]
+        main = [unit.find_main_thread(task)]
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
@@ -57,8 +59,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _add_steady_state(unit: Unit) -> pl.DataFrame:
-    """Return the windows that are asked for, and the steady state."""
-    windows, steady = unit.options.windows, unit.options.steady
+    """Return the whole job, the iterations that are asked for, and the steady state."""
+    windows, steady = unit.options.iterations, unit.options.steady
     if steady is None:
         return windows
     row = (STEADY, 0, steady.begin, steady.end)
@@ -74,7 +76,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["devices"].height:
         _add_device_tables(frames["devices"], context, result)
     else:
-        result.missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
+        result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
     result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
@@ -115,7 +117,7 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
 
 def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> None:
     layouts = context.reader.layouts
-    has_mpi, has_api = bool(layouts & set(MPI)), "cuda_api" in layouts
+    has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
     figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
     whole = figures.filter(WHOLE_JOB).drop(WINDOW)
     result.add("host", "Efficiency of hosts: the job", whole)
@@ -129,10 +131,10 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     ranks = context.name_tasks(ranks)
     result.add("hosts", "Main threads: shares of the elapsed time", ranks)
     if not has_mpi:
-        absent = context.absent(MPI)
+        absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
     if not has_api:
-        result.missing.append(f"offload efficiency: {context.absent(('cuda_api',))}")
+        result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
 
 
 def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:

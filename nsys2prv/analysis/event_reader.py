@@ -53,7 +53,7 @@ class RowTable(Struct, frozen=True):
     #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
     units: np.ndarray
 
-    def column(self, name: str) -> np.ndarray:
+    def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""
         return self.threads[name].fill_null(-1).to_numpy()
 
@@ -261,7 +261,7 @@ class EventReader(Struct, dict=True):
             BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
         )
 
-    def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
+    def read_lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
         """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,
         `thread`, `end` (of the event that the line leads to), `bytes`.
         """
@@ -290,7 +290,7 @@ class EventReader(Struct, dict=True):
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
 
-    def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
+    def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):

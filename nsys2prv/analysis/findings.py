@@ -44,7 +44,6 @@ from nsys2prv.analysis.unit import (
     GEMM,
     GRAPH,
     MEMORY,
-    MPI,
     NCCL,
     STATES,
     TENSOR_NO,
@@ -55,10 +54,10 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
-from nsys2prv.events.classes import COPYING
+from nsys2prv.events.classes import COPYING, MPI_LAYOUTS
 
-#: More are not told.
-MOST = 10
+#: More findings are not told.
+MOST_FINDINGS = 10
 NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 #: What each cause costs at least to be a finding: as a share of the time of all devices.
 LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
@@ -152,9 +151,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         name = pl.format("NCCL {}", "kernel")
         yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.active(device), *span)
+        idle = find_gaps(unit.find_active_spans(device), *span)
         threads = find_driving_threads(unit, device)
-        for layout in MPI:
+        for layout in MPI_LAYOUTS:
             calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
             calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
             name = pl.format(f"{layout} {{}}", "call")
@@ -253,7 +252,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
     if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {context.absent(tuple(WORK))}")
+        result.missing.append(f"{NOT_TOLD}: {context.explain_absence(tuple(WORK))}")
         return
     begin, end = context.options.get_steady_span(context.duration)
     others = add_waits(frames["others"])
@@ -267,7 +266,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     # One cause, one finding: what is a culprit's is not the whole job's too.
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
-    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST])
+    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
@@ -305,7 +304,7 @@ def _find_waits(
     if not job.records.height and not job.others.height:
         return findings
     segments = find_segments(job.records, job.others, steady, span)
-    culprits, events = find_culprits(segments, job.length)
+    culprits, hiccups = find_culprits(segments, job.length)
     reported = 0
     if culprits:
         reported += culprits.cost
@@ -325,8 +324,8 @@ def _find_waits(
             # A slow GPU moves data slowly too.
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
         findings = [one, *(finding for finding in findings if finding not in same)]
-    reported += sum(event.cost for event in events)
-    findings += [make_hiccup_finding(job, event) for event in events]
+    reported += sum(hiccup.cost for hiccup in hiccups)
+    findings += [make_hiccup_finding(job, hiccup) for hiccup in hiccups]
     return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
@@ -357,7 +356,7 @@ def _describe_per_gpu(job: JobRanks, part: str) -> str:
 
 
 def _find_exposed(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("transfer")
+    share = job.compute_share("transfer")
     if share < LEAST["exposed_communication"]:
         return
     evidence = [
@@ -394,7 +393,7 @@ def _find_exposed(job: JobRanks) -> Iterator[Finding]:
 
 
 def _find_copies(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("memory")
+    share = job.compute_share("memory")
     if share >= LEAST["exposed_copies"]:
         yield Finding(
             "exposed_copies",
@@ -412,7 +411,7 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
     else:
         who, whose, they = "GPUs are", "their hosts are", "they"
     for part, (kind, what, advice) in IDLE.items():
-        share = job.share(part)
+        share = job.compute_share(part)
         if share < LEAST_IDLE:
             continue
         call = "CUDA calls"
@@ -443,7 +442,7 @@ def _advise_on_call(call: str) -> str:
 
 
 def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("without_tensor_cores")
+    share = job.compute_share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
         yield Finding(
             "no_tensor_cores",

@@ -52,7 +52,7 @@ LATENCIES = {
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
     for device in unit.devices:
-        active = unit.active(device)
+        active = unit.find_active_spans(device)
         idle = find_gaps(active, 0, unit.duration)
         length = idle.end - idle.begin
         states = find_host_states(unit, device)
@@ -105,8 +105,8 @@ def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
 
 
 def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    sender, sent, begin, what = to_arrays(unit.launched, "sender", "sent", "begin", "what")
-    call, returned = unit.launching, unit.api["end"].to_numpy()
+    sender, sent, begin, what = to_arrays(unit.launched_work, "sender", "sent", "begin", "what")
+    call, returned = unit.launch_call_rows, unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
     later = kernel & (begin > returned)
@@ -124,10 +124,10 @@ def _sum_memory_operations(unit: Unit) -> pl.DataFrame:
     call = np.full(moves.height, ABSENT)
     if unit.has("memory") and unit.has("cuda_api"):
         place = find_rows(
-            *to_arrays(unit.launched, "thread", "begin"), *to_arrays(moves, "thread", "begin")
+            *to_arrays(unit.launched_work, "thread", "begin"), *to_arrays(moves, "thread", "begin")
         )
         launched = np.flatnonzero(place >= 0)
-        row = unit.launching[place[launched]]
+        row = unit.launch_call_rows[place[launched]]
         call[launched[row >= 0]] = unit.api["call"].to_numpy()[row[row >= 0]]
     calls = pl.Series(call, dtype=pl.Int32)
     return (
@@ -146,12 +146,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["gaps"].height:
         _add_gap_tables(frames, context, result)
     else:
-        result.missing.append(f"gaps of devices: {context.absent(tuple(WORK))}")
+        result.missing.append(f"gaps of devices: {context.explain_absence(tuple(WORK))}")
     for name, title in LATENCIES.items():
         if frames[name].height:
             by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
             result.add(name, title, context.name_tasks(by_task))
-    absent = context.absent(("cuda_api",))
+    absent = context.explain_absence(("cuda_api",))
     if not frames["latencies"].height:
         result.missing.append(f"launch latencies: {absent}, or no kernel that its calls launched")
     if frames["calls"].height:
@@ -169,7 +169,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["memory"].height:
         result.add("memory", "Memory operations", _sum_moves(frames["memory"]))
     else:
-        result.missing.append(f"memory operations: {context.absent(('memory_operation',))}")
+        result.missing.append(
+            f"memory operations: {context.explain_absence(('memory_operation',))}"
+        )
     rules = _apply_rules(frames, context)
     result.add("rules", "Expert rules, as in Nsight Systems", rules)
 

@@ -32,7 +32,7 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
-from nsys2prv.analysis.iterations import find_steady_state, find_windows
+from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
@@ -206,14 +206,14 @@ class OpenJob:
             raise UsageError(
                 f"{kind}: no such kind of line; there are {', '.join(load_catalogue().lines)}"
             )
-        return self.reader.lines(kind)
+        return self.reader.read_lines(kind)
 
     def samples(self, layout: str) -> Iterator[Samples]:
         """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one
         object for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN
         where a metric was not sampled).
         """
-        for device_samples in self.reader.samples(layout):
+        for device_samples in self.reader.read_samples(layout):
             values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
             sampled = ~np.isnan(values).all(axis=1)
             yield replace(device_samples, time=device_samples.time[sampled], values=values[sampled])
@@ -333,7 +333,7 @@ class OpenJob:
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
-            find_windows(self.reader, self.labels["nvtx"], region),
+            find_iterations(self.reader, self.labels["nvtx"], region),
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),

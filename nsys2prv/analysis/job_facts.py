@@ -204,15 +204,15 @@ class JobRanks(Struct, frozen=True):
         )
         return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
 
-    def share(self, part: str) -> float:
+    def compute_share(self, part: str) -> float:
         """Return a part of the devices' time, as a share of all of it."""
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
 
-    def ranks(self, tasks: list[int]) -> tuple[int, ...]:
+    def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
         rank_of_task = dict(self.tasks.select("task", "rank").rows())
         return tuple(rank_of_task[task] for task in tasks)
 
-    def labels(self, tasks: list[int]) -> tuple[str, ...]:
+    def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""
         by_task: dict[int, list[str]] = {}
         for task, label in self.devices.select("task", "label").rows():
@@ -228,14 +228,14 @@ class JobRanks(Struct, frozen=True):
         is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
         return nodes[0] if is_whole else ""
 
-    def name(self, tasks: list[int]) -> str:
+    def describe_ranks(self, tasks: list[int]) -> str:
         """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
         `48 ranks`.
         """
         rows = self.tasks.filter(pl.col("task").is_in(tasks))
         if len(tasks) == 1:
-            return f"{rows['who'][0]} ({', '.join(self.labels(tasks)) or rows['node'][0]})"
-        ranks = sorted(self.ranks(tasks))
+            return f"{rows['who'][0]} ({', '.join(self.list_devices(tasks)) or rows['node'][0]})"
+        ranks = sorted(self.list_ranks(tasks))
         nodes = rows["node"].unique(maintain_order=True).to_list()
         where = ", ".join(nodes[:3]) + (
             f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""

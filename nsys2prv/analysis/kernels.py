@@ -70,23 +70,23 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
     yield "kernels", spill_durations(kernels, ["task", *BY], path)
-    yield from _sum_by_iteration(unit.options.windows.slice(1), kernels)
+    yield from _sum_by_iteration(unit.options.iterations.slice(1), kernels)
     for device, samples in unit.gpu_samples.items():
         yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
 
 
 def _sum_by_iteration(
-    windows: pl.DataFrame, kernels: pl.DataFrame
+    iterations: pl.DataFrame, kernels: pl.DataFrame
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
-    if not windows.height:
+    if not iterations.height:
         return
-    places = windows.select("region", "iteration")
+    places = iterations.select("region", "iteration")
     by_class = kernels.partition_by("class", as_dict=True)
     for (kind,), alike in by_class.items():
-        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(windows, "begin", "end"))
+        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(iterations, "begin", "end"))
         of_class = pl.lit(kind, pl.Int8).alias("class")
         yield "iterations", places.with_columns(of_class, time_ns=pl.Series(time))
 
@@ -109,7 +109,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:
-        absent = context.absent(("gpu_metric",))
+        absent = context.explain_absence(("gpu_metric",))
         result.missing.append(f"measured activity of tensor cores: {absent}")
     rows = _compute_figures(groups, measured, BY, tasks)
     by_class = _label_classes(

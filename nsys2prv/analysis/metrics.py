@@ -73,7 +73,7 @@ BUSY = {
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     edges = make_bin_edges(unit.duration, unit.options.bins)
     for layout in SAMPLED:
-        for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
+        for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 steps = make_steps(samples, number)
                 if steps.known.any():
@@ -141,7 +141,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.add("map", "Sampled metrics over time (bins)", maps.select(columns))
     for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
         if layout not in context.reader.layouts:
-            result.missing.append(f"metrics of {whose}: {context.absent((layout,))}")
+            result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
     if frames["busy"].height:
         use = context.name_devices(frames["busy"].sort("device", "bin"))
         result.add("use", "Use of devices over time (bins)", use)

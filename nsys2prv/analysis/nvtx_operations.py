@@ -42,7 +42,7 @@ SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns"
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
 #: Sums of times beyond it are of damage.
-MOST = 1 << 62
+GREATEST_SUM = 1 << 62
 
 
 def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
@@ -113,7 +113,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     """Return the sum of the values of each group; of damaged times at most what an int64 holds."""
-    return np.bincount(groups, values, count).clip(-MOST, MOST).astype(np.int64)
+    return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
 def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, lambda _: nothing
     columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
-    work = unit.launched.select(columns).sort("sender", "sent", maintain_order=True)
+    work = unit.launched_work.select(columns).sort("sender", "sent", maintain_order=True)
     thread, sent, what, kind, tensor = to_arrays(work, "sender", "sent", "what", "class", "tensor")
     time = (work["end"] - work["begin"]).to_numpy()
     kernel = what != MEMORY
@@ -189,7 +189,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))
     result.add("by_rank", "Operations by rank", by_rank)
     if not context.reader.layouts & {"launch", "memory"}:
-        absent = context.absent(("cuda_api",))
+        absent = context.explain_absence(("cuda_api",))
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"
         )

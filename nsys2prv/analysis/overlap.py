@@ -69,7 +69,7 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
     """Return kernels launched and not begun yet, by task: mean over the elapsed time, and most at a
     time.
     """
-    launched = unit.launched.filter(pl.col("what") != MEMORY)
+    launched = unit.launched_work.filter(pl.col("what") != MEMORY)
     sender, sent, begin = to_arrays(launched, "sender", "sent", "begin")
     task = unit.task_of[sender]
     rows = []
@@ -89,7 +89,7 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     communicating = ("nccl_kernel", "memory_operation")
     if not context.reader.layouts & set(communicating):
-        result.missing.append(f"overlap: {context.absent(communicating)}")
+        result.missing.append(f"overlap: {context.explain_absence(communicating)}")
         return
     devices, kernels = frames["devices"].sort("device"), frames["kernels"]
     result.add(
@@ -132,7 +132,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             context.name_tasks(frames["flight"].sort("task")),
         )
     else:
-        result.missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
+        result.missing.append(f"kernels in flight: {context.explain_absence(('cuda_api',))}")
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -156,7 +156,7 @@ class Context(Struct, frozen=True):
     #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
     #: Layouts -> why there are none of them.
-    absent: Callable[[Sequence[str]], str]
+    explain_absence: Callable[[Sequence[str]], str]
     #: As `make_clock_table` of job_facts.py has them.
     clocks: pl.DataFrame
 

@@ -247,7 +247,7 @@ class Style(Struct, frozen=True):
             not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         )
 
-    def title(self, text: str) -> list[str]:
+    def format_title(self, text: str) -> list[str]:
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
 
 
@@ -348,7 +348,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     subject = "steady state" if of_steady else "job"
     legend = f"  %: how much shorter the {subject} would be at most without this cause"
     return [
-        *style.title("What holds the job back"),
+        *style.format_title("What holds the job back"),
         *(_fold_lines([legend], width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
@@ -374,7 +374,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         if name not in IN_DETAIL and table.frame.height
     ]
     if result.name != "findings":
-        heading = style.title(result.title)
+        heading = style.format_title(result.title)
         if tables:
             # A heading stands with what is below it.
             tables[0] = [*heading, *([""] if notes else []), *tables[0]]

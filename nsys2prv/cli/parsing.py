@@ -294,7 +294,7 @@ def check_folder_of_views(folder: Path) -> None:
             )
 
 
-def check_traces(command: str, paths: Sequence[str]) -> None:
+def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a report, a folder or another file of a trace is given to a command
     that takes traces.
     """
@@ -311,7 +311,7 @@ def check_traces(command: str, paths: Sequence[str]) -> None:
             )
 
 
-def check_reports(command: str, paths: Sequence[str]) -> None:
+def refuse_traces(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a trace is given to a command that takes the reports it was made of."""
     for path in paths:
         if is_trace_name(path):

@@ -142,7 +142,7 @@ def _add_analysis_options(parser: Parser) -> None:
     parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
 
 
-def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
     parser.add_arguments(REPORT_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
@@ -244,7 +244,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_complete_file(path, make_page(described, results))
 
 
-def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
+def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
     parser.add_arguments(DIFF_OPTIONS, SETTINGS)
     _add_analysis_options(parser)

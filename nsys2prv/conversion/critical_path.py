@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.classes import LAYOUTS as MPI_LAYOUTS
-from nsys2prv.events.classes import select_synchronising_calls
+from nsys2prv.events.classes import MPI_LAYOUTS, select_synchronising_calls
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Rows

@@ -51,7 +51,7 @@ def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
 
 
 #: Layouts of the catalogue; the set of names of each is called the same.
-LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+MPI_LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 _FUNCTION = re.compile(r"p?mpi(x?)_(\w+)", re.IGNORECASE)
 #: Suffixes of Fortran interfaces (mpif.h, mpi_f08 with and without descriptors) and of the
 #: large-count interface of MPI 4.
@@ -67,7 +67,7 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
     sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout)
-        for layout in LAYOUTS
+        for layout in MPI_LAYOUTS
         for name in sets[layout].list_known_values()
     }
 

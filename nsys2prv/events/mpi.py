@@ -27,7 +27,7 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.foreign_data import load_shipped, read_data_text
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import LAYOUTS, find_layout, normalize_function_name
+from nsys2prv.events.classes import MPI_LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
@@ -338,7 +338,7 @@ def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> It
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
     layouts = np.array(
-        [LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
+        [MPI_LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
     )
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
@@ -349,7 +349,7 @@ def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> It
         wanted[own] = extraction.mask_long_enough(
             calls.columns["start"][own], calls.columns["end"][own]
         )
-    for index, layout in enumerate(LAYOUTS):
+    for index, layout in enumerate(MPI_LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
             continue

@@ -190,7 +190,7 @@ class Material(Struct, frozen=True):
         table = self.results[analysis].tables.get(name) if analysis in self.results else None
         return table if table and table.frame.height else None
 
-    def frame(self, source: str) -> pl.DataFrame | None:
+    def find_frame(self, source: str) -> pl.DataFrame | None:
         """Return the figures of a table, None where there are none."""
         table = self.find_table(source)
         return table and table.frame
@@ -202,7 +202,7 @@ class Material(Struct, frozen=True):
         table = self.find_table(source)
         return [Grid(table.title, table.frame, source, note, most, folded)] if table else []
 
-    def notes(self, analysis: str) -> list[Items]:
+    def list_notes(self, analysis: str) -> list[Items]:
         """Return how to read the figures of an analysis, and what the reports lack."""
         result = self.results.get(analysis)
         if result is None:
