@@ -1,15 +1,4 @@
-"""Collectives: how often, how much, how fast, who waits and for whom.
-
-NCCL's, found on all their ranks: a rank waits from the begin of its
-kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
-bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
-collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
-begin and its own, is told by its device (computing, other communication, memory operations, idle)
-and its launching threads. MPI's, by call.
-Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
-`exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
-may remain between the hosts' clocks. If it is not, the figure means nothing.
-"""
+"""Collectives: how often, how much, how fast, who waits and for whom; which links are slow."""
 
 from __future__ import annotations
 
@@ -37,6 +26,19 @@ from nsys2prv.analysis.unit import (
 )
 from nsys2prv.events.classes import MPI_LAYOUTS
 
+#: What the tables show.
+ABOUT = """Collectives: how often, how much, how fast, who waits and for whom.
+
+NCCL's, found on all their ranks: a rank waits from the begin of its
+kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
+bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
+collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
+begin and its own, is told by its device (computing, other communication, memory operations, idle)
+and its launching threads. MPI's, by call.
+Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
+`exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
+may remain between the hosts' clocks. If it is not, the figure means nothing.
+"""
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
@@ -157,7 +159,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
         title = "NCCL kernels by communicator and operation"
-        result.add("nccl", title, _sum_by_operation(kernels, context), __doc__)
+        result.add("nccl", title, _sum_by_operation(kernels, context), ABOUT)
         if not (kernels["communicator"] >= 0).any():
             result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "

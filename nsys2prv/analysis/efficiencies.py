@@ -1,14 +1,4 @@
-"""Efficiencies of devices and hosts, as POP and TALP define them.
-
-Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
-graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
-nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
-x communication efficiency (max U / max A, which may be of different devices) x orchestration
-efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
-MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
-communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
-V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
-"""
+"""Efficiencies of devices and hosts, as POP and TALP define them, of a job and its iterations."""
 
 from __future__ import annotations
 
@@ -22,6 +12,18 @@ from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
 from nsys2prv.events.classes import MPI_LAYOUTS
 
+#: What the tables show.
+ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
+
+Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
+graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
+nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
+x communication efficiency (max U / max A, which may be of different devices) x orchestration
+efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
+MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
+communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
+V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
+"""
 USEFUL = {
     "compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
     "all-kernels": "all kernels, NCCL's among them, and graphs (TALP)",
@@ -96,7 +98,7 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
     per_device = _make_device_rows(devices, context)
     jobs = _compute_device_efficiencies(devices, WINDOW)
     whole = jobs.filter(WHOLE_JOB).drop(WINDOW)
-    result.add("device", "Efficiency of devices: the job", whole, __doc__)
+    result.add("device", "Efficiency of devices: the job", whole, ABOUT)
     nodes = context.name_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
         by_node = _compute_device_efficiencies(nodes, ["node"])

@@ -1,11 +1,4 @@
-"""Idle devices, what their hosts do then, launches, API calls, and memory operations.
-
-A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them. Its time is split by what the threads that drive the device do.
-Launch latency: from the begin of the launching call to the begin of the work; queued: from the
-call's end, where the work begins later. The rules are those of Nsight's expert system, in our
-words.
-"""
+"""Idle devices, what their hosts do then, launches, API calls, and memory operations."""
 
 from __future__ import annotations
 
@@ -30,6 +23,15 @@ from nsys2prv.analysis.unit import (
 )
 from nsys2prv.events.classes import ASYNCHRONOUS, COPYING, SETTING
 
+#: What the tables show.
+ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.
+
+A gap is a stretch in which a device executes nothing, those before its first and after its last
+operation among them. Its time is split by what the threads that drive the device do.
+Launch latency: from the begin of the launching call to the begin of the work; queued: from the
+call's end, where the work begins later. The rules are those of Nsight's expert system, in our
+words.
+"""
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
 BOUNDS = 10 ** np.arange(3, 9)
@@ -199,7 +201,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
     )
     columns = ("length", "count", "time_ns", "elapsed_share", *states)
     title = "by gap length, and what the host did"
-    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), __doc__)
+    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), ABOUT)
     result.add(
         "gaps_of_devices",
         f"Idle time of each device {title}",

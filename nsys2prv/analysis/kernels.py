@@ -1,11 +1,4 @@
-"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
-
-Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
-that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
-mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
-sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
-that time.
-"""
+"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores."""
 
 from __future__ import annotations
 
@@ -35,6 +28,15 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What the tables show.
+ABOUT = """Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
+
+Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
+that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
+mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
+sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
+that time.
+"""
 BY = ["what", "name", "class", "tensor"]
 IS_GEMM = pl.col("class") == GEMM
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
@@ -124,7 +126,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     figures = [name for name in FIGURES if name in rows.columns]
     kernels = named.select("kernel", "class", "tensor_cores", *figures)
-    result.add("kernels", "Kernels", kernels, __doc__)
+    result.add("kernels", "Kernels", kernels, ABOUT)
     result.add("classes", "Kernel classes", by_class.select("class", *figures))
     gemm = _sum_tensor_cores(groups)
     if gemm.height:

@@ -15,6 +15,10 @@ from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
+#: What the tables show.
+ABOUT = """Sampled metrics of GPUs, network interfaces and other devices, as step functions of time, and the
+use of devices.
+"""
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
 #: until the next.
 TELL_BEFORE = ("gpu_metric",)
@@ -127,7 +131,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             mean=divide_columns("integral", "known")
         )
         columns = ("node", "device", "metric", "samples", "mean", "min", "max")
-        result.add("means", "Sampled metrics by device", means.select(columns), __doc__)
+        result.add("means", "Sampled metrics by device", means.select(columns), ABOUT)
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
             devices=pl.len().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),

@@ -1,12 +1,4 @@
-"""Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
-
-Work belongs to the ranges on the launching thread that are open when the launching call begins; its
-time is that of its executions added up, wherever and whenever they run. Inclusive figures count
-what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
-as those of steps do, are brought together where there are very many. GEMM that could
-use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
-do without.
-"""
+"""Operations: the push/pop ranges of NVTX with the work on devices that was launched inside."""
 
 from __future__ import annotations
 
@@ -29,6 +21,16 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What the tables show.
+ABOUT = """Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
+
+Work belongs to the ranges on the launching thread that are open when the launching call begins; its
+time is that of its executions added up, wherever and whenever they run. Inclusive figures count
+what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
+as those of steps do, are brought together where there are very many. GEMM that could
+use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
+do without.
+"""
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
 #: it is not its name.
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
@@ -183,7 +185,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
     operations = _compute_figures(whole, ["operation", "ranks"])
-    result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
+    result.add("operations", "Operations (NVTX ranges)", operations, ABOUT)
     result.add("tree", "Operations as a tree", _make_tree(frames["tree"], texts))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))

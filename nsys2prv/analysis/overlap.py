@@ -1,9 +1,4 @@
-"""Communication that overlaps computation, and that does not.
-
-Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
-device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
-operations and classes are added up kernel by kernel; those of devices are of sets of times.
-"""
+"""How much communication overlaps computation, by device, operation and class of kernels."""
 
 from __future__ import annotations
 
@@ -24,6 +19,14 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
+
+#: What the tables show.
+ABOUT = """Communication that overlaps computation, and that does not.
+
+Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
+device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
+operations and classes are added up kernel by kernel; those of devices are of sets of times.
+"""
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -96,7 +99,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         "devices",
         "Communication: exposed, and overlapped with computation",
         _compute_exposed(devices, context),
-        __doc__,
+        ABOUT,
     )
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     if (rows := _sum_by_operation(kernels)).height:
