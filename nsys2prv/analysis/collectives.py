@@ -9,8 +9,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.job_facts import compare_with_clock_error, name_communicators
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.clocks import compare_with_clock_error
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, name_communicators
 from nsys2prv.analysis.text import format_cell
 from nsys2prv.analysis.unit import (
     COMPUTE,

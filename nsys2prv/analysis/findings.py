@@ -27,8 +27,7 @@ from nsys2prv.analysis.intervals import (
     unite_span_sets,
 )
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.job_facts import JobRanks, format_numbers
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result
+from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result, format_numbers
 from nsys2prv.analysis.stragglers import (
     find_culprits,
     find_segments,

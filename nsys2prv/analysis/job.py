@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -19,21 +19,21 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis import (
+    clocks,
     collectives,
     critical_path,
     efficiencies,
     findings,
     idle,
     iterations,
-    job_facts,
     kernels,
     metrics,
     nvtx_operations,
     overlap,
 )
+from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
-from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
@@ -59,7 +59,7 @@ ANALYSES = tuple(
         nvtx_operations,
         idle,
         metrics,
-        job_facts,
+        clocks,
         critical_path,
     )
 )
@@ -143,10 +143,22 @@ class OpenJob:
 
     @property
     def facts(self) -> dict[str, object]:
-        """When it ran, on which GPUs, recorded by which versions (see
-        :mod:`nsys2prv.analysis.job_facts`).
+        """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many
+        of each there are, and versions of drivers and of Nsight Systems.
         """
-        return describe_job_facts(self._job)
+        infos, begin = self._job.infos, self._job.timeline.find_begin()
+        # Reports of one host name the same GPUs.
+        gpus = {
+            (info.host or str(number), gpu.key or gpu.number): gpu.name
+            for number, info in enumerate(infos)
+            for gpu in info.gpus.values()
+        }
+        return {
+            "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
+            "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "drivers": sorted({info.driver for info in infos if info.driver}),
+            "nsys": sorted({info.product for info in infos if info.product}),
+        }
 
     @property
     def notes(self) -> list[str]:

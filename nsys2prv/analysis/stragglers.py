@@ -19,8 +19,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv.analysis.collectives import SlowLink
-from nsys2prv.analysis.job_facts import JobRanks
-from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.result import Finding, JobRanks
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import STATES, Steady
 

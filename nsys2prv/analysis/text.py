@@ -19,6 +19,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
 
 #: Rows of a table that are printed; JSON has all.
@@ -166,6 +167,21 @@ def format_scaled(value: float, units: tuple[str, ...]) -> str:
         value, place = value / 1000, place + 1
     unit = units[place]
     return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
+
+
+def format_machine_line(facts: dict[str, object]) -> str:
+    """Return the date, the GPUs and the versions for people; empty where nothing is known."""
+    models = dict(facts.get("gpu_models") or {})
+    # Hosts may have more GPUs than the job uses.
+    more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
+    gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
+    parts = [
+        f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
+        f"the hosts have {gpus}" if more else gpus,
+        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
+        f"recorded by nsys {list_some(list(facts['nsys']))}" if facts.get("nsys") else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:

@@ -16,18 +16,23 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
 from nsys2prv.analysis.event_reader import SAMPLED
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
-from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,
     count_lines_left,
+    format_machine_line,
     format_nanoseconds,
     format_results,
     read_json,
     write_json,
 )
-from nsys2prv.cli.arguments import CONVERSION_SETTINGS, join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.arguments import (
+    CONVERSION_SETTINGS,
+    join_kind_options,
+    make_cut_options,
+    parse_kinds,
+)
 from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
@@ -168,20 +173,11 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     return text, list(map(str, described["warnings"]))
 
 
-def _make_cut_options(options: argparse.Namespace) -> dict[str, object]:
-    """Return the options that select a part of the job."""
+def _select_part(options: argparse.Namespace) -> dict[str, object]:
+    """Return the options that select a part of the job; `diff` has none of them."""
     if "cut_region" not in options:
         return {}
-    return {
-        "kinds": parse_kinds(options.trace),
-        "cut": CutOptions(
-            time=options.time,
-            region=options.cut_region,
-            ranks=split_list("--ranks", options.ranks),
-            hosts=split_list("--hosts", options.hosts),
-            devices=split_list("--devices", options.devices),
-        ),
-    }
+    return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
 def _analyse_reports(
@@ -204,7 +200,7 @@ def _analyse_reports(
         len(options.reports) > 1
         or options.iterations
         or options.useful != "compute"
-        or _make_cut_options(options) != {"kinds": (), "cut": CutOptions()}
+        or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
         raise UsageError(
             f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
@@ -324,7 +320,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
         tmp=options.tmp,
         quiet=options.quiet,
         demanded=tuple({DEMANDED} & set(_parse_only(options))),
-        **_make_cut_options(options),
+        **_select_part(options),
     )
 
 

@@ -5,6 +5,7 @@ report to trace time, and what people are told of the hosts' clocks, in words an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from math import ceil
 from pathlib import Path
 
@@ -42,6 +43,8 @@ AS_THEY_ARE = "local times as they are"
 SLIGHT = 1_000
 #: Hosts listed in a summary.
 MOST_HOSTS = 8
+#: UTC (ns) from which on no date can be told.
+LATEST_EPOCH = 250_000_000_000_000_000_000
 #: A bound is told for the whole trace too if it is there so many times as large; times of so many
 #: ns are told in ms.
 NOTICED, LONG = 1.2, 10_000_000
@@ -114,6 +117,13 @@ class Timeline(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     #: Moves of ranks by --causal; None if that was not asked for.
     causal: CausalRecord | None = None
+
+    def find_begin(self) -> datetime | None:
+        """Return when the trace begins (UTC), None where the reports do not tell."""
+        is_placed = any(placement.method != UNPLACED for placement in self.placements)
+        if not is_placed or not 0 < self.epoch < LATEST_EPOCH:
+            return None
+        return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
 
 
 def place_unclocked(

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.figures import (
     compare_late_hosts,
@@ -52,7 +51,13 @@ from nsys2prv.analysis.page.parts import (
     condense_rows,
 )
 from nsys2prv.analysis.result import NOTHING, Result
-from nsys2prv.analysis.text import format_cell, format_heading, format_nanoseconds, is_share
+from nsys2prv.analysis.text import (
+    format_cell,
+    format_heading,
+    format_machine_line,
+    format_nanoseconds,
+    is_share,
+)
 
 #: Characters of the longest cell.
 LONGEST = 400
