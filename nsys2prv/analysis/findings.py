@@ -130,33 +130,19 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         own_kernels = kernels.filter(of_device)
         delayed, transfer, wait = 0, EMPTY, EMPTY
         if matched is not None:
-            records = matched.filter(of_device).with_columns(ready=pl.col("begin") + pl.col("wait"))
-            records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+            records, transfer, wait, delayed = _expose_matched(
+                matched.filter(of_device), compute, span
+            )
             place = ["thread", "begin"]
             own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
-            transfer = merge_spans(*to_arrays(records, "ready", "until"))
-            transfer = subtract_spans(clip_spans(transfer, *span), compute)
-            wait = merge_spans(*to_arrays(records, "begin", "ready"))
-            wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
-            records = records.with_columns(
-                exposed_wait=_find_own_parts(records, "begin", "ready", wait),
-                exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
-            )
-            late = _find_avoidable_exposure(records, compute)
-            delayed = int(late.sum())
-            records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
             yield "records", records
         other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
         name = pl.format("NCCL {}", "kernel")
         yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
         idle = find_gaps(unit.find_active_spans(device), *span)
-        threads = find_driving_threads(unit, device)
-        for layout in MPI_LAYOUTS:
-            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-            calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
-            name = pl.format(f"{layout} {{}}", "call")
-            yield "others", _make_other_rows(unit, calls, idle, device, name)
+        for calls in _list_mpi_calls(unit, device, idle, in_steady):
+            yield "others", calls
         states = find_host_states(unit, device)
         work = unit.work.filter(pl.col("device") == device)
         products = work.filter(
@@ -181,6 +167,39 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
             yield "calls", sum_idle_by_call(unit, device, idle)
+
+
+def _expose_matched(
+    records: pl.DataFrame, compute: Spans, span: tuple[int, int]
+) -> tuple[pl.DataFrame, Spans, Spans, int]:
+    """Return kernels of matched collectives on one device with their exposed waits and transfers;
+    when the device does nothing but transfer, and nothing but wait; and how much of the transfer
+    (ns) is due to the waits.
+    """
+    records = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
+    records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+    transfer = merge_spans(*to_arrays(records, "ready", "until"))
+    transfer = subtract_spans(clip_spans(transfer, *span), compute)
+    wait = merge_spans(*to_arrays(records, "begin", "ready"))
+    wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+    records = records.with_columns(
+        exposed_wait=_find_own_parts(records, "begin", "ready", wait),
+        exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
+    )
+    avoidable = _find_avoidable_exposure(records, compute)
+    records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - avoidable)
+    return records, transfer, wait, int(avoidable.sum())
+
+
+def _list_mpi_calls(
+    unit: Unit, device: int, idle: Spans, in_steady: pl.Expr
+) -> Iterator[pl.DataFrame]:
+    """Yield rows of `others` of the calls of MPI of the threads that drive a device."""
+    threads = find_driving_threads(unit, device)
+    for layout in MPI_LAYOUTS:
+        calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+        calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
+        yield _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
 
 
 def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.classes import ASYNCHRONOUS, COPYING, SETTING
 
 #: What the tables show.
@@ -39,16 +40,21 @@ BOUNDS = 10 ** np.arange(3, 9)
 LONG_NS, MOST_LONG = 1_000_000, 5
 #: Chunks of the job in which a device is busy for less than this share are low in use.
 CHUNKS, LOW = 30, 0.5
+_PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
-PAGEABLE = (pl.col("source") == 1) | (pl.col("destination") == 1)
+PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
 #: Memory operations within a GPU, which no pageable memory slows.
-DEVICE_TO_DEVICE = 3
+DEVICE_TO_DEVICE = map_labels("memory_operation")["cuda memcpy device-to-device"]
+#: Columns that tell memory operations of one sort from others.
 MOVES = ["name", "source", "destination", "call"]
 #: Tables of latencies -> their titles.
 LATENCIES = {
     "latencies": "Launch latency: from the begin of the call to the begin of the kernel or graph",
     "queued": "Queue time: from the end of the call to the begin of the kernel or graph",
 }
+
+#: A rule: its name, what meets it (`count`, `time_ns`), and what to do.
+Rule = tuple[str, pl.DataFrame, str]
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -234,36 +240,10 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
     """Return a row for each rule that can be judged: its name, how often it is met, for how long
     (ns), and what to do.
     """
-    rules: list[tuple[str, pl.DataFrame, str]] = []
+    rules: list[Rule] = []
     memory = frames["memory"]
     if memory.height and memory["call"].null_count() < memory.height:
-        labels = context.labels["cuda_api"].select(
-            pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
-        )
-        moves = memory.join(labels, on="call", how="left").with_columns(
-            pl.col("label").fill_null("")
-        )
-        asynchronous, copies, sets = (
-            pl.col("label").str.contains(pattern) for pattern in (ASYNCHRONOUS, COPYING, SETTING)
-        )
-        across = pl.col("name") != DEVICE_TO_DEVICE
-        rules += [
-            (
-                "asynchronous copies of pageable memory",
-                moves.filter(copies & asynchronous & PAGEABLE),
-                "they block the host: use pinned memory",
-            ),
-            (
-                "synchronous copies",
-                moves.filter(copies & ~asynchronous & across),
-                "they block the host: use asynchronous ones",
-            ),
-            (
-                "synchronous sets",
-                moves.filter(sets & ~asynchronous),
-                "they may block the host",
-            ),
-        ]
+        rules += _judge_memory_operations(memory, context)
     if frames["calls"].height:
         rules.append(
             (
@@ -273,20 +253,7 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
             )
         )
     if frames["gaps"].height:
-        low = frames["chunks"].filter(pl.col("busy_share") < LOW)
-        idle_part = (pl.col("length") * (1 - pl.col("busy_share"))).sum()
-        rules += [
-            (
-                "gaps of 100 ms or more",
-                frames["gaps"].filter(pl.col("class") >= 6),
-                "look at what the host does in them",
-            ),
-            (
-                f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",
-                low.select(count=pl.len(), time_ns=idle_part),
-                "launch more work at a time, or overlap it with the host",
-            ),
-        ]
+        rules += _judge_gaps(frames["gaps"], frames["chunks"])
     rows = [
         (
             rule,
@@ -297,6 +264,49 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
     ]
     schema = {"rule": pl.String, "count": pl.Int64, "time_ns": pl.Int64, "advice": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _judge_memory_operations(memory: pl.DataFrame, context: Context) -> list[Rule]:
+    """Return the rules about memory operations, of which some were launched by known calls."""
+    labels = context.labels["cuda_api"].select(
+        pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
+    )
+    moves = memory.join(labels, on="call", how="left").with_columns(pl.col("label").fill_null(""))
+    asynchronous, copies, sets = (
+        pl.col("label").str.contains(pattern) for pattern in (ASYNCHRONOUS, COPYING, SETTING)
+    )
+    across = pl.col("name") != DEVICE_TO_DEVICE
+    return [
+        (
+            "asynchronous copies of pageable memory",
+            moves.filter(copies & asynchronous & PAGEABLE),
+            "they block the host: use pinned memory",
+        ),
+        (
+            "synchronous copies",
+            moves.filter(copies & ~asynchronous & across),
+            "they block the host: use asynchronous ones",
+        ),
+        ("synchronous sets", moves.filter(sets & ~asynchronous), "they may block the host"),
+    ]
+
+
+def _judge_gaps(gaps: pl.DataFrame, chunks: pl.DataFrame) -> list[Rule]:
+    """Return the rules about gaps, and about parts of the job with little work."""
+    low = chunks.filter(pl.col("busy_share") < LOW)
+    idle_part = (pl.col("length") * (1 - pl.col("busy_share"))).sum()
+    return [
+        (
+            "gaps of 100 ms or more",
+            gaps.filter(pl.col("class") == LENGTHS.index(">= 100 ms")),
+            "look at what the host does in them",
+        ),
+        (
+            f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",
+            low.select(count=pl.len(), time_ns=idle_part),
+            "launch more work at a time, or overlap it with the host",
+        ),
+    ]
 
 
 ANALYSIS = Analysis(

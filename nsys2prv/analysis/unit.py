@@ -24,7 +24,7 @@ from nsys2prv.analysis.intervals import (
     subtract_spans,
     unite_span_sets,
 )
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.classes import MPI_LAYOUTS
 
 T = TypeVar("T")
@@ -43,9 +43,13 @@ WORK_FIELDS = {
     "nccl_kernel": ("class", "tensor_cores", "operation"),
 }
 FURTHER = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
-#: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
-GEMM, CONVOLUTION = 1, 3
-TENSOR_YES, TENSOR_NO = 1, 2
+_CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
+#: Values of the catalogue: classes of kernels, and whether they use tensor cores.
+GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
+TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
+#: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
+#: device, in another call of the CUDA API.
+STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 class Steady(Struct, frozen=True):
@@ -307,11 +311,6 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
         .cast(pl.Int64)
         .replace_strict(list_labels(value_set), default=default, return_dtype=pl.String)
     )
-
-
-#: In MPI, in NCCL (calls on the host), in file or network I/O, waiting for the device, in another
-#: call of the CUDA API.
-STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 def find_driving_threads(unit: Unit, device: int) -> list[int]:
