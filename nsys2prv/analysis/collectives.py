@@ -65,6 +65,9 @@ LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
+    row for each kernel of a matched collective (`matched`).
+    """
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
@@ -111,7 +114,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
         spans_of |= {"busy": unit.find_active_spans(device), **find_host_states(unit, device)}
         for name, spans in spans_of.items():
-            doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
+            doing[name][rows] = spans.measure_within(begin[rows] - late[rows], begin[rows])
     return records.with_columns(
         unit.list_tasks(records), *(pl.Series(name, values) for name, values in doing.items())
     )
@@ -156,6 +159,9 @@ def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
+    calls of MPI.
+    """
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
         title = "NCCL kernels by communicator and operation"

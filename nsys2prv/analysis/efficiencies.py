@@ -36,6 +36,9 @@ STEADY = "\nsteady state"
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the times of each device and of the main thread of each task: of the whole
+    job, its iterations and its steady state.
+    """
     windows = _add_steady_state(unit)
     begin, end = to_arrays(windows, "begin", "end")
     for device in unit.devices:
@@ -46,7 +49,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             "memory_ns": unit.find_device_spans(device, MEMORY),
             "active_ns": unit.find_active_spans(device),
         }
-        times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
+        times = {name: pl.Series(spans.measure_within(begin, end)) for name, spans in sets.items()}
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
         main = [unit.find_main_thread(task)]
@@ -54,8 +57,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
             task=pl.lit(task, pl.Int64),
-            outside_mpi_ns=pl.Series(end - begin - in_mpi.within(begin, end)),
-            useful_ns=pl.Series(end - begin - busy.within(begin, end)),
+            outside_mpi_ns=pl.Series(end - begin - in_mpi.measure_within(begin, end)),
+            useful_ns=pl.Series(end - begin - busy.measure_within(begin, end)),
         )
         yield "hosts", rows
 
@@ -75,6 +78,7 @@ LENGTH = pl.col("end") - pl.col("begin")
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add efficiencies of devices and of hosts."""
     if frames["devices"].height:
         _add_device_tables(frames["devices"], context, result)
     else:

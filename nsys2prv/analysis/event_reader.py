@@ -181,11 +181,12 @@ class EventReader(Struct, dict=True):
     names: Mapping[str, list[np.ndarray]]
     #: Rows, devices and units.
     rows: RowTable
-    #: Of the trace (ns).
+    #: Duration of the trace (ns).
     duration: int
 
     @classmethod
     def from_job(cls, job: Job) -> EventReader:
+        """Return the reader of a prepared job."""
         rows = make_row_table(job)
         return cls(
             _split_by_unit(job, rows),
@@ -198,6 +199,7 @@ class EventReader(Struct, dict=True):
         )
 
     def save(self, path: Path) -> None:
+        """Write the reader to a file, for :func:`load_event_reader`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 

@@ -364,6 +364,7 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect how the devices spend each iteration of the steady state (ns, added up)."""
     steady = unit.options.steady
     if steady is None or not unit.devices:
         return
@@ -377,7 +378,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
         )
         for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
-            sums[row] += spans.within(begin, end)
+            sums[row] += spans.measure_within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
         iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)
@@ -386,6 +387,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the iterations of the steady state, and what is usual of them."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is None or not parts.height:
         result.missing.append("iterations: none found; the job does not repeat itself")

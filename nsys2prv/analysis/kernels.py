@@ -68,6 +68,9 @@ ABOUT_DURATIONS = (
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect durations of kernels by task, times of classes in each iteration, and metrics
+    while kernels run.
+    """
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
@@ -101,13 +104,14 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
         values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
-            values, known_time = steps.within(begin, end)
+            values, known_time = steps.integrate(begin, end)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
     by_kernel = kernels.with_columns(**columns).group_by(BY, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of kernels, of their classes, and of tensor cores."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:

@@ -36,14 +36,14 @@ class Steps(Struct, frozen=True):
     #: Whether anything is known there.
     known: np.ndarray
 
-    def within(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return of each [begin, end) the value times ns over what is known of it, and how many ns
         that are.
         """
-        last, first = self._integrate(end), self._integrate(begin)
+        last, first = self._integrate_until(end), self._integrate_until(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
 
-    def _integrate(self, times: np.ndarray) -> list[np.ndarray]:
+    def _integrate_until(self, times: np.ndarray) -> list[np.ndarray]:
         """Return the integrals of the values, and of what is known, up to each time."""
         if len(self.edges) < 2:
             return [np.zeros(np.shape(times))] * 2
@@ -75,6 +75,9 @@ BUSY = {
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect what each metric of each device is like, its means in bins of time, and how
+    busy devices are in them.
+    """
     edges = make_bin_edges(unit.duration, unit.options.bins)
     for layout in SAMPLED:
         for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
@@ -85,7 +88,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                     yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
     for device in unit.devices:
         shares = {
-            f"{name}_share": unit.find_device_spans(device, *what).within(edges[:-1], edges[1:])
+            f"{name}_share": unit.find_device_spans(device, *what).measure_within(
+                edges[:-1], edges[1:]
+            )
             / np.maximum(np.diff(edges), 1)
             for name, what in BUSY.items()
         }
@@ -95,7 +100,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
     """Return what one metric of a device is like, a row."""
-    integral, known = steps.within(steps.edges[:1], steps.edges[-1:])
+    integral, known = steps.integrate(steps.edges[:1], steps.edges[-1:])
     values = steps.values[steps.known]
     summary = {
         "thread": samples.thread,
@@ -112,7 +117,7 @@ def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFram
 
 def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
     """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
-    integral, known_time = steps.within(edges[:-1], edges[1:])
+    integral, known_time = steps.integrate(edges[:-1], edges[1:])
     bins = np.flatnonzero(known_time > 0)
     means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
     return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
@@ -124,6 +129,7 @@ def make_bin_edges(duration: int, bins: int) -> np.ndarray:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the means of metrics, their maps over time, and the use of devices."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")

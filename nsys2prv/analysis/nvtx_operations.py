@@ -71,6 +71,7 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     thread, begin, end, group = _list_ranges(unit)
     depth, parent = find_parents(thread, begin, end)
     inner = np.flatnonzero(parent >= 0)
@@ -178,6 +179,7 @@ def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> n
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add operations, as a tree and by rank."""
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()

@@ -30,6 +30,9 @@ operations and classes are added up kernel by kernel; those of devices are of se
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect by device how much communication is overlapped, by kernel what runs beside it,
+    how many kernels run beside NCCL, and how many are in flight.
+    """
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, NCCL)
@@ -46,8 +49,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         begin, end, what = to_arrays(work, "begin", "end", "what")
         beside = np.where(
             np.isin(what, (NCCL, MEMORY)),
-            compute.within(begin, end),
-            communication.within(begin, end),
+            compute.measure_within(begin, end),
+            communication.measure_within(begin, end),
         )
         kinds = work.with_columns(beside=beside).group_by(
             "what", "operation", "name", "class", maintain_order=True
@@ -90,6 +93,9 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add exposed and overlapped communication by device, operation and class, and kernels
+    in flight.
+    """
     communicating = ("nccl_kernel", "memory_operation")
     if not context.reader.layouts & set(communicating):
         result.missing.append(f"overlap: {context.explain_absence(communicating)}")

@@ -98,7 +98,7 @@ class Table(Struct, frozen=True):
     fractions of 1, `_gb_s` 10^9 bytes a second.
     """
 
-    #: For people.
+    #: Its heading.
     title: str
     #: The figures.
     frame: pl.DataFrame
@@ -118,11 +118,11 @@ class Result(Struct, frozen=True):
 
     #: Name of the analysis.
     name: str
-    #: For people.
+    #: Heading of its tables.
     title: str
     #: Tables by name.
     tables: dict[str, Table] = field(default_factory=dict)
-    #: On how to read them.
+    #: Sentences on how to read them.
     notes: list[str] = field(default_factory=list)
     #: What the reports lack, and which figures are not given therefore.
     missing: list[str] = field(default_factory=list)
@@ -412,9 +412,9 @@ def _format_ordinal(number: int) -> str:
 class Analysis(Struct, frozen=True):
     """Declaration of an analysis: what it needs, and two functions."""
 
-    #: As in ``--only``.
+    #: What it is called in ``--only``.
     name: str
-    #: For people.
+    #: Heading of its tables.
     title: str
     #: What it shows, for the documents (Markdown).
     about: str

@@ -118,15 +118,16 @@ class Culprits(Struct, frozen=True):
 class Hiccup(Struct):
     """Ranks that were held up now and then."""
 
-    #: The ranks.
+    #: The tasks.
     tasks: list[int]
-    #: When (ns).
+    #: When each hiccup began (ns), the longest first.
     times: list[int] = field(default_factory=list)
-    #: How long each hiccup took (ns).
+    #: How much longer than usual the others waited each time (ns).
     lengths: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> int:
+        """What is gained at most without it (ns)."""
         return sum(self.lengths)
 
 

@@ -264,6 +264,7 @@ class Style(Struct, frozen=True):
         )
 
     def format_title(self, text: str) -> list[str]:
+        """Return the lines of a title."""
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
 
 

@@ -55,13 +55,13 @@ STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 class Steady(Struct, frozen=True):
     """When a job repeats itself."""
 
-    #: When it begins (ns of the trace).
+    #: When its first iteration begins (ns of the trace).
     begin: int
-    #: When it ends (ns of the trace).
+    #: When its last iteration ends (ns of the trace).
     end: int
     #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
-    #: By what they were found, for people.
+    #: What the iterations are: "NVTX ranges step #".
     found_by: str
 
     @property
@@ -78,7 +78,7 @@ class AnalysisOptions(Struct, frozen=True):
     #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
     #: returns them.
     iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: Of maps over time.
+    #: Number of intervals of maps over time.
     bins: int = 200
     #: Values of CUDA API calls that wait for the device.
     synchronising: tuple[int, ...] = ()

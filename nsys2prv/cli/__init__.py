@@ -66,7 +66,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = COMMANDS.get(words[0]) if words else None
         if words and not command:
             check_command(words[0], COMMANDS)
-        status = command(words[1:]) if command else _convert(words)
+        status = command(words[1:]) if command else run_conversion(parse_conversion("", words))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -88,10 +88,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _convert(words: list[str]) -> int:
-    return run_conversion(parse_conversion("", words))
-
-
 def run_help(arguments: list[str]) -> int:
     """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
@@ -110,6 +106,7 @@ def run_help(arguments: list[str]) -> int:
 
 
 def run_conversion(options: argparse.Namespace) -> int:
+    """Run a conversion, or `merge`, with parsed options."""
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _list_kinds()
@@ -152,11 +149,13 @@ def run_conversion(options: argparse.Namespace) -> int:
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings to standard error, a line each."""
     for warning in warnings:
         print_message("warning", warning)
 
 
 def print_message(severity: str, text: str) -> None:
+    """Print a line to standard error."""
     print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
 
 
@@ -187,6 +186,7 @@ def _list_kinds() -> int:
 
 
 def run_cfgs(arguments: list[str]) -> int:
+    """Run `nsys2prv cfgs`."""
     from nsys2prv.paraver import views
 
     cfgs = Parser(
@@ -229,6 +229,7 @@ def run_cfgs(arguments: list[str]) -> int:
 
 
 def run_clock(arguments: list[str]) -> int:
+    """Run `nsys2prv clock`."""
     from nsys2prv.conversion.timeline import (
         describe_causal_moves,
         describe_hosts,
@@ -273,6 +274,7 @@ def run_clock(arguments: list[str]) -> int:
 
 
 def run_check(arguments: list[str]) -> int:
+    """Run `nsys2prv check`."""
     from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
     parser = Parser(
@@ -310,6 +312,7 @@ def run_check(arguments: list[str]) -> int:
 
 
 def run_report(arguments: list[str]) -> int:
+    """Run `nsys2prv report`."""
     from nsys2prv.cli.report import make_report
 
     options = Parser(
@@ -327,6 +330,7 @@ def run_report(arguments: list[str]) -> int:
 
 
 def run_diff(arguments: list[str]) -> int:
+    """Run `nsys2prv diff`."""
     from nsys2prv.cli.report import make_difference
 
     options = Parser(
@@ -351,6 +355,7 @@ def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespa
 
 
 def run_extract(arguments: Sequence[str]) -> int:
+    """Run `nsys2prv extract`."""
     options = parse_conversion("extract", arguments)
     if not options.paths:
         raise UsageError(
@@ -374,6 +379,7 @@ def run_extract(arguments: Sequence[str]) -> int:
 
 
 def run_merge(arguments: Sequence[str]) -> int:
+    """Run `nsys2prv merge`."""
     options = parse_conversion("merge", arguments)
     if len(options.paths) < 2:
         raise UsageError(

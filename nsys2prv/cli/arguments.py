@@ -59,7 +59,7 @@ DESCRIBED = {
         "the stores, then the trace to write: out, out.prv or out.prv.gz",
     ),
 }
-#: As Parser.add_arguments reads them.
+#: The options, as Parser.add_arguments reads them.
 OPTIONS = """
 what to print
   --list
