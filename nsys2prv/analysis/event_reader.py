@@ -1,5 +1,5 @@
-"""Read the events of a prepared job in columns of one timeline; whose rows are whose: each thread of
-the trace with its task, rank, node, device and stream.
+"""The events of a prepared job as columns on one timeline, and the rows of its trace: each thread
+with its task, rank, node, device and stream.
 """
 
 from __future__ import annotations
