@@ -162,9 +162,9 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     if options.title:
         described["title"] = options.title
     if options.compare:
-        others = [load_run(one, options) for one in options.compare]
-        runs = [ComparedJob(described, results), *others]
-        results["scaling"] = compare_scaling(runs, options.scaling == "strong")
+        others = [load_job(one, options) for one in options.compare]
+        jobs = [ComparedJob(described, results), *others]
+        results["scaling"] = compare_scaling(jobs, options.scaling == "strong")
     if options.json:
         write_complete_file(options.json, write_json(results, described))
     if options.html:
@@ -245,12 +245,12 @@ def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]
     parser.add_arguments(DIFF_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
     options = parser.parse_args(arguments)
-    options.runs = [options.A, options.B]
+    options.compared = [options.A, options.B]
     _check_options(options)
-    first, second = (load_run(one, options) for one in options.runs)
+    first, second = (load_job(one, options) for one in options.compared)
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
-    name = f"{options.runs[0]}, {options.runs[1]}"
+    name = f"{options.compared[0]}, {options.compared[1]}"
     if options.json:
         named = {result.name: result for result in results}
         write_complete_file(options.json, write_json(named, {"name": name}))
@@ -292,7 +292,7 @@ def _check_options(options: argparse.Namespace) -> argparse.Namespace:
             raise UsageError(f"--{name} takes a number from {least} on")
     if "reports" in options:
         check_pages(options.reports)
-    inputs = [*options.reports, *options.compare] if "reports" in options else options.runs
+    inputs = [*options.reports, *options.compare] if "reports" in options else options.compared
     written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
@@ -336,7 +336,7 @@ def _analyse_job(
     return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
-def load_run(name: str, options: argparse.Namespace) -> ComparedJob:
+def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
     """Return a job by what the command line calls it."""
     path = Path(name)
     if path.suffix == JSON:
