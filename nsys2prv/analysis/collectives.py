@@ -114,7 +114,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
         spans_of |= {"busy": unit.find_active_spans(device), **find_host_states(unit, device)}
         for name, spans in spans_of.items():
-            doing[name][rows] = spans.measure_within(begin[rows] - late[rows], begin[rows])
+            doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
     return records.with_columns(
         unit.list_tasks(records), *(pl.Series(name, values) for name, values in doing.items())
     )

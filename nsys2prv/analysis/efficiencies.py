@@ -49,7 +49,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             "memory_ns": unit.find_device_spans(device, MEMORY),
             "active_ns": unit.find_active_spans(device),
         }
-        times = {name: pl.Series(spans.measure_within(begin, end)) for name, spans in sets.items()}
+        times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
         main = [unit.find_main_thread(task)]
@@ -57,8 +57,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
             task=pl.lit(task, pl.Int64),
-            outside_mpi_ns=pl.Series(end - begin - in_mpi.measure_within(begin, end)),
-            useful_ns=pl.Series(end - begin - busy.measure_within(begin, end)),
+            outside_mpi_ns=pl.Series(end - begin - in_mpi.within(begin, end)),
+            useful_ns=pl.Series(end - begin - busy.within(begin, end)),
         )
         yield "hosts", rows
 

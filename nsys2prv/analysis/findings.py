@@ -159,7 +159,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             "memory": memory.length,
             "idle": idle.length,
             **{
-                f"idle_{name}": int(states[name].measure_within(idle.begin, idle.end).sum())
+                f"idle_{name}": int(states[name].within(idle.begin, idle.end).sum())
                 for name in STATES
             },
             "without_tensor_cores": int((products["end"] - products["begin"]).sum()),
@@ -248,7 +248,7 @@ def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans)
     order = np.argsort(begin, kind="stable")
     reached = np.concatenate([[0], np.maximum.accumulate(end[order])[:-1]]) if len(end) else end
     own = np.zeros(len(begin), np.int64)
-    own[order] = exposed.measure_within(
+    own[order] = exposed.within(
         np.minimum(np.maximum(begin[order], reached), end[order]), end[order]
     )
     return pl.Series(own, dtype=pl.Int64)
@@ -259,7 +259,7 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
     rank had come at once (ns): that computation has run while the others waited.
     """
     begin, transfer, exposed = to_arrays(records, "begin", "transfer", "exposed_transfer")
-    at_once = transfer - compute.measure_within(begin, begin + transfer)
+    at_once = transfer - compute.within(begin, begin + transfer)
     return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
 
 

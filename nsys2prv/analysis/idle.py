@@ -74,7 +74,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                 "class": np.searchsorted(BOUNDS, length, "right"),
                 "begin": idle.begin,
                 "time_ns": length,
-                **{name: states[name].measure_within(idle.begin, idle.end) for name in STATES},
+                **{name: states[name].within(idle.begin, idle.end) for name in STATES},
             }
         )
         by_class = gaps.group_by("device", "class", maintain_order=True).agg(
@@ -82,7 +82,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         )
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
-        busy = active.measure_within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
+        busy = active.within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
         yield "chunks", pl.DataFrame({"length": np.diff(edges), "busy_share": busy})
         if unit.has("cuda_api"):
             yield "blocking", sum_idle_by_call(unit, device, idle).filter("synchronises")
@@ -103,7 +103,7 @@ def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     (value), synchronises, count, time_ns. Waiting beside a busy device costs nothing.
     """
     calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    time = idle.measure_within(*to_arrays(calls, "begin", "end"))
+    time = idle.within(*to_arrays(calls, "begin", "end"))
     calls = calls.select("call", time_ns=pl.Series(time, dtype=pl.Int64)).filter(
         pl.col("time_ns") > 0
     )

@@ -55,7 +55,7 @@ class Spans(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.begin)
 
-    def measure_before(self, times: np.ndarray) -> np.ndarray:
+    def until(self, times: np.ndarray) -> np.ndarray:
         """Return how much of the set lies before each time."""
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
@@ -71,9 +71,9 @@ class Spans(Struct, frozen=True, eq=False):
         last = np.maximum(index - 1, 0)
         return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
 
-    def measure_within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return how much of the set lies within each [begin, end)."""
-        return self.measure_before(end) - self.measure_before(begin)
+        return self.until(end) - self.until(begin)
 
     def contains(self, times: np.ndarray) -> np.ndarray:
         """Return which times are in the set."""
@@ -201,7 +201,7 @@ def sum_time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict
     times, counts = count_concurrent(begin, end)
     if len(times) < 2:
         return {}
-    lengths = inside.measure_within(times[:-1], times[1:])
+    lengths = inside.within(times[:-1], times[1:])
     total = np.bincount(counts[:-1], lengths)
     return {count: int(total[count]) for count in range(1, len(total)) if total[count]}
 

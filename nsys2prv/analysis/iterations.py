@@ -378,7 +378,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
         )
         for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
-            sums[row] += spans.measure_within(begin, end)
+            sums[row] += spans.within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
         iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)

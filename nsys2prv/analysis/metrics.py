@@ -88,9 +88,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                     yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
     for device in unit.devices:
         shares = {
-            f"{name}_share": unit.find_device_spans(device, *what).measure_within(
-                edges[:-1], edges[1:]
-            )
+            f"{name}_share": unit.find_device_spans(device, *what).within(edges[:-1], edges[1:])
             / np.maximum(np.diff(edges), 1)
             for name, what in BUSY.items()
         }

@@ -49,8 +49,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         begin, end, what = to_arrays(work, "begin", "end", "what")
         beside = np.where(
             np.isin(what, (NCCL, MEMORY)),
-            compute.measure_within(begin, end),
-            communication.measure_within(begin, end),
+            compute.within(begin, end),
+            communication.within(begin, end),
         )
         kinds = work.with_columns(beside=beside).group_by(
             "what", "operation", "name", "class", maintain_order=True

@@ -83,7 +83,7 @@ def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -
 @given(intervals, intervals)
 def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     begin, end = split_columns(windows)
-    assert draw_spans(pairs).measure_within(begin, end).tolist() == [
+    assert draw_spans(pairs).within(begin, end).tolist() == [
         len(list_times(pairs) & set(range(*item))) for item in windows
     ]
     every = np.arange(-3, LATEST + 20)
@@ -120,10 +120,10 @@ def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch
             "descending": instants[::-1],
             "shuffled": random.permutation(instants),
         }[order]
-        compiled = result.measure_before(instants)
+        compiled = result.until(instants)
         with monkeypatch.context() as patch:
             patch.setattr(intervals_module, "core", None)
-            assert (compiled == result.measure_before(instants)).all()
+            assert (compiled == result.until(instants)).all()
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())
