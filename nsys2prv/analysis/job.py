@@ -273,7 +273,7 @@ class OpenJob:
             np.save(file, make_group_table(self.folded))
         return path
 
-    def absent(self, layouts: Sequence[str]) -> str:
+    def explain_absence(self, layouts: Sequence[str]) -> str:
         """Return why there are no events of these layouts."""
         kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
         tables = [table for kind in kinds for table in kind.tables]
@@ -353,7 +353,7 @@ class OpenJob:
             self.steady,
         )
         context = Context(
-            self.reader, options, self.labels, self.folded, self.absent, make_clock_table(self._job)
+            self.reader, options, self.labels, self.folded, self.explain_absence, make_clock_table(self._job)
         )
         able = [
             analysis
@@ -381,7 +381,7 @@ class OpenJob:
         for analysis in wanted:
             if analysis not in able:
                 results[analysis.name].missing.extend(
-                    f"{analysis.title}: {self.absent(group)}"
+                    f"{analysis.title}: {self.explain_absence(group)}"
                     for group in analysis.needs
                     if not self.reader.layouts & set(group)
                 )
