@@ -49,7 +49,7 @@ def compiled(root: Path, folder: Path) -> Path:
 
 
 def parsed(root: Path, made: Path) -> Path:
-    """The module that `nsys2prv/_util/foreign_data.py` looks into: digest of a text -> what makes its data.
+    """The module that `nsys2prv/_util/data_files.py` looks into: digest of a text -> what makes its data.
     Raises ImportError where there is no PyYAML.
     """
     import yaml

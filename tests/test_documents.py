@@ -14,8 +14,8 @@ from tools.paramedir import run_paramedir, skip_without_paramedir
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
-from nsys2prv.paraver.views import find_views_folder
+from nsys2prv.paraver.cfg import find_views_folder
+from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus
 
 DOCS = Path(__file__).parent.parent / "docs"
 TRAINING = DOCS.parent / "sample_reports" / "training"
@@ -145,8 +145,7 @@ def test_the_tutorial_names_entries_of_menus() -> None:
         re.M,
     )
     titles = {
-        menu: [view.title for view in group]
-        for menu, group in load_menus(find_views_folder() / FILE).items()
+        menu: [view.title for view in group] for menu, group in load_menus(find_catalogue()).items()
     }
     assert len(entries) == 4
     assert [entry for menu, entry in entries if entry not in titles[menu]] == []

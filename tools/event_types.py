@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from msgspec import json
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import Single
+from nsys2prv.paraver.cfg import FIRST, GROUPS, Single
 from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core_view, load_menus, load_views
-from nsys2prv.paraver.views import FIRST, GROUPS
 
 TABLE, PICTURES = "views.md", "views"
 #: Views that show types with more names than this together show more than anyone tells apart by

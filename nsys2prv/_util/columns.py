@@ -1,4 +1,6 @@
-"""Columns of integers that several rooms work with, vectorized, and frames in files."""
+"""Columns of integers, vectorized: what stands for absent and open, distinct values, slices; and
+frames in files.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +50,24 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
     """Return distinct combinations of several columns of integers in ascending order: their values,
     column by column, and each row's index among them.
     """
-    codes = np.zeros(len(columns[0]), np.int64)
-    wide = tuple(np.asarray(column, np.int64) for column in columns)
-    if core is None:
-        first, codes = _number_by_numpy(wide)
-    else:
-        first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
+    first, codes = number_rows(*columns)
     return [column[first] for column in columns], codes
 
 
-def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each distinct combination, and each row's index among them, for
-    installations without a compiler.
+def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each distinct combination of several columns of integers, in
+    ascending order of these, and each row's index among them.
     """
+    wide = tuple(np.asarray(column, np.int64) for column in columns)
+    if core is None:
+        return _number_by_numpy(wide)
+    codes = np.zeros(len(wide[0]), np.int64)
+    first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
+    return first, codes
+
+
+def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return what :func:`number_rows` does, for installations without a compiler."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct, further = np.unique(column, return_inverse=True)
@@ -143,15 +150,12 @@ class FrameWriter:
         frame.write_ipc_stream(self._file)
         return StoredFrame(self.path, offset, self._file.tell() - offset)
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def __enter__(self) -> FrameWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -1,4 +1,10 @@
-"""Errors that end a run with one clear line, with the exit status of each, and notes that do not."""
+"""What ends a run with one clear line and an exit status: errors, and signals that ask this command
+to end, whenever they come. And notes, which end nothing.
+
+As long as there is nothing to tidy up a signal ends the process at once: an exception that is raised
+anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. All of
+this is the command's; in other programs signals stay theirs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -33,6 +41,15 @@ class Unreadable(Nsys2prvError):
         self.report = report
 
 
+@contextmanager
+def blame_file(path: Path) -> Iterator[None]:
+    """Turn an OSError into one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
+
+
 class NothingToWrite(Nsys2prvError):
     """The reports are readable but hold no event of the kinds asked for."""
 
@@ -51,7 +68,7 @@ class ClockNote(str):
     __slots__ = ()
 
 
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: Who presses Ctrl-C again so soon means the same; later, that tidying up takes too long (seconds).
 GRACE_SECONDS = 3.0
 #: After an exception that could not be raised, how soon another one is (seconds).
@@ -85,7 +102,7 @@ def end_on_signal() -> None:
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
         number
-        for name in NAMES
+        for name in SIGNALS
         if (number := getattr(signal, name, 0)) and signal.getsignal(number) in usual
     ]
     _set_handler(_end)

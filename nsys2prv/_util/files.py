@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
 from nsys2prv._util.text import format_size
 
 #: What only nsys reads; every file that is a report; the folders that nsys makes of one.
@@ -96,9 +96,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Owner(Struct, frozen=True):
-    """A process: a digest of its host's name, the namespace in which its pid is one, the pid, and
-    when it began (in the system's ticks); 0 where not known.
-    """
+    """A process to which a folder belongs."""
 
     #: Digest of the host's name.
     host: str
@@ -248,15 +246,13 @@ def write_complete_file(path: Path, text: str) -> None:
     """Write a file that comes into being complete; a device or a pipe is written to. Raises one
     line for people.
     """
-    try:
+    with blame_file(path):
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
         with make_temporary_folder(path.parent) as folder:
             (folder / path.name).write_text(text, encoding="utf-8")
             (folder / path.name).replace(path)
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
 
 
 def remove_leftovers(parent: Path) -> None:

@@ -19,11 +19,28 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-
-Item = TypeVar("T")
+T, R = TypeVar("T"), TypeVar("R")
+#: Tells this process from all others, on whichever machine.
+_HERE = uuid.uuid4()
+#: What people call the work of a module, or of a function.
+_STAGES = {
+    "inspect_task": "opening",
+    "find_span": "timeline",
+    "make_device_states": "device states",
+    "join_task": "run joining",
+    "checksum_task": "metadata",
+    "report_stores": "reading",
+    "reading": "reading",
+    "derive": "reading",
+    "align": "clocks",
+    "thread_states": "states",
+    "window_writer": "writing",
+}
 
 
 class Progress:
+    """Shows bars where people watch: on terminals and in notebooks."""
+
     def __init__(self, quiet: bool) -> None:
         self._notebook = "ipykernel" in sys.modules
         self._off = quiet or not (self._notebook or sys.stderr.isatty())
@@ -36,7 +53,7 @@ class Progress:
             total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
         )
 
-    def over(self, items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
+    def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
         if self._off or total < 2:
             return items
         return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
@@ -61,25 +78,6 @@ class _NoBar:
 
     def update(self, count: int) -> None:
         pass
-
-
-T, R = TypeVar("T"), TypeVar("R")
-#: Tells this process from all others, on whichever machine.
-_HERE = uuid.uuid4()
-#: What people call the work of a module, or of a function.
-_STAGES = {
-    "inspect_task": "opening",
-    "find_span": "timeline",
-    "make_device_states": "device states",
-    "join_task": "run joining",
-    "checksum_task": "metadata",
-    "report_stores": "reading",
-    "reading": "reading",
-    "derive": "reading",
-    "align": "clocks",
-    "thread_states": "states",
-    "window_writer": "writing",
-}
 
 
 class CpuTimes(Struct):

@@ -120,9 +120,10 @@ def to_json(value: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None:
             return None
-        member = type(value) if type(value) in arguments else _take_first_type(arguments)
+        members = _drop_none(arguments)
+        member = type(value) if type(value) in members else members[0]
         plain = to_json(value, member)
-        return [member.__name__, plain] if len(_drop_none(arguments)) > 1 else plain
+        return [member.__name__, plain] if len(members) > 1 else plain
     if kind is Path:
         return str(value)
     if origin in _MAPPINGS:
@@ -146,10 +147,11 @@ def from_json(data: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if data is None and type(None) in arguments:
             return None
-        if len(_drop_none(arguments)) == 1:
-            return from_json(data, _take_first_type(arguments))
+        members = _drop_none(arguments)
+        if len(members) == 1:
+            return from_json(data, members[0])
         name, content = data
-        return from_json(content, {one.__name__: one for one in _drop_none(arguments)}.get(name))
+        return from_json(content, {member.__name__: member for member in members}.get(name))
     if kind in _SCALARS:
         if type(data) is not kind:
             raise ValueError(f"{data!r} is no {kind.__name__}")
@@ -176,10 +178,6 @@ def from_json(data: Any, kind: Any) -> Any:
 
 def _drop_none(arguments: tuple) -> list:
     return [member for member in arguments if member is not type(None)]
-
-
-def _take_first_type(arguments: tuple) -> Any:
-    return _drop_none(arguments)[0]
 
 
 def _find_pair_types(origin: Any, arguments: tuple) -> tuple:

@@ -24,7 +24,7 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
-from nsys2prv.events.classes import MPI_LAYOUTS
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: What the tables show.
 ABOUT = """Collectives: how often, how much, how fast, who waits and for whom.

@@ -10,7 +10,7 @@ import polars as pl
 from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
-from nsys2prv.events.classes import MPI_LAYOUTS
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: What the tables show.
 ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.

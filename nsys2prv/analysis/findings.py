@@ -53,7 +53,8 @@ from nsys2prv.analysis.unit import (
     list_labels,
     to_arrays,
 )
-from nsys2prv.events.classes import COPYING, MPI_LAYOUTS
+from nsys2prv.events.cuda import COPYING
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: More findings are not told.
 MOST_FINDINGS = 10

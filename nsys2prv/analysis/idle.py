@@ -22,7 +22,7 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.events.classes import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, SETTING
 
 #: What the tables show.
 ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.

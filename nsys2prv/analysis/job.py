@@ -42,8 +42,9 @@ from nsys2prv.conversion.options import CutPlan, Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import select_io_calls
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
-from nsys2prv.events.classes import select_io_calls, select_synchronising_calls
+from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
 
@@ -146,7 +147,7 @@ class OpenJob:
         """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many
         of each there are, and versions of drivers and of Nsight Systems.
         """
-        infos, begin = self._job.infos, self._job.timeline.find_begin()
+        infos, begin = self._job.infos, self._job.timeline.begin_utc
         # Reports of one host name the same GPUs.
         gpus = {
             (info.host or str(number), gpu.key or gpu.number): gpu.name
@@ -353,7 +354,12 @@ class OpenJob:
             self.steady,
         )
         context = Context(
-            self.reader, options, self.labels, self.folded, self.explain_absence, make_clock_table(self._job)
+            self.reader,
+            options,
+            self.labels,
+            self.folded,
+            self.explain_absence,
+            make_clock_table(self._job),
         )
         able = [
             analysis

@@ -25,7 +25,7 @@ from nsys2prv.analysis.intervals import (
     unite_span_sets,
 )
 from nsys2prv.events.catalogue import load_catalogue, map_labels
-from nsys2prv.events.classes import MPI_LAYOUTS
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 T = TypeVar("T")
 #: What a device does.

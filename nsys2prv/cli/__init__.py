@@ -187,8 +187,6 @@ def _list_kinds() -> int:
 
 def run_cfgs(arguments: list[str]) -> int:
     """Run `nsys2prv cfgs`."""
-    from nsys2prv.paraver import views
-
     cfgs = Parser(
         "nsys2prv cfgs",
         description="List the Paraver views that come with nsys2prv, or write them to a folder.",
@@ -212,6 +210,13 @@ def run_cfgs(arguments: list[str]) -> int:
         check_folder_of_views(options.folder)
     if options.trace:
         refuse_non_traces("cfgs --for", [str(options.trace)])
+    from nsys2prv.paraver.cfg import list_core_views
+
+    if not (options.folder or options.trace or options.all):
+        print("\n".join(list_core_views()))
+        return 0
+    from nsys2prv.paraver import views
+
     if options.folder:
         copied, workspaces = views.copy_views(options.folder, options.trace)
         lines = [
@@ -223,7 +228,7 @@ def run_cfgs(arguments: list[str]) -> int:
         fits = views.find_views_for_trace(options.trace)
         lines = views.format_views(options.trace, fits, options.all)
     else:
-        lines = [*views.list_core_views(), *(views.list_extra_views() if options.all else [])]
+        lines = [*list_core_views(), *views.list_extra_views()]
     print("\n".join(lines))
     return 0
 

@@ -14,6 +14,11 @@ NCCL, MPI = 0, 1
 #: same of times on clocks that are aligned.
 UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
+#: Why a member's calls are not numbered, or not all: kinds of findings.
+FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
+#: Those that say that ends tell nothing, rather than that they speak against a match.
+UNCLEAR = (FEW_CALLS, AMBIGUOUS)
+
 
 class Role(IntEnum):
     """Who waits for whom in a collective: every member for all, the others for the root, or the

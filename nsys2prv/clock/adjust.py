@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 from msgspec import Struct
@@ -22,15 +23,27 @@ from nsys2prv.clock.bounds import (
     find_nearest_point,
 )
 from nsys2prv.clock.least_squares import SECOND, Network
-from nsys2prv.clock.observations import NOISE, ClockFinding, group_rows
+from nsys2prv.clock.observations import ClockFinding, Corrections, group_rows
 
+#: How corrections were found.
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
-#: Violations of no more than this (and the source's slack) are noise, ns.
-TOLERANCE = 3_000.0
-SWEEPS = 3
+ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
+#: Standard deviations that a bound covers.
+COVER = 3.0
 #: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is
 #: larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
+#: Violations of no more than this (and the source's slack) are noise, ns.
+TOLERANCE = 3_000.0
+SWEEPS = 3
+#: Fewer bounds than this may be of calls that do not belong together.
+FEWEST = 8
+#: No UTC is wrong by more than this (ns): what demands more is wrong data.
+LARGEST_ONE_WAY = 1_000_000_000.0
+#: A correction larger than this (ns) is made though its error might be as large.
+LARGEST_UNMOVED = 10_000.0
+#: First and last time of what holds at all times.
+EVERYWHERE = {"first": -np.inf, "last": np.inf}
 
 
 class Estimate(Struct, frozen=True):
@@ -80,12 +93,12 @@ class Estimate(Struct, frozen=True):
         )
 
 
-def make_estimates(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
+def make_estimates(net: Network) -> list[Estimate]:
     """Return estimates by the ends alone; hosts that share no collective with others are references
-    of their own. floors: by host, ns.
+    of their own.
     """
     estimates = []
-    size = len(net.offset)
+    size = len(net.reference)
     for host in range(size):
         seen = int(net.observations[host])
         shared = {"observations": seen, "spread": float(net.spread[host])}
@@ -102,10 +115,10 @@ def make_estimates(net: Network, floors: np.ndarray, cover: float) -> list[Estim
                 host,
                 int(net.reference[host]),
                 ENDS,
-                float(net.offset[host]),
-                float(net.drift[host]),
-                float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady,
-                cover * drift_variance**0.5 / SECOND,
+                float(net.corrections.offset[host]),
+                float(net.corrections.drift[host]),
+                float(net.floor[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
+                COVER * drift_variance**0.5 / SECOND,
                 **shared,
             )
         )
@@ -117,42 +130,33 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
     road of the smallest error to a reference.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = _correct(estimates, orders)
+    inner = np.array([estimate.bound for estimate in estimates])
+    begin, end = orders.correct(list_corrections(estimates))
     before, after = part[orders.before], part[orders.after]
     across = np.flatnonzero(before != after)
-    if not len(across):
-        return estimates
     pair = np.minimum(before, after)[across] * len(part) + np.maximum(before, after)[across]
-    inner = np.array([estimate.bound for estimate in estimates])
     roads: dict[int, list[Estimate]] = {}
     for places in group_rows(pair):
         rows = across[places]
+        more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
         one, other = divmod(int(pair[places[0]]), len(part))
         for reference, host in ((one, other), (other, one)):
-            road = _place_between(host, reference, begin, end, before == host, rows)
+            road = _find_road(host, reference, begin[rows], end[rows], before[rows] == host)
             if road is not None:
-                more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
                 roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
     return _compose_along(estimates, part, roads)
 
 
-def _place_between(
-    host: int,
-    reference: int,
-    begin: np.ndarray,
-    end: np.ndarray,
-    leaving: np.ndarray,
-    rows: np.ndarray,
+def _find_road(
+    host: int, reference: int, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray
 ) -> Estimate | None:
-    """Return the correction of a host's part, which `leaving` precedences start in, to another;
-    None where precedences lead one way alone.
+    """Return the correction of a host's part, which `leaving` precedences start in and the others
+    end in, to another part; None where precedences lead one way alone, or contradict each other.
     """
-    up, down = rows[leaving[rows]], rows[~leaving[rows]]
-    if not len(up) or not len(down):
+    if leaving.all() or not leaving.any():
         return None
-    bounds = Bounds(begin[up], end[up] - begin[up], end[down], begin[down] - end[down])
-    first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
-    last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
+    bounds = _bound_changes(begin, end, leaving)
+    first, last = float(bounds.times.min()), float(bounds.times.max())
     for by in RELAXED:
         line = find_middle_line(bounds.relax(by), first, last)
         if line is not None:
@@ -165,7 +169,7 @@ def _place_between(
                 slope,
                 line.error + 2 * by,
                 line.slope_error,
-                len(rows),
+                len(begin),
                 first=first,
                 last=last,
             )
@@ -178,21 +182,17 @@ def _compose_along(
     """Return corrections of the parts composed along the roads of the smallest error from the
     lowest part. roads: by the reference that they lead to.
     """
-    everywhere = {"first": -np.inf, "last": np.inf}
     reached: dict[int, Estimate] = {}
+    order = count()
     for start in np.unique(part).tolist():
-        queue = [(0.0, start, 0, Estimate(start, start, REFERENCE, **everywhere))]
-        queued = 1
+        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **EVERYWHERE))]
         while queue:
-            _, at, _, here = heapq.heappop(queue)
-            if at in reached:
-                continue
-            reached[at] = here
-            for road in roads.get(at, []):
-                if road.host not in reached:
+            *_, here = heapq.heappop(queue)
+            if here.host not in reached:
+                reached[here.host] = here
+                for road in roads.get(here.host, []):
                     whole = road.compose(here)
-                    heapq.heappush(queue, (whole.bound, whole.host, queued, whole))
-                    queued += 1
+                    heapq.heappush(queue, (whole.bound, whole.host, next(order), whole))
     result = []
     for estimate in estimates:
         road = reached[estimate.reference]
@@ -203,7 +203,7 @@ def _compose_along(
             alone = estimate.method in (UTC, REFERENCE)
             observed = estimate
             if not np.isfinite(estimate.first):
-                observed = replace(estimate, **everywhere)
+                observed = replace(estimate, **EVERYWHERE)
             estimate = replace(
                 observed.compose(road),
                 method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
@@ -220,16 +220,14 @@ def remove_violations(
     is beyond that is taken for wrong data.
     """
     estimates = list(estimates)
-    if not len(orders):
-        return estimates, []
-    slack = TOLERANCE + _find_slack(orders)
+    slack = TOLERANCE + orders.find_slack()
     errors = np.array([estimate.bound for estimate in estimates])
     same = np.array([estimate.reference for estimate in estimates])
     same = same[orders.before] == same[orders.after]
     allowed = errors[orders.before] + errors[orders.after]
     beyond = np.zeros(len(orders), bool)
     for _ in range(SWEEPS):
-        begin, end = _correct(estimates, orders)
+        begin, end = orders.correct(list_corrections(estimates))
         excess = begin - end
         beyond = same & (excess > allowed + slack)
         wrong = same & (excess > slack) & ~beyond
@@ -248,8 +246,8 @@ def _move_host(
     estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray
 ) -> Estimate:
     estimate = estimates[host]
-    rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
-    begin, end = _correct(estimates, orders.take(rows))
+    rows = heeded & ((orders.before == host) | (orders.after == host))
+    begin, end = orders[rows].correct(list_corrections(estimates))
     corners = _find_feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
     if not len(corners):
         return estimate
@@ -267,30 +265,21 @@ def _move_host(
 def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
-    slack = _find_slack(orders)
-    begin, end = _correct(estimates, orders)
-    leaving = np.flatnonzero(orders.after == reference[orders.before])
-    coming = np.flatnonzero(orders.before == reference[orders.after])
-    rows = np.concatenate([leaving, coming])
-    hosts = np.concatenate([orders.before[leaving], orders.after[coming]])
-    is_leaving = np.arange(len(rows)) < len(leaving)
+    slack = orders.find_slack()
+    begin, end = orders.correct(list_corrections(estimates))
+    leaving = orders.after == reference[orders.before]
+    rows = np.flatnonzero(leaving | (orders.before == reference[orders.after]))
+    hosts = np.where(leaving, orders.before, orders.after)[rows]
     result = list(estimates)
-    for chosen in group_rows(hosts):
-        host = int(hosts[chosen[0]])
+    for places in group_rows(hosts):
+        at, host = rows[places], int(hosts[places[0]])
         estimate = estimates[host]
-        if (
-            host == estimate.reference
-            or not np.isfinite(estimate.first)
-            or is_leaving[chosen].all()
-            or not is_leaving[chosen].any()
-        ):
-            continue
-        at = rows[chosen]
-        leaves = is_leaving[chosen]
-        corners = _find_feasible_changes(estimate, begin[at], end[at], leaves, slack[at])
-        if len(corners):
-            bound = min(estimate.bound, float(np.abs(corners).max()))
-            result[host] = replace(estimate, bound=bound)
+        both_ways = leaving[at].any() and not leaving[at].all()
+        if both_ways and np.isfinite(estimate.first):
+            corners = _find_feasible_changes(estimate, begin[at], end[at], leaving[at], slack[at])
+            if len(corners):
+                bound = min(estimate.bound, float(np.abs(corners).max()))
+                result[host] = replace(estimate, bound=bound)
     return result
 
 
@@ -301,38 +290,29 @@ def _find_feasible_changes(
     precedences start in and the others end in, within the error of the drift, for a short span
     tells none.
     """
-    room = end - begin + slack
-    bounds = Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
     first, last = estimate.first, estimate.last
-    return find_feasible_region(bounds.thin(first, last), first, last, estimate.rate)
+    bounds = _bound_changes(begin, end, leaving, slack).thin(first, last)
+    return find_feasible_region(bounds, first, last, estimate.rate)
 
 
-def list_corrections(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset and the drift of each host."""
-    return np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+def _bound_changes(
+    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray | float = 0.0
+) -> Bounds:
+    """Return bounds of what may be added to the times of what `leaving` precedences start in and
+    the others end in.
+    """
+    room = end - begin + slack
+    return Bounds(np.where(leaving, begin, end), np.where(leaving, room, -room), leaving)
 
 
-def _correct(estimates: Sequence[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
-    """Return the begins and the ends of the precedences, by the estimates."""
-    return orders.correct(*list_corrections(estimates))
-
-
-def _find_slack(orders: Precedences) -> np.ndarray:
-    slack = np.zeros(len(orders))
-    for source, noise in NOISE.items():
-        slack[orders.source == source] = noise.slack
-    return slack
-
-
-ONE_WAY = "causality, one way"
-#: Fewer bounds than this may be of calls that do not belong together.
-FEWEST = 8
-#: No UTC is wrong by more than this (ns): what demands more is wrong data.
-LARGEST_ONE_WAY = 1_000_000_000.0
+def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
+    return Corrections(
+        *(np.array([getattr(e, name) for e in estimates]) for name in ("offset", "drift"))
+    )
 
 
 def move_free_parts(
-    estimates: list[Estimate], orders: Precedences, left_out: frozenset[int] = frozenset()
+    estimates: list[Estimate], orders: Precedences, left_out: frozenset[int]
 ) -> list[Estimate]:
     """Return the estimates, with parts moved that are references of their own and violate causality
     in one direction against those placed before them, from the first host's part on. How far they
@@ -341,7 +321,7 @@ def move_free_parts(
     left_out: hosts whose clocks are not to be believed.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = _correct(estimates, orders)
+    begin, end = orders.correct(list_corrections(estimates))
     early = begin - end
     before, after = part[orders.before], part[orders.after]
     part_pairs, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
@@ -370,11 +350,6 @@ def move_free_parts(
         else estimate
         for estimate in estimates
     ]
-
-
-CONFIRMED = "UTC, confirmed"
-#: A correction larger than this (ns) is made though its error might be as large.
-LARGEST_UNMOVED = 10_000.0
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:

@@ -1,5 +1,8 @@
-"""Feasible region of a line under hard bounds: the pairs (value at the span's begin, value at its
-end) that no bound forbids.
+"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and the
+lines that bounds leave.
+
+A line over a span is the pair (value at its begin, value at its end); bounds leave a convex region
+of these.
 """
 
 from __future__ import annotations
@@ -7,191 +10,25 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import HOLD_BACK
-from nsys2prv.clock.observations import DRIFT_PRIOR, PLAUSIBLE_DRIFT, Messages, choose_evenly
-
-#: Bounds kept of each side: the tightest of as many parts of the span.
-PARTS = 64
-#: Values that are not bounded at all, ns.
-ANYWHERE = 1e12
-#: Steeper than this no line is, unless all others are forbidden.
-STEEP = 3 * DRIFT_PRIOR
-
-
-class Bounds(Struct, frozen=True):
-    """value(times[i]) <= values[i] (`upper`) or >= values[i]: float ns. Upper and lower are arrays
-    of (times, values).
-    """
-
-    #: Times of the upper bounds.
-    upper_times: np.ndarray
-    #: Upper bounds.
-    upper: np.ndarray
-    #: Times of the lower bounds.
-    lower_times: np.ndarray
-    #: Lower bounds.
-    lower: np.ndarray
-
-    def subtract_line(self, offset: float, slope: float) -> Bounds:
-        """Return bounds of what remains of the value without that line."""
-        return Bounds(
-            self.upper_times,
-            self.upper - offset - slope * self.upper_times,
-            self.lower_times,
-            self.lower - offset - slope * self.lower_times,
-        )
-
-    def relax(self, by: float) -> Bounds:
-        return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
-
-    def thin(self, begin: float, end: float) -> Bounds:
-        """Return the tightest bound of each side in each of PARTS parts of the span."""
-        above = _find_tightest(self.upper_times, self.upper, begin, end)
-        below = _find_tightest(self.lower_times, -self.lower, begin, end)
-        return Bounds(
-            self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
-        )
-
-    def concat(self, other: Bounds) -> Bounds:
-        return Bounds(*map(np.concatenate, zip(astuple(self), astuple(other), strict=True)))
-
-
-def _find_tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """Return indices of the smallest value in each of PARTS parts of the span."""
-    part = np.clip((times - begin) / max(end - begin, 1.0) * PARTS, 0, PARTS - 1).astype(np.int64)
-    order = np.lexsort((values, part))
-    return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
-
-
-def find_feasible_region(
-    bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
-) -> np.ndarray:
-    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
-    lines of no larger slope, of shape (n, 2); empty if they contradict.
-    """
-    length = max(end - begin, 1.0)
-    at = np.concatenate([bounds.upper_times, bounds.lower_times])
-    share = (at - begin) / length
-    sign = np.concatenate([np.ones(len(bounds.upper)), -np.ones(len(bounds.lower))])
-    normals = np.stack([sign * (1 - share), sign * share], axis=1)
-    limits = np.concatenate([bounds.upper, -bounds.lower])
-    steep = steepest * length
-    normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
-    limits = np.concatenate([limits, [steep, steep]])
-    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
-    for _ in range(4 * len(limits)):
-        excess = (corners @ normals.T - limits).max(axis=0)
-        worst = int(np.argmax(excess))
-        if excess[worst] <= 1e-3:
-            break
-        corners = _clip(corners, normals[worst], limits[worst])
-        if not len(corners):
-            break
-    return corners
-
-
-def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
-    """Return the convex polygon's part where normal . corner <= limit."""
-    excess = corners @ normal - limit
-    after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
-    kept = []
-    for one, other, e, f in zip(corners, after, excess.tolist(), later.tolist(), strict=True):
-        if e <= 0:
-            kept.append(one)
-        if (e < 0 < f) or (f < 0 < e):
-            kept.append(one + (other - one) * (e / (e - f)))
-    return np.array(kept).reshape(-1, 2)
-
-
-class MiddleLine(Struct, frozen=True):
-    """A line amid bounds: value at `begin`, value at `end`, and largest error of either."""
-
-    #: Value at the begin.
-    first: float
-    #: Value at the end.
-    last: float
-    #: Largest error of either.
-    error: float
-    #: How much steeper or less steep it may be, ns per ns.
-    slope_error: float
-
-
-def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
-    """Return the line amid the bounds; None if they contradict or leave a side open. What a short
-    span leaves of the slope is drawn to 0.
-    """
-    length = max(end - begin, 1.0)
-    first = last = 0.0
-    corners = np.empty((0, 2))
-    kept = Bounds(*(np.empty(0) for _ in range(4)))
-    for _ in range(3):
-        # What is tightest shows only once the slope is about right.
-        slope = (last - first) / length
-        near = (
-            bounds.subtract_line(first - slope * begin, slope)
-            .thin(begin, end)
-            .subtract_line(slope * begin - first, -slope)
-        )
-        kept = kept.concat(near)
-        corners = find_feasible_region(kept, begin, end, STEEP)
-        if not len(corners):
-            corners = find_feasible_region(kept, begin, end)
-        if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
-            return None
-        first, last = _find_centre(corners, length)
-    slopes = (corners[:, 1] - corners[:, 0]) / length
-    return MiddleLine(
-        first,
-        last,
-        float(np.abs(corners - [first, last]).max()),
-        float(np.abs(slopes - (last - first) / length).max()),
-    )
-
-
-def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
-    """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
-    clocks, and of one slope the middle is taken.
-    """
-    rise = corners[:, 1] - corners[:, 0]
-    likely = np.linspace(rise.min(), rise.max(), 101)
-    size = (likely / length / DRIFT_PRIOR) ** 2
-    weight = np.exp((size.min() - size) / 2)
-    wanted = float((likely * weight).sum() / weight.sum())
-    centre = corners.sum(axis=1) / 2
-    after, above = np.roll(centre, -1), rise - wanted
-    beyond = np.roll(above, -1)
-    crossed = (above <= 0) != (beyond <= 0)
-    share = above[crossed] / (above[crossed] - beyond[crossed])
-    crossing = (
-        centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
-    )
-    amid = float(crossing.min() + crossing.max()) / 2
-    return amid - wanted / 2, amid + wanted / 2
-
-
-def find_nearest_point(corners: np.ndarray) -> np.ndarray:
-    """Return the point of the convex polygon that is nearest to (0, 0)."""
-    after = np.roll(corners, -1, axis=0)
-    edges = after - corners
-    turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]
-    if len(corners) > 2 and (turns >= 0).all():
-        return np.zeros(2)
-    length = np.maximum((edges**2).sum(axis=1), 1e-9)
-    share = np.clip(-(corners * edges).sum(axis=1) / length, 0, 1)[:, None]
-    points = corners + share * edges
-    return points[np.argmin((points**2).sum(axis=1))]
-
+from nsys2prv.clock.observations import (
+    DRIFT_PRIOR,
+    NOISE,
+    PLAUSIBLE_DRIFT,
+    Corrections,
+    Messages,
+    Table,
+)
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05
 #: Messages between two hosts, in one direction.
 MOST_MESSAGES = 2_000
-
-
+#: Columns of precedences.
 PRECEDENCE_COLUMNS = {
     "source": pl.Int64,
     "before": pl.Int64,
@@ -200,11 +37,17 @@ PRECEDENCE_COLUMNS = {
     "end": pl.Float64,
     "held": pl.Boolean,
 }
+#: Bounds kept of each side: the tightest of as many parts of the span.
+PARTS = 64
+#: Values that are not bounded at all, ns.
+ANYWHERE = 1e12
+#: Steeper than this no line is, unless all others are forbidden.
+STEEP = 3 * DRIFT_PRIOR
 
 
-class Precedences(Struct, frozen=True):
-    """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
-    float ns relative to the pivot.
+class Precedences(Table, frozen=True):
+    """`begin` on clock `before` is not later than `end` on clock `after`: float ns relative to the
+    pivot.
     """
 
     #: Key of NOISE.
@@ -220,37 +63,35 @@ class Precedences(Struct, frozen=True):
     #: Held back from the estimate, to judge it by.
     held: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def take(self, rows: np.ndarray) -> Precedences:
-        return Precedences(*(column[rows] for column in astuple(self)))
-
-    def correct(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
-        clock.
-        """
+    def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins and the ends by corrected clocks."""
         return (
-            self.begin * (1 + drift[self.before]) + offset[self.before],
-            self.end * (1 + drift[self.after]) + offset[self.after],
+            corrections.apply(self.begin, self.before),
+            corrections.apply(self.end, self.after),
+        )
+
+    def find_slack(self) -> np.ndarray:
+        """Return by how much clocks of devices within a host may contradict each other, ns."""
+        return np.select(
+            [self.source == source for source in NOISE], [noise.slack for noise in NOISE.values()]
         )
 
 
 def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
-    """Return the precedences of collectives: the begin of the root or of the last member, and the
-    ends of those that waited for it.
+    """Return the precedences of messages and collectives: of these the begin of the root or of the
+    last member, and the ends of those that waited for it. hosts: rows of :func:`gather_per_host`.
     """
-    parts = [_find_message_precedences(messages, pivot)]
-    for role, one, begin, end in (
-        (Role.ALL, "late", "begin", "first_end"),
-        (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
-        (Role.TO_ROOT, "at_root", "begin", "root_end"),
-    ):
-        role_rows = hosts.filter(pl.col("role") == role)
-        begins = role_rows.select("collective", "source", "held", one, before="clock", begin=begin)
-        ends = role_rows.select("collective", "source", "held", one, after="clock", end=end)
-        every, single = (begins, ends) if role == Role.TO_ROOT else (ends, begins)
-        parts.append(every.join(single.filter(one), on="collective"))
+    binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
+    begins = hosts.filter(binds).select(
+        "collective", "role", "source", "held", "begin", before="clock"
+    )
+    ends = hosts.filter(pl.col("first_end").is_not_null()).select(
+        "collective", "role", end="first_end", after="clock"
+    )
+    parts = [
+        _find_message_precedences(messages, pivot),
+        begins.join(ends, on=["collective", "role"]),
+    ]
     table = pl.concat(
         part.filter(pl.col("before") != pl.col("after")).select(
             pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
@@ -315,6 +156,13 @@ class Violations(Struct, frozen=True):
         )
 
 
+def count_violations(late: np.ndarray) -> Violations:
+    """Return the violations, of ends that are so late (ns; negative: in time)."""
+    # Times are whole ns; what is earlier by less is rounding.
+    wrong = late[late >= 1]
+    return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
+
+
 class Verdict(Struct, frozen=True):
     """Violations in what was used for the estimate and in what was held back from it, by placed
     times and by corrected ones.
@@ -340,101 +188,76 @@ class Verdict(Struct, frozen=True):
         return self.used_after + self.held_after
 
 
-def judge_corrections(
-    hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
-) -> Verdict:
-    """Return what corrections violate, before and after. hosts: of per_host. messages: of messages
-    alone. offset, drift: per host, corrected = time + offset + drift * time.
-    """
-    nothing = np.zeros_like(offset)
-    used_before, held_before = _find_violations(hosts, messages, nothing, nothing)
-    used_after, held_after = _find_violations(hosts, messages, offset, drift)
-    return Verdict(used_before, used_after, held_before, held_after)
+class Evidence(Struct, frozen=True):
+    """What corrections are judged by."""
 
+    #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
+    collectives: pl.DataFrame
+    #: Of messages alone.
+    messages: Precedences
 
-def drop_misfits(
-    hosts: pl.DataFrame,
-    messages: Precedences,
-    offset: np.ndarray,
-    drift: np.ndarray,
-    limit: np.ndarray,
-) -> tuple[pl.DataFrame, Precedences, int]:
-    """Remove collectives and messages that corrected clocks contradict by more than `limit` (ns, by
-    host), and return the rest and their number: calls that do not belong together. If they are more
-    than a few, the clocks are as likely wrong, and all stay.
-    """
-    late = _find_collective_violations(hosts, offset, drift)
-    wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
-    sent, received = messages.correct(offset, drift)
-    lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
-    count = len(wrong) + int(lost.sum())
-    if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
-        return hosts, messages, 0
-    hosts = _renumber_collectives(hosts.filter(~pl.col("collective").is_in(wrong)))
-    return hosts, messages.take(np.flatnonzero(~lost)), count
+    def judge(self, corrections: Corrections) -> Verdict:
+        """Return what the corrections violate, before and after."""
+        nothing = np.zeros_like(corrections.offset)
+        used_before, held_before = self._find_violations(Corrections(nothing, nothing))
+        used_after, held_after = self._find_violations(corrections)
+        return Verdict(used_before, used_after, held_before, held_after)
 
+    def _find_violations(self, corrections: Corrections) -> tuple[Violations, Violations]:
+        """Return the violations in what is used and in what is held back."""
+        sent, received = self.messages.correct(corrections)
+        late = np.append(
+            _find_collective_violations(self.collectives, corrections), sent - received
+        )
+        held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
+        finite = np.isfinite(late)
+        return count_violations(late[~held & finite]), count_violations(late[held & finite])
 
-def split_by_component(
-    hosts: pl.DataFrame, messages: Precedences, part: np.ndarray
-) -> tuple[pl.DataFrame, Precedences]:
-    """Divide collectives by the components that the hosts belong to; one across several is divided
-    into a share for each.
-    """
-    number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
-    hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
-    together = np.flatnonzero(part[messages.before] == part[messages.after])
-    return _renumber_collectives(hosts), messages.take(together)
+    def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
+        """Return the evidence without what corrected clocks contradict by more than `limit` (ns, by
+        host), and how much that is: calls that do not belong together. If they are more than a few,
+        the clocks are as likely wrong, and all stay.
+        """
+        hosts, messages = self.collectives, self.messages
+        late = _find_collective_violations(hosts, corrections)
+        wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
+        sent, received = messages.correct(corrections)
+        lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
+        count = len(wrong) + int(lost.sum())
+        if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
+            return self, 0
+        kept = hosts.filter(~pl.col("collective").is_in(wrong))
+        return Evidence(_renumber_collectives(kept), messages[~lost]), count
+
+    def split_by_component(self, part: np.ndarray) -> Evidence:
+        """Return the evidence within the components that the hosts belong to: a collective across
+        several is divided into a share for each.
+        """
+        hosts, messages = self.collectives, self.messages
+        number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
+        hosts = hosts.with_columns(collective=pl.Series(number)).sort(
+            "collective", maintain_order=True
+        )
+        together = part[messages.before] == part[messages.after]
+        return Evidence(_renumber_collectives(hosts), messages[together])
 
 
 def _renumber_collectives(hosts: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with collectives that are numbered from 0 without gaps."""
     _, number = factorize(hosts["collective"].to_numpy())
     return hosts.with_columns(collective=pl.Series(number))
 
 
-def _find_violations(
-    hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
-) -> tuple[Violations, Violations]:
-    """Return the violations in what is used and in what is held back."""
-    sent, received = messages.correct(offset, drift)
-    late = np.append(_find_collective_violations(hosts, offset, drift), sent - received)
-    held = np.append(hosts["held"].to_numpy(), messages.held)
-    finite = np.isfinite(late)
-    return count_violations(late[~held & finite]), count_violations(late[held & finite])
-
-
-def count_violations(late: np.ndarray) -> Violations:
-    """Return the violations, of ends that are so late (ns; negative: in time)."""
-    # Times are whole ns; what is earlier by less is rounding.
-    wrong = late[late >= 1]
-    return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
-
-
-def _find_collective_violations(
-    hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray
-) -> np.ndarray:
+def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -> np.ndarray:
     """Return by how much each host's first end of a collective precedes the last begin on another
     host that it must follow, ns.
     """
     if not hosts.height:
         return np.empty(0)
-    clock, role, root, collective = (
-        hosts[name].to_numpy() for name in ("clock", "role", "at_root", "collective")
+    clock, collective = (hosts[name].to_numpy() for name in ("clock", "collective"))
+    begin, end = (
+        corrections.apply(hosts[name].cast(pl.Float64).fill_null(none).to_numpy(), clock)
+        for name, none in (("begin", -np.inf), ("first_end", np.inf))
     )
-    rate, shift = 1 + drift[clock], offset[clock]
-    begin = np.where(
-        role == Role.FROM_ROOT,
-        hosts["root_begin"].cast(pl.Float64).fill_null(-np.inf).to_numpy(),
-        hosts["begin"].to_numpy(),
-    )
-    end = np.where(
-        role == Role.TO_ROOT,
-        hosts["root_end"].cast(pl.Float64).fill_null(np.inf).to_numpy(),
-        hosts["first_end"].to_numpy(),
-    )
-    begin, end = begin * rate + shift, end * rate + shift
-    begin[(role == Role.FROM_ROOT) & ~root] = -np.inf
-    end[(role == Role.TO_ROOT) & ~root] = np.inf
     starts = np.flatnonzero(np.diff(collective, prepend=-1))
     last = np.maximum.reduceat(begin, starts)[collective]
     # On the host of the last begin, the last one of the others counts.
@@ -444,32 +267,145 @@ def _find_collective_violations(
     return np.where(own & ~several, second, last) - end
 
 
-#: Collectives of the sample, per host.
-MOST = 100
+class Bounds(Table, frozen=True):
+    """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
 
-#: (placed time, deviation with it, deviation with the corrected time), ns.
-Sample = tuple[int, int, int]
+    #: Float ns.
+    times: np.ndarray
+    #: Float ns.
+    values: np.ndarray
+    #: True where the value is at most this, False where it is at least this.
+    is_upper: np.ndarray
+
+    def subtract_line(self, offset: float, slope: float) -> Bounds:
+        """Return bounds of what remains of the value without that line."""
+        return replace(self, values=self.values - offset - slope * self.times)
+
+    def relax(self, by: float) -> Bounds:
+        return replace(self, values=self.values + np.where(self.is_upper, by, -by))
+
+    def thin(self, begin: float, end: float) -> Bounds:
+        """Return the tightest bound of each side in each of PARTS parts of the span."""
+        share = (self.times - begin) / max(end - begin, 1.0)
+        part = np.clip(share * PARTS, 0, PARTS - 1).astype(np.int64)
+        part = np.where(self.is_upper, part, part + PARTS)
+        order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
+        return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
 
 
-def sample_residuals(
-    hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray, pivot: int
-) -> list[tuple[Sample, ...]]:
-    """Return a sample for each host. `hosts` as of per_host; corrected = time + offset + drift *
-    time by host, relative to the pivot.
-
-    Deviations are from the median over the hosts of a collective in which all wait for all.
+def find_feasible_region(
+    bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
+) -> np.ndarray:
+    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
+    lines of no larger slope, of shape (n, 2); empty if they contradict.
     """
-    collectives = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
-    clock, end = collectives["clock"].to_numpy(), collectives["end"].to_numpy().astype(np.float64)
-    deviation = pl.col("before", "after") - pl.col("before", "after").median().over("collective")
-    collectives = collectives.with_columns(
-        before=pl.Series(end), after=pl.Series(end * (1 + drift[clock]) + offset[clock])
-    ).with_columns(deviation)
-    samples: list[tuple[Sample, ...]] = [()] * len(offset)
-    for part in collectives.sort("clock", "end").partition_by("clock", maintain_order=True):
-        kept = part[choose_evenly(part.height, MOST)].select(
-            pl.col("end", "before", "after").round().cast(pl.Int64)
+    length = max(end - begin, 1.0)
+    order = np.argsort(~bounds.is_upper, kind="stable")
+    share = (bounds.times[order] - begin) / length
+    sign = np.where(bounds.is_upper[order], 1.0, -1.0)
+    normals = np.stack([sign * (1 - share), sign * share], axis=1)
+    steep = steepest * length
+    normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
+    limits = np.concatenate([sign * bounds.values[order], [steep, steep]])
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
+    for _ in range(4 * len(limits)):
+        excess = (corners @ normals.T - limits).max(axis=0)
+        worst = int(np.argmax(excess))
+        if excess[worst] <= 1e-3:
+            break
+        corners = _clip(corners, normals[worst], limits[worst])
+        if not len(corners):
+            break
+    return corners
+
+
+def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
+    """Return the convex polygon's part where normal . corner <= limit."""
+    excess = corners @ normal - limit
+    after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
+    kept = []
+    for one, other, e, f in zip(corners, after, excess.tolist(), later.tolist(), strict=True):
+        if e <= 0:
+            kept.append(one)
+        if (e < 0 < f) or (f < 0 < e):
+            kept.append(one + (other - one) * (e / (e - f)))
+    return np.array(kept).reshape(-1, 2)
+
+
+class MiddleLine(Struct, frozen=True):
+    """A line amid bounds: value at `begin`, value at `end`, and largest error of either."""
+
+    #: Value at the begin.
+    first: float
+    #: Value at the end.
+    last: float
+    #: Largest error of either.
+    error: float
+    #: How much steeper or less steep it may be, ns per ns.
+    slope_error: float
+
+
+def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
+    """Return the line amid the bounds; None if they contradict or leave a side open. What a short
+    span leaves of the slope is drawn to 0.
+    """
+    length = max(end - begin, 1.0)
+    first = last = 0.0
+    corners = np.empty((0, 2))
+    kept = Bounds(np.empty(0), np.empty(0), np.empty(0, bool))
+    for _ in range(3):
+        # What is tightest shows only once the slope is about right.
+        slope = (last - first) / length
+        near = (
+            bounds.subtract_line(first - slope * begin, slope)
+            .thin(begin, end)
+            .subtract_line(slope * begin - first, -slope)
         )
-        kept = kept.with_columns(pl.col("end") + pivot)
-        samples[part["clock"][0]] = tuple(kept.iter_rows())
-    return samples
+        kept = Bounds.concat([kept, near])
+        corners = find_feasible_region(kept, begin, end, STEEP)
+        if not len(corners):
+            corners = find_feasible_region(kept, begin, end)
+        if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
+            return None
+        first, last = _find_centre(corners, length)
+    slopes = (corners[:, 1] - corners[:, 0]) / length
+    return MiddleLine(
+        first,
+        last,
+        float(np.abs(corners - [first, last]).max()),
+        float(np.abs(slopes - (last - first) / length).max()),
+    )
+
+
+def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
+    """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
+    clocks, and of one slope the middle is taken.
+    """
+    rise = corners[:, 1] - corners[:, 0]
+    likely = np.linspace(rise.min(), rise.max(), 101)
+    size = (likely / length / DRIFT_PRIOR) ** 2
+    weight = np.exp((size.min() - size) / 2)
+    wanted = float((likely * weight).sum() / weight.sum())
+    centre = corners.sum(axis=1) / 2
+    after, above = np.roll(centre, -1), rise - wanted
+    beyond = np.roll(above, -1)
+    crossed = (above <= 0) != (beyond <= 0)
+    share = above[crossed] / (above[crossed] - beyond[crossed])
+    crossing = (
+        centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
+    )
+    amid = float(crossing.min() + crossing.max()) / 2
+    return amid - wanted / 2, amid + wanted / 2
+
+
+def find_nearest_point(corners: np.ndarray) -> np.ndarray:
+    """Return the point of the convex polygon that is nearest to (0, 0)."""
+    after = np.roll(corners, -1, axis=0)
+    edges = after - corners
+    turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]
+    if len(corners) > 2 and (turns >= 0).all():
+        return np.zeros(2)
+    length = np.maximum((edges**2).sum(axis=1), 1e-9)
+    share = np.clip(-(corners * edges).sum(axis=1) / length, 0, 1)[:, None]
+    points = corners + share * edges
+    return points[np.argmin((points**2).sum(axis=1))]

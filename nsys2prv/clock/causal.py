@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.bounds import Violations, count_violations
@@ -29,19 +29,152 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     Messages,
-    make_call_frame,
+    Table,
+    find_shared_calls,
     sort_findings,
 )
 from nsys2prv.clock.sequences import number_calls
 
 #: No bound: beyond every time, and sums of two do not overflow.
 FAR = 1 << 60
+#: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive
+#: each other on and on.
+FADING = 100, 25, 8
+#: It grows, before an end that must be moved, by 1 ns in so many.
+GROWING = 10
+#: Knots closer than this (ns) keep their distance, so that no two become one.
+CLOSE = 4
+#: What a shift does between two knots.
+NONE, FADES, GROWS, OTHER = range(4)
+#: Rounds of moving forward, each as far as one more hop from report to report: at least and at
+#: most, and times the knots.
+ROUNDS, WORK = (50, 2_000), 100_000_000
+#: How often bindings are set aside that it does not come to an end with, less one.
+ATTEMPTS = 4
 
 
-class GroupTimes(Struct, frozen=True):
-    """Begins or ends by group, ascending; arrays of one length. Each report has at most one in a
-    group.
+class CausalOrder(Struct, frozen=True):
+    """Result of restoring the causal order."""
+
+    #: Of the reports that are moved, by corrected times in ns.
+    shifts: dict[int, Shifts]
+    #: How far, likewise; means are over what was observed of a report. violations: of what was
+    #: observed.
+    moves: dict[int, RankMove]
+    #: Of what was observed, by the times as placed.
+    before: Violations
+    #: The same, by the moved times.
+    after: Violations
+    #: What was found odd on the way.
+    findings: list[ClockFinding] = field(default_factory=list)
+    #: No binding had to be set aside.
+    complete: bool = True
+
+
+class BoundCalls(Struct, frozen=True):
+    """Bindings of some groups' calls."""
+
+    #: Begins and ends of collectives (group, report, time).
+    begins: pl.DataFrame
+    #: Of the calls, as `begins`.
+    ends: pl.DataFrame
+    #: Number of collectives, which are numbered from 0.
+    collectives: int
+    #: What was found odd on the way.
+    findings: list[ClockFinding]
+    #: Number of collectives that are not heeded.
+    torn: int
+
+
+def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
+    """Return the bindings of calls; whole groups, whose clocks are their reports."""
+    table, findings = find_shared_calls(calls, pivot)
+    table, order_findings = number_calls(table)
+    table, lost = drop_unrelated_members(table)
+    rows = _find_extremes(table)
+    # Times of one report cannot be moved against each other: where its own members contradict
+    # themselves, nothing is known.
+    contradictory = (pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end"))
+    torn = rows.filter(contradictory)["group"].unique()
+    rows = rows.filter(
+        ~pl.col("group").is_in(torn.implode()) & (pl.len().over("group") > 1)
+    ).with_columns(
+        group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64)
+    )
+    begins, ends = (
+        rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name)
+        for name in ("begin", "end")
+    )
+    collectives = int(rows["group"].max()) + 1 if rows.height else 0
+    return BoundCalls(begins, ends, collectives, [*findings, *order_findings, *lost], len(torn))
+
+
+def _find_extremes(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each collective and report, ascending by both: `group`, the collective's
+    number; `report`; `begin`, the latest that no end may precede; `end`, the first that comes after
+    begins; `role`.
     """
+    root = pl.col("is_root")
+    for_all = pl.col("role") == Role.ALL
+    binds = for_all | (root == (pl.col("role") == Role.FROM_ROOT))
+    bound = for_all | (root == (pl.col("role") == Role.TO_ROOT))
+    keys = ["key", "ordinal", "report"]
+    rows = (
+        table.rename({"clock": "report"})
+        .with_columns(begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end"))
+        .sort(keys)
+    )
+    same = rows.select(
+        pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in keys).any()
+    ).item()
+    if same:
+        rows = rows.group_by(keys, maintain_order=True).agg(
+            pl.col("role").first(), pl.col("begin").max(), pl.col("end").min()
+        )
+    return rows.with_columns(group=pl.struct("key", "ordinal").rle_id())
+
+
+def restore_causal_order(
+    reports: int, parts: Sequence[BoundCalls], messages: Messages, pivot: int
+) -> CausalOrder:
+    """Return shifts that restore the order of what was observed on `reports` reports, whose indices
+    are the clocks of the observations.
+
+    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
+    instant amid all times (ns).
+    """
+    net, findings = _find_bindings(parts, messages, reports, pivot)
+    still = np.zeros(len(net.knots), np.int64)
+    before = net.list_violations(still)
+    if not before.number:
+        return CausalOrder({}, {}, before, before, findings)
+    kept, shifts, rate = _settle_shifts(net)
+    slopes = [_find_allowed_changes(net, rate, CLOSE), _find_allowed_changes(net, GROWING, 1)]
+    shifts = _smooth_shifts(net.take(kept), shifts, *slopes)
+    bent = _find_bends(shifts, *slopes)
+    corners, shifts = _find_corners(net.take(kept), shifts, bent)
+    after = net.list_violations(shifts)
+    complete = bool(kept.all())
+    if not complete:
+        if not kept.any() or after.total >= before.total:
+            findings.append(ClockFinding("given up"))
+            return CausalOrder({}, {}, before, before, findings, complete=False)
+        findings.append(ClockFinding("set aside", int((~kept).sum())))
+    shifts_by_report, moves = {}, {}
+    for report, part in enumerate(net.parts()):
+        if shifts[part].any():
+            largest = int(np.argmax(shifts[part])) + part.start
+            chosen = np.flatnonzero(corners[part]) + part.start
+            free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
+            times = net.knots[chosen] + pivot
+            shifts_by_report[report] = _make_curve(times, shifts[chosen], free, rate)
+            mean, at_utc = round(float(shifts[part].mean())), int(net.knots[largest]) + pivot
+            moves[report] = RankMove(int(shifts[largest]), mean, at_utc)
+    return CausalOrder(shifts_by_report, moves, before, after, findings, complete)
+
+
+class GroupTimes(Table, frozen=True):
+    """Begins or ends by group, ascending. Each report has at most one in a group."""
 
     #: Number of the group, ascending.
     group: np.ndarray
@@ -56,8 +189,7 @@ class GroupTimes(Struct, frozen=True):
         """Return the part of the groups that are True in the mask."""
         if groups.all():
             return self
-        rows = np.flatnonzero(groups[self.group])
-        return GroupTimes(*(column[rows] for column in astuple(self)))
+        return self[np.flatnonzero(groups[self.group])]
 
     def find_greatest_of_others(
         self, values: np.ndarray, groups: int, asked: GroupTimes
@@ -125,112 +257,36 @@ class Bindings(Struct, frozen=True):
         return count_violations(late[late > -FAR // 2])
 
 
-class BoundCalls(Struct, frozen=True):
-    """Bindings of some groups' calls."""
-
-    #: Begins and ends of collectives (group, report, time).
-    begins: pl.DataFrame
-    #: Of the calls, as `begins`.
-    ends: pl.DataFrame
-    #: Number of collectives, which are numbered from 0.
-    collectives: int
-    #: What was found odd on the way.
-    findings: list[ClockFinding]
-    #: Number of collectives that are not heeded.
-    torn: int
-
-
-def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
-    """Return the bindings of calls; whole groups, whose clocks are their reports."""
-    table, findings = make_call_frame(calls, pivot)
-    table, order_findings = number_calls(table)
-    table, lost = drop_unrelated_members(table)
-    begins, ends, collectives, torn = _bind_collectives(table)
-    return BoundCalls(begins, ends, collectives, [*findings, *order_findings, *lost], torn)
-
-
-def find_bindings(
+def _find_bindings(
     parts: Sequence[BoundCalls], messages: Messages, reports: int, pivot: int
 ) -> tuple[Bindings, list[ClockFinding]]:
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
     """
-    parts = parts or [bind_calls(Calls.make_empty(), pivot)]
     *firsts, first = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
-    begins, ends = (
-        pl.concat(
-            [
-                getattr(part, side).with_columns(pl.col("group") + before)
-                for part, before in zip(parts, firsts, strict=True)
-            ]
-        )
-        for side in ("begins", "ends")
-    )
-    findings = sort_findings(part.findings for part in parts)
-    torn = sum(part.torn for part in parts)
-    if torn:
-        findings.append(ClockFinding("torn", torn))
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
-    sides = [
-        (
-            np.append(frame["group"].to_numpy(), number),
-            np.append(frame["report"].to_numpy(), report[sent]),
-            np.append(frame["time"].to_numpy(), time[sent] - np.int64(pivot)),
-        )
-        for frame, report, time in (
-            (begins, messages.sender, messages.send_begin),
-            (ends, messages.receiver, messages.receive_end),
-        )
-    ]
+    sides = []
+    for side, report, time in (
+        ("begins", messages.sender, messages.send_begin),
+        ("ends", messages.receiver, messages.receive_end),
+    ):
+        frames = [
+            getattr(part, side).with_columns(pl.col("group") + before)
+            for part, before in zip(parts, firsts, strict=True)
+        ]
+        columns = {"group": number, "report": report[sent], "time": time[sent] - np.int64(pivot)}
+        sides.append([column.to_numpy() for column in pl.concat([*frames, pl.DataFrame(columns)])])
     knots, places, bounds = _number_knots(sides, reports)
     begins, ends = (GroupTimes(*side, place) for side, place in zip(sides, places, strict=True))
+    findings = sort_findings(part.findings for part in parts)
+    if torn := sum(part.torn for part in parts):
+        findings.append(ClockFinding("torn", torn))
     return Bindings(first + len(number), begins, ends, knots, bounds), findings
 
 
-def _bind_collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
-    """Return begins and ends of collectives (group, report, time), the latest and the first of a
-    report, by group; how many collectives these are, and how many are torn.
-    """
-    root = pl.col("is_root")
-    for_all = pl.col("role") == Role.ALL
-    binds = for_all | (root == (pl.col("role") == Role.FROM_ROOT))
-    bound = for_all | (root == (pl.col("role") == Role.TO_ROOT))
-    table = table.with_columns(
-        begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end")
-    ).rename({"clock": "report"})
-    keys = ["key", "ordinal", "report"]
-    rows = table.sort(keys)
-    same = rows.select(
-        pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in keys).any()
-    ).item()
-    if same:
-        rows = rows.group_by(keys, maintain_order=True).agg(
-            pl.col("role").first(), pl.col("begin").max(), pl.col("end").min()
-        )
-    rows = rows.with_columns(group=pl.struct("key", "ordinal").rle_id())
-    # Times of one report cannot be moved against each other: where its own members contradict
-    # themselves, nothing is known.
-    torn = rows.filter((pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end")))[
-        "group"
-    ].unique()
-    if len(torn):
-        rows = rows.filter(~pl.col("group").is_in(torn.implode()))
-    number = rows["group"].to_numpy()
-    rows = rows.filter(
-        pl.Series((np.bincount(number, minlength=1) > 1)[number], dtype=pl.Boolean)
-    ).with_columns(
-        group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64)
-    )
-    begins, ends = (
-        rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name)
-        for name in ("begin", "end")
-    )
-    return begins, ends, int(rows["group"].max()) + 1 if rows.height else 0, len(torn)
-
-
 def _number_knots(
-    sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
+    sides: list[list[np.ndarray]], reports: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """Return all times by report, where each side's are among them, and where each report's begin."""
     times = np.concatenate([time for *_, time in sides])
@@ -244,79 +300,6 @@ def _number_knots(
     places = [np.searchsorted(distinct, one) for one in packed]
     bounds = np.searchsorted(distinct, np.arange(reports + 1) << width)
     return (distinct & ((1 << width) - 1)) + low, places, bounds
-
-
-#: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive
-#: each other on and on.
-FADING = 100, 25, 8
-#: It grows, before an end that must be moved, by 1 ns in so many.
-GROWING = 10
-#: Knots closer than this (ns) keep their distance, so that no two become one.
-CLOSE = 4
-#: What a shift does between two knots.
-NONE, FADES, GROWS, OTHER = range(4)
-#: Rounds of moving forward, each as far as one more hop from report to report: at least and at
-#: most, and times the knots.
-ROUNDS, WORK = (50, 2_000), 100_000_000
-#: How often bindings are set aside that it does not come to an end with, less one.
-ATTEMPTS = 4
-
-
-class CausalOrder(Struct, frozen=True):
-    """Result of restoring the causal order."""
-
-    #: Of the reports that are moved, by corrected times in ns.
-    shifts: dict[int, Shifts]
-    #: How far, likewise; means are over what was observed of a report. violations: of what was
-    #: observed.
-    moves: dict[int, RankMove]
-    #: Of what was observed, by the times as placed.
-    before: Violations
-    #: The same, by the moved times.
-    after: Violations
-    #: What was found odd on the way.
-    findings: list[ClockFinding] = field(default_factory=list)
-    #: No binding had to be set aside.
-    complete: bool = True
-
-
-def restore_causal_order(
-    reports: int, parts: Sequence[BoundCalls], messages: Messages, pivot: int
-) -> CausalOrder:
-    """Return shifts that restore the order of what was observed on `reports` reports, whose indices
-    are the clocks of the observations.
-
-    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
-    instant amid all times (ns).
-    """
-    net, findings = find_bindings(parts, messages, reports, pivot)
-    still = np.zeros(len(net.knots), np.int64)
-    before = net.list_violations(still)
-    if not before.number:
-        return CausalOrder({}, {}, before, before, findings)
-    kept, shifts, rate = _settle_shifts(net)
-    slopes = [_find_allowed_changes(net, rate, CLOSE), _find_allowed_changes(net, GROWING, 1)]
-    shifts = _smooth_shifts(net.take(kept), shifts, *slopes)
-    bent = _find_bends(shifts, *slopes)
-    corners, shifts = _find_corners(net.take(kept), shifts, bent)
-    after = net.list_violations(shifts)
-    complete = bool(kept.all())
-    if not complete:
-        if not kept.any() or after.total >= before.total:
-            findings.append(ClockFinding("given up"))
-            return CausalOrder({}, {}, before, before, findings, complete=False)
-        findings.append(ClockFinding("set aside", int((~kept).sum())))
-    shifts_by_report, moves = {}, {}
-    for report, part in enumerate(net.parts()):
-        if shifts[part].any():
-            largest = int(np.argmax(shifts[part])) + part.start
-            chosen = np.flatnonzero(corners[part]) + part.start
-            free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
-            times = net.knots[chosen] + pivot
-            shifts_by_report[report] = _make_curve(times, shifts[chosen], free, rate)
-            mean, at_utc = round(float(shifts[part].mean())), int(net.knots[largest]) + pivot
-            moves[report] = RankMove(int(shifts[largest]), mean, at_utc)
-    return CausalOrder(shifts_by_report, moves, before, after, findings, complete)
 
 
 def _find_allowed_changes(net: Bindings, rate: int, close: int) -> np.ndarray:

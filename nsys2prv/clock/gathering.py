@@ -11,23 +11,19 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import Role
+from nsys2prv.clock import UNCLEAR, UNRELATED, UTC_ERROR, Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
     Calls,
     ClockFinding,
     choose_evenly,
+    find_shared_calls,
     group_rows,
-    make_call_frame,
     sort_findings,
     take_median,
 )
 from nsys2prv.clock.sequences import (
-    AMBIGUOUS,
-    FEW_CALLS,
-    UNRELATED,
-    CallSequence,
     Member,
     number_calls,
     number_group,
@@ -39,6 +35,101 @@ MOST = 4_000
 SAMPLE = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
+#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have in
+#: common may still tell them apart.
+MOST_OPEN = 512
+
+
+class GatheredCalls(Struct, frozen=True):
+    """Calls of groups, gathered per host."""
+
+    #: Rows of :func:`gather_per_host`.
+    rows: pl.DataFrame
+    #: What was found odd on the way.
+    findings: list[ClockFinding]
+    #: Calls of groups some of whose members could not be numbered, of one member of each host:
+    #: source, group, clock, signature, role, is_root, begin, end.
+    unsettled: pl.DataFrame
+    #: Hosts that are in groups of several hosts.
+    hosts: frozenset[int]
+
+
+def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
+    """Return some groups' calls. pivot: an instant amid all times."""
+    everything, findings = find_shared_calls(calls, pivot)
+    table, order_findings = number_calls(everything)
+    table, lost = drop_unrelated_members(downsample(table))
+    unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR}
+    is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
+    return GatheredCalls(
+        gather_per_host(table),
+        [*findings, *order_findings, *lost],
+        _choose_one_per_host(everything.filter(is_unclear)),
+        frozenset(everything["clock"].unique()),
+    )
+
+
+def gather_by_member(members: Sequence[Member], source: int, group: int) -> GatheredCalls:
+    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of which
+    the trace does not number all calls and none ends before it begins. `members` ascend, and load
+    frames of :func:`make_call_frame`.
+    """
+    hosts = frozenset(member.clock for member in members)
+    if len(hosts) < 2:
+        return gather_calls(Calls.make_empty(), 0)
+    fits, findings = number_group(members, source, group, UTC_ERROR)
+    ordinals = np.empty(0, np.int64)
+    for fit in fits.values():
+        if not np.array_equal(fit, ordinals):
+            ordinals = np.union1d(ordinals, fit[fit >= 0])
+    kept, held = _choose_sample_indices(len(ordinals))
+    sample = pl.DataFrame({"ordinal": ordinals[kept], "held": held})
+    table = pl.concat(
+        members[at].load().with_columns(ordinal=pl.Series(fits[at])).join(sample, on="ordinal")
+        for at in sorted(fits)
+    )
+    is_open = any(finding.kind in UNCLEAR for finding in findings)
+    first_of_hosts = {member.clock: member for member in reversed(members)} if is_open else {}
+    heads = [member.load().head(MOST_OPEN) for member in first_of_hosts.values()]
+    return GatheredCalls(
+        gather_per_host(table.with_columns(key=pl.lit(0, pl.Int32))),
+        findings,
+        _choose_one_per_host(pl.concat([table.drop(sample.columns).clear(), *heads])),
+        hosts,
+    )
+
+
+def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the first calls of one member of each group and host, in their order."""
+    owner = ("source", "group", "clock")
+    return (
+        calls.filter(pl.col("member") == pl.col("member").min().over(owner))
+        .sort(*owner, "begin")
+        .group_by(owner, maintain_order=True)
+        .head(MOST_OPEN)
+        .select(*owner, "signature", "role", "is_root", "begin", "end")
+    )
+
+
+def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
+    """Return all parts, as if they had been gathered at once."""
+    parts = parts or [gather_calls(Calls.make_empty(), 0)]
+    return GatheredCalls(
+        concat_rows([part.rows for part in parts]),
+        sort_findings(part.findings for part in parts),
+        pl.concat([part.unsettled for part in parts]),
+        frozenset().union(*(part.hosts for part in parts)),
+    )
+
+
+def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of all parts, with keys and collectives numbered through."""
+    numbered, keys, collectives = [], 0, 0
+    for rows in parts:
+        numbered.append(rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives))
+        keys += rows["key"].max() + 1 if rows.height else 0
+        collectives += rows["collective"].n_unique()
+    return pl.concat(numbered)
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:
@@ -50,13 +141,13 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
         return table.with_columns(held=pl.lit(False))
     chosen = []
     for rows in group_rows(ordinals["key"].to_numpy()):
-        kept, held = choose_sample_indices(len(rows))
+        kept, held = _choose_sample_indices(len(rows))
         chosen.append((rows[kept], held))
     kept, held = map(np.concatenate, zip(*chosen, strict=True))
     return table.join(ordinals[kept].with_columns(held=pl.Series(held)), on=["key", "ordinal"])
 
 
-def choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
+def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the collectives to look at, and of those among them that are held back."""
     kept = choose_evenly(count, MOST)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
@@ -105,20 +196,18 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
-    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members;
-    first_end, end: their earliest and mean end; at_root: the host has the root; late: the last to
-    come of all members is here, who has the shortest duration as all end together; collective:
-    number from 0.
+    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members that no
+    end may precede, null without any; first_end: their earliest that comes after such begins, null
+    without any; end: their mean end; late: the last to come of all members is here, who has the
+    shortest duration as all end together; collective: number from 0.
     """
+    role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(
         pl.col("source", "held", "role").first(),
-        pl.col("begin").max(),
-        first_end=pl.col("end").min(),
+        begin=pl.col("begin").filter(pl.col("is_root") | (role != Role.FROM_ROOT)).max(),
+        first_end=pl.col("end").filter(pl.col("is_root") | (role != Role.TO_ROOT)).min(),
         end=pl.col("end").mean(),
         duration=(pl.col("end") - pl.col("begin")).min(),
-        at_root=pl.col("is_root").any(),
-        root_begin=pl.col("begin").filter("is_root").max(),
-        root_end=pl.col("end").filter("is_root").min(),
     )
     hosts = hosts.sort("key", "ordinal", "clock")
     number = hosts.select(pl.struct("key", "ordinal").rle_id()).to_series().to_numpy()
@@ -133,168 +222,3 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     at = np.flatnonzero(late)
     late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
     return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
-
-
-#: Calls looked at together.
-ROWS = 300_000
-#: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a
-#: group and host are looked at then.
-OPEN, MOST_OPEN = (FEW_CALLS, AMBIGUOUS), 512
-#: Columns of calls that are not numbered.
-OPEN_COLUMNS = {
-    "source": pl.Int64,
-    "group": pl.Int64,
-    "clock": pl.Int32,
-    "member": pl.Int64,
-    "began": pl.Boolean,
-    "signature": pl.Int64,
-    "role": pl.Int8,
-    "is_root": pl.Boolean,
-    "begin": pl.Int64,
-    "end": pl.Int64,
-}
-
-
-class GatheredCalls(Struct, frozen=True):
-    """Calls of groups, gathered per host."""
-
-    #: Rows of per_host.
-    rows: pl.DataFrame
-    #: What was found odd on the way.
-    findings: list[ClockFinding]
-    #: Calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of
-    #: each host.
-    unsettled: pl.DataFrame
-    #: Hosts that are in groups of several hosts.
-    hosts: frozenset[int]
-
-
-def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
-    """Return some groups' calls. pivot: an instant amid all times."""
-    everything, findings = make_call_frame(calls, pivot)
-    table, order_findings = number_calls(everything)
-    table, lost = drop_unrelated_members(downsample(table))
-    unclear = {finding.group for finding in order_findings if finding.kind in OPEN}
-    return GatheredCalls(
-        gather_per_host(table),
-        [*findings, *order_findings, *lost],
-        _choose_one_per_host(
-            everything.filter(pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered"))
-        ),
-        frozenset(everything["clock"].unique()),
-    )
-
-
-def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the first calls of one member of each group and host, in their order."""
-    calls = calls.filter(
-        pl.col("member") == pl.col("member").min().over("source", "group", "clock")
-    )
-    return (
-        calls.sort("source", "group", "clock", "begin")
-        .group_by("source", "group", "clock", maintain_order=True)
-        .head(MOST_OPEN)
-        .select(pl.col(name).cast(kind) for name, kind in OPEN_COLUMNS.items())
-    )
-
-
-class MemberCalls(CallSequence, frozen=True, dict=True):
-    """One member's calls of a group with all that is gathered of them, as in :class:`Calls`."""
-
-    #: Begins, ns relative to the pivot.
-    begin: np.ndarray
-    #: :class:`nsys2prv.clock.Role` of each call.
-    role: np.ndarray
-    #: Whether the member is the root of the call.
-    is_root: np.ndarray
-
-
-def gather_by_member(members: Sequence[Member], source: int, group: int) -> GatheredCalls:
-    """Return a group's calls (MemberCalls), of which the trace does not number all and none ends
-    before it begins; a member's at a time. `members` ascend.
-    """
-    nothing = gather_calls(Calls.make_empty(), 0)
-    hosts = frozenset(member.clock for member in members)
-    if len(hosts) < 2:
-        return nothing
-    fits, findings = number_group(members, source, group)
-    ordinals = np.empty(0, np.int64)
-    for fit in fits.values():
-        if not np.array_equal(fit, ordinals):
-            ordinals = np.union1d(ordinals, fit[fit >= 0])
-    kept, held = choose_sample_indices(len(ordinals))
-    ordinals = ordinals[kept]
-    table = pl.concat([_choose_calls(members[at], fits[at], ordinals) for at in sorted(fits)])
-    table = table.with_columns(
-        key=pl.lit(0, pl.Int32),
-        source=pl.lit(source, pl.Int64),
-        held=pl.Series(held)[table["place"]],
-    )
-    rows, collectives = [nothing.rows], 0
-    step = max(1, ROWS // len(members))
-    for first in range(0, len(ordinals), step):
-        part = gather_per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
-        rows.append(
-            part.with_columns(pl.col("collective") + collectives).select(nothing.rows.columns)
-        )
-        collectives += part["collective"].n_unique()
-    unsettled = nothing.unsettled
-    if any(finding.kind in OPEN for finding in findings):
-        first_of = {member.clock: member for member in reversed(members)}
-        unsettled = _choose_one_per_host(
-            pl.concat([_load_open_calls(member, source, group) for member in first_of.values()])
-        )
-    return GatheredCalls(pl.concat(rows), findings, unsettled, hosts)
-
-
-def _load_open_calls(member: Member, source: int, group: int) -> pl.DataFrame:
-    calls = member.load()
-    columns = {name: getattr(calls, name) for name in ("signature", "role", "is_root", "begin")}
-    return pl.DataFrame(
-        {
-            "source": source,
-            "group": group,
-            "clock": member.clock,
-            "member": member.member,
-            "began": member.began,
-            **{name: column[:MOST_OPEN] for name, column in columns.items()},
-            "end": calls.end[:MOST_OPEN].astype(np.int64),
-        },
-        schema=OPEN_COLUMNS,
-    )
-
-
-def _choose_calls(member: Member, numbers: np.ndarray, ordinals: np.ndarray) -> pl.DataFrame:
-    """Return the member's calls of these collectives, with their places among them."""
-    rows = np.flatnonzero(np.isin(numbers, ordinals))
-    calls = member.load()
-    return pl.DataFrame(
-        {
-            "place": np.searchsorted(ordinals, numbers[rows]).astype(np.int32),
-            "ordinal": numbers[rows],
-            "clock": np.full(len(rows), member.clock, np.int32),
-            "role": calls.role[rows].astype(np.int8),
-            "begin": calls.begin[rows],
-            "end": calls.end[rows].astype(np.int64),
-            "is_root": calls.is_root[rows],
-        }
-    )
-
-
-def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
-    """Return all parts, as if they had been gathered at once."""
-    parts = parts or [gather_calls(Calls.make_empty(), 0)]
-    rows, keys, collectives = [], 0, 0
-    for part in parts:
-        rows.append(
-            part.rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives)
-        )
-        if part.rows.height:
-            keys += part.rows["key"].max() + 1
-        collectives += part.rows["collective"].n_unique()
-    return GatheredCalls(
-        pl.concat(rows),
-        sort_findings(part.findings for part in parts),
-        pl.concat([part.unsettled for part in parts]),
-        frozenset().union(*(part.hosts for part in parts)),
-    )

@@ -12,8 +12,6 @@ would leave an error at the span's ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
@@ -25,8 +23,10 @@ from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
     ClockFinding,
+    Corrections,
     estimate_spread,
     fit_line,
+    group_rows,
     take_median,
 )
 
@@ -36,15 +36,20 @@ SECOND = 1e9
 #: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
 HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
+#: Scatter of up to this multiple of the source's noise is usual.
+USUAL = 1.5
+#: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
+#: their residuals show.
+SKEWED = 1.25
+#: Parts of a host's span whose residuals are compared, and how many ends each needs.
+PARTS, ENOUGH = 8, 16
+#: A part lies off the line if its median does by so many standard deviations of a median, and by
+#: more than this (ns).
+SIGNIFICANT, NOTICED = 5.0, 5_000.0
 
 
 class CollectiveEnds(Struct):
-    """`end`: mean end of each host's members, float ns relative to the pivot; `late`: the last to
-    come is there; `seen`: exists.
-
-    All of shape (collectives, hosts); `clocks`: the hosts. `lateness`: how much later the last to
-    come ends, as estimated.
-    """
+    """Ends of a group's collectives, by collective and host."""
 
     #: Key of NOISE.
     source: int
@@ -56,13 +61,14 @@ class CollectiveEnds(Struct):
     late: np.ndarray
     #: Whether the host has the collective: (collectives, hosts).
     seen: np.ndarray
+    #: How much later the last to come ends, as estimated (ns).
     lateness: float = 0.0
+    #: Of each end (1 / ns²), empty before the first estimate: (collectives, hosts).
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
-    def correct(self, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+    def correct(self, corrections: Corrections) -> np.ndarray:
         """Return the ends by corrected clocks, without the lateness."""
-        corrected = self.end * (1 + drift[self.clocks]) + offset[self.clocks]
-        return corrected - self.lateness * self.late
+        return corrections.apply(self.end, self.clocks) - self.lateness * self.late
 
 
 class HostLink(Struct, frozen=True):
@@ -116,10 +122,10 @@ def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[Clock
     for block in blocks:
         best, alone = _link_to_centre(block)
         links += best
-        for at in alone:
-            count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
+        counts = block.seen[:, alone].sum(axis=0).tolist()
+        for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
             findings.append(ClockFinding("unfit", count, clock=clock))
-            block.seen[:, at] = False
+        block.seen[:, alone] = False
     return links, findings
 
 
@@ -153,14 +159,10 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
 
 
 class Network(Struct):
-    """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot.
-    Arrays have one element per host.
-    """
+    """Corrections of the hosts, and what is known of them. Arrays have one element per host."""
 
-    #: Offset, ns.
-    offset: np.ndarray
-    #: Drift, a plain ratio.
-    drift: np.ndarray
+    #: Of the hosts.
+    corrections: Corrections
     #: Reference of each host; itself where nothing connects it.
     reference: np.ndarray
     #: Covariance of (offsets, drifts in ns per s), shape (2 * hosts, 2 * hosts), 0 for references.
@@ -177,6 +179,8 @@ class Network(Struct):
     last: np.ndarray
     #: Deviation of the host's ends that no line and no average removes, ns.
     unsteady: np.ndarray
+    #: Error that no number of observations removes, ns.
+    floor: np.ndarray
     #: Ratio of the noise of each source to its model.
     scale: dict[int, float]
 
@@ -184,7 +188,7 @@ class Network(Struct):
         """Return standard deviation of the host's correction at `time` (ns relative to the pivot),
         ns.
         """
-        count, at = len(self.offset), time / SECOND
+        count, at = len(self.reference), time / SECOND
         c = self.covariance
         variance = (
             c[host, host] + 2 * at * c[host, host + count] + at * at * c[host + count, host + count]
@@ -196,45 +200,31 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     """Return corrections from the blocks, starting from the links' lines; the lowest host of what
     is connected is the reference.
     """
-    offset, drift, reference = _start_from_tree(links, hosts)
-    scale = {block.source: 1.0 for block in blocks}
+    fit = _Fit(blocks, *_start_from_tree(links, hosts), {block.source: 1.0 for block in blocks})
     for round_ in range(ROUNDS):
-        _set_weights(blocks, offset, drift, scale, rescale=round_ == 1)
-        normal, right, eliminated = _make_normal_equations(blocks, offset, drift, scale, reference)
-        step = _solve_step(normal, right, reference)
-        offset, drift = offset + step[:hosts], drift + step[hosts:] / SECOND
-        for block, (row, top, bottom) in zip(blocks, eliminated, strict=True):
-            block.lateness += float(
-                (top - row @ step[_index_parameters(block.clocks, hosts)]) / bottom
-            )
+        fit.set_weights(rescale=round_ == 1)
+        step = fit.take_step()
         if round_ > 2 and np.abs(step[:hosts]).max(initial=0) < 0.1:
             break
-    residuals = _set_weights(blocks, offset, drift, scale)
+    residuals = fit.set_weights()
+    floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
     for block in blocks:
-        block.weight = (block.weight > 0) / (NOISE[block.source].end * scale[block.source]) ** 2
-    covariance = _invert_normal(
-        _make_normal_equations(blocks, offset, drift, scale, reference)[0], reference
-    )
-    parts: list[list[tuple[CollectiveEnds, np.ndarray, int]]] = [[] for _ in range(hosts)]
-    for block, residual in zip(blocks, residuals, strict=True):
-        for at, clock in enumerate(block.clocks.tolist()):
-            parts[clock].append((block, residual, at))
-    observed = zip(*(_observe_host(of_host, scale) for of_host in parts), strict=True)
+        seen = block.clocks[(block.weight > 0).any(axis=0)]
+        floor[seen] = np.minimum(floor[seen], NOISE[block.source].floor)
+        block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
     return Network(
-        offset,
-        drift,
-        reference,
-        covariance,
-        _count_hops(blocks, reference),
-        *map(np.array, observed),
-        scale,
+        fit.corrections,
+        fit.reference,
+        fit.find_covariance(),
+        _count_hops(blocks, fit.reference),
+        *_observe_hosts(fit, residuals),
+        floor,
+        fit.scale,
     )
 
 
-def _start_from_tree(
-    links: list[HostLink], hosts: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return corrections along the tree of the most certain links."""
+def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np.ndarray]:
+    """Return corrections along the tree of the most certain links, and each host's reference."""
     root = np.arange(hosts)
     tree: list[list[HostLink]] = [[] for _ in range(hosts)]
     for link in sorted(links, key=lambda link: (link.weight, link.clock, link.to)):
@@ -256,49 +246,140 @@ def _start_from_tree(
                     offset[link.clock] = link.offset + offset[to] + drift[to] * link.offset
                     drift[link.clock] = link.drift + drift[to] + drift[to] * link.drift
                     todo.append(link.clock)
-    return offset, drift, reference
+    return Corrections(offset, drift), reference
 
 
-def _set_weights(
-    blocks: list[CollectiveEnds],
-    offset: np.ndarray,
-    drift: np.ndarray,
-    scale: dict[int, float],
-    rescale: bool = False,
-) -> list[np.ndarray]:
-    """Set the blocks' weights by their residuals, which are returned: as standard deviations of one
-    end, in ns.
-    """
-    residuals = []
-    for block in blocks:
-        ends = block.correct(offset, drift)
-        if block.weight.size:
-            weight = block.weight
-            common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
-            lost = weight.sum(axis=1) == 0
-            common[lost] = _find_common_ends(ends[lost], block.seen[lost])
-        else:
-            common = _find_common_ends(ends, block.seen)
-        count = np.maximum(block.seen.sum(axis=1, keepdims=True), 2)
-        residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
-    if rescale:
-        for source in scale:
-            values = [
-                r[b.seen]
-                for r, b in zip(residuals, blocks, strict=True)
-                if b.source == source and b.seen.any()
-            ]
-            spread = estimate_spread(np.concatenate(values)) if values else 0.0
-            scale[source] = spread / NOISE[source].end if spread > 1.5 * NOISE[source].end else 1.0
-    for block, residual in zip(blocks, residuals, strict=True):
-        sigma = NOISE[block.source].end * scale[block.source]
-        size = np.abs(residual) / sigma
-        shared = block.seen & (size < REJECT)
-        shared &= shared.sum(axis=1, keepdims=True) > 1
-        block.weight = (
-            np.where(shared, np.minimum(1, HUBER / np.maximum(size, HUBER)), 0) / sigma**2
+class _Fit(Struct):
+    """A least-squares fit under way."""
+
+    #: Whose weights and lateness are estimated too.
+    blocks: list[CollectiveEnds]
+    #: As estimated so far.
+    corrections: Corrections
+    #: Reference of each host.
+    reference: np.ndarray
+    #: Ratio of the noise of each source to its model.
+    scale: dict[int, float]
+
+    def find_noise(self, block: CollectiveEnds) -> float:
+        """Return the standard deviation of an end, ns."""
+        return NOISE[block.source].end * self.scale[block.source]
+
+    def set_weights(self, rescale: bool = False) -> list[np.ndarray]:
+        """Set the blocks' weights by their residuals, which are returned: as standard deviations of
+        one end, in ns.
+        """
+        residuals = []
+        for block in self.blocks:
+            ends = block.correct(self.corrections)
+            if block.weight.size:
+                weight = block.weight
+                common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
+                lost = weight.sum(axis=1) == 0
+                common[lost] = _find_common_ends(ends[lost], block.seen[lost])
+            else:
+                common = _find_common_ends(ends, block.seen)
+            count = np.maximum(block.seen.sum(axis=1, keepdims=True), 2)
+            residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
+        if rescale:
+            for source in self.scale:
+                values = np.concatenate(
+                    [
+                        residual[block.seen]
+                        for residual, block in zip(residuals, self.blocks, strict=True)
+                        if block.source == source
+                    ]
+                )
+                times = estimate_spread(values) / NOISE[source].end if len(values) else 1.0
+                self.scale[source] = times if times > USUAL else 1.0
+        for block, residual in zip(self.blocks, residuals, strict=True):
+            sigma = self.find_noise(block)
+            size = np.abs(residual) / sigma
+            shared = block.seen & (size < REJECT)
+            shared &= shared.sum(axis=1, keepdims=True) > 1
+            block.weight = (
+                np.where(shared, np.minimum(1, HUBER / np.maximum(size, HUBER)), 0) / sigma**2
+            )
+        return residuals
+
+    def take_step(self) -> np.ndarray:
+        """Improve the corrections and the blocks' lateness; return the step of (offsets in ns,
+        drifts in ns per s).
+        """
+        hosts = len(self.reference)
+        normal, right, eliminated = self.make_normal_equations()
+        free, size, scaled = self.scale_normal(normal)
+        step = np.zeros(len(right))
+        step[free] = size * np.linalg.lstsq(scaled, right[free] * size, rcond=1e-13)[0]
+        self.corrections = Corrections(
+            self.corrections.offset + step[:hosts], self.corrections.drift + step[hosts:] / SECOND
         )
-    return residuals
+        for block, (row, top, bottom) in zip(self.blocks, eliminated, strict=True):
+            block.lateness += float((top - row @ step[self.index_parameters(block)]) / bottom)
+        return step
+
+    def find_covariance(self) -> np.ndarray:
+        """Return the covariance of (offsets, drifts in ns per s), 0 for references."""
+        normal, _, _ = self.make_normal_equations()
+        free, size, scaled = self.scale_normal(normal)
+        covariance = np.zeros_like(normal)
+        inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
+        covariance[np.ix_(free, free)] = inverse * np.outer(size, size)
+        return covariance
+
+    def index_parameters(self, block: CollectiveEnds) -> np.ndarray:
+        return np.concatenate([block.clocks, block.clocks + len(self.reference)])
+
+    def make_normal_equations(
+        self,
+    ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
+        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and how
+        the step determines each block's lateness.
+        """
+        hosts = len(self.reference)
+        normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
+        for block in self.blocks:
+            w = block.weight
+            total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
+            ends = np.where(w > 0, block.correct(self.corrections), 0.0)
+            ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
+            tau = block.end / SECOND
+            wt, root = w * tau, 1 / np.sqrt(total)
+            left = np.concatenate([w * root, wt * root], axis=1)
+            n = len(block.clocks)
+            matrix = -left.T @ left
+            at = np.arange(n)
+            matrix[at, at] += w.sum(axis=0)
+            matrix[at, at + n] += wt.sum(axis=0)
+            matrix[at + n, at] += wt.sum(axis=0)
+            matrix[at + n, at + n] += (wt * tau).sum(axis=0)
+            side = -np.concatenate([(w * ends).sum(axis=0), (wt * ends).sum(axis=0)])
+            late = block.late - (w * block.late).sum(axis=1, keepdims=True) / total
+            # The model subtracts the lateness, so its column has the other sign than an offset's.
+            row = -np.concatenate([(w * late).sum(axis=0), (wt * late).sum(axis=0)])
+            noise = NOISE[block.source]
+            prior = noise.late_sigma**-2
+            bottom = float((w * late * late).sum() + prior)
+            top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
+            params = self.index_parameters(block)
+            normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
+            right[params] += side - row * top / bottom
+            eliminated.append((row, top, bottom))
+        priors = np.where(self.reference == np.arange(hosts), 0.0, (DRIFT_PRIOR * SECOND) ** -2)
+        at = np.arange(hosts, 2 * hosts)
+        normal[at, at] += priors
+        right[hosts:] -= self.corrections.drift * SECOND * priors
+        return normal, right, eliminated
+
+    def scale_normal(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the parameters to solve for (not those of references, nor offsets that nothing
+        determines any more), their units, and the matrix of these in these units.
+        """
+        hosts = np.arange(len(self.reference))
+        own = (self.reference != hosts) & (normal[hosts, hosts] > 0)
+        free = np.flatnonzero(np.concatenate([own, own]))
+        size = 1 / np.sqrt(normal[free, free])
+        return free, size, normal[np.ix_(free, free)] * np.outer(size, size)
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -306,146 +387,57 @@ def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return np.nan_to_num(take_median(np.where(seen, ends, np.nan), 1))
 
 
-def _index_parameters(clocks: np.ndarray, hosts: int) -> np.ndarray:
-    return np.concatenate([clocks, clocks + hosts])
-
-
-def _make_normal_equations(
-    blocks: list[CollectiveEnds],
-    offset: np.ndarray,
-    drift: np.ndarray,
-    scale: dict[int, float],
-    reference: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-    """Return the normal matrix and right side for a step of (offset, drift in ns per s), and how
-    the step determines each block's lateness.
-    """
-    hosts = len(offset)
-    normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
-    for block in blocks:
-        w = block.weight
-        total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
-        ends = np.where(w > 0, block.correct(offset, drift), 0.0)
-        ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
-        tau = block.end / SECOND
-        wt, root = w * tau, 1 / np.sqrt(total)
-        left = np.concatenate([w * root, wt * root], axis=1)
-        n = len(block.clocks)
-        matrix = -left.T @ left
-        at = np.arange(n)
-        matrix[at, at] += w.sum(axis=0)
-        matrix[at, at + n] += wt.sum(axis=0)
-        matrix[at + n, at] += wt.sum(axis=0)
-        matrix[at + n, at + n] += (wt * tau).sum(axis=0)
-        side = -np.concatenate([(w * ends).sum(axis=0), (wt * ends).sum(axis=0)])
-        late = block.late - (w * block.late).sum(axis=1, keepdims=True) / total
-        # The model subtracts the lateness, so its column has the other sign than an offset's.
-        row = -np.concatenate([(w * late).sum(axis=0), (wt * late).sum(axis=0)])
-        noise = NOISE[block.source]
-        prior = noise.late_sigma**-2
-        bottom = float((w * late * late).sum() + prior)
-        top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
-        params = _index_parameters(block.clocks, hosts)
-        normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
-        right[params] += side - row * top / bottom
-        eliminated.append((row, top, bottom))
-    priors = np.where(reference == np.arange(hosts), 0.0, (DRIFT_PRIOR * SECOND) ** -2)
-    at = np.arange(hosts, 2 * hosts)
-    normal[at, at] += priors
-    right[hosts:] -= drift * SECOND * priors
-    return normal, right, eliminated
-
-
-def _scale_normal(
-    normal: np.ndarray, reference: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the parameters to solve for (not those of references, nor offsets that nothing
-    determines any more), their units, and the matrix of these in these units.
-    """
-    hosts = len(reference)
-    own = reference != np.arange(hosts)
-    own &= normal[np.arange(hosts), np.arange(hosts)] > 0
-    free = np.flatnonzero(np.concatenate([own, own]))
-    size = 1 / np.sqrt(normal[free, free])
-    return free, size, normal[np.ix_(free, free)] * np.outer(size, size)
-
-
-def _solve_step(normal: np.ndarray, right: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free, size, scaled = _scale_normal(normal, reference)
-    step = np.zeros(len(right))
-    if len(free):
-        step[free] = size * np.linalg.lstsq(scaled, right[free] * size, rcond=1e-13)[0]
-    return step
-
-
-def _invert_normal(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free, size, scaled = _scale_normal(normal, reference)
-    covariance = np.zeros_like(normal)
-    if len(free):
-        inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
-        covariance[np.ix_(free, free)] = inverse * np.outer(size, size)
-    return covariance
-
-
 def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarray:
     """Return blocks to pass from each host to its reference."""
     hops = np.where(reference == np.arange(len(reference)), 0, -1)
     members = [block.clocks[(block.weight > 0).any(axis=0)] for block in blocks]
-    near: Iterable[int] = range(len(blocks))
     for hop in range(1, len(reference) + 1):
-        reached = [at for at in near if (hops[members[at]] == hop - 1).any()]
-        if not reached:
+        near = [clocks for clocks in members if (hops[clocks] == hop - 1).any()]
+        if not near:
             break
-        for at in reached:
-            new = members[at][hops[members[at]] < 0]
-            hops[new] = hop
-        near = [at for at in near if at not in set(reached)]
+        for clocks in near:
+            hops[clocks[hops[clocks] < 0]] = hop
     return hops
 
 
-#: Scatter of up to this multiple of the source's noise is usual.
-USUAL = 1.5
-#: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
-#: their residuals show.
-SKEWED = 1.25
-#: Parts of a host's span whose residuals are compared, and how many ends each needs.
-PARTS, ENOUGH = 8, 16
-#: A part lies off the line if its median does by so many standard deviations of a median, and by
-#: more than this (ns).
-SIGNIFICANT, NOTICED = 5.0, 5_000.0
-
-
-def _observe_host(
-    parts: list[tuple[CollectiveEnds, np.ndarray, int]], scale: dict[int, float]
-) -> tuple[float, int, float, float, float]:
-    """Return of the ends of a host that are used: spread of the residuals, number, first and last
+def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return by host, of its ends that are used: spread of the residuals, number, first and last
     time; and of all, in ns, how much they scatter, if more than is usual, and how far whole parts
-    of its span lie off its line. parts: blocks, their residuals and the host's place in them.
+    of its span lie off its line. residuals: of each block.
 
     Ends that scatter more are late more often than early, which moves their middle by as much as
     they scatter. Parts that lie off the line show a clock whose rate changes, as when NTP steers
     it.
     """
-
-    def collect(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        chosen = list(zip(parts, rows, strict=True))
-        times = [block.end[of_part, at] for (block, _, at), of_part in chosen]
-        values = [residual[of_part, at] for (_, residual, at), of_part in chosen]
-        return np.concatenate([[], *times]), np.concatenate([[], *values])
-
-    times, values = collect([block.weight[:, at] > 0 for block, _, at in parts])
-    spread = estimate_spread(values) if len(values) else np.nan
-    used = spread, len(times), times.min(initial=np.inf), times.max(initial=-np.inf)
-    # Ends that are beyond all reason are not this collective's.
-    sane = [np.abs(residual[:, at]) < NOISE[block.source].misfit for block, residual, at in parts]
-    times, values = collect(
-        [block.seen[:, at] & rows for (block, _, at), rows in zip(parts, sane, strict=True)]
-    )
-    if len(values) < ENOUGH:
-        return *used, 0.0
-    usual = max(USUAL * NOISE[block.source].end * scale[block.source] for block, _, _ in parts)
-    spread = estimate_spread(values)
-    return *used, (SKEWED * spread if spread > usual else 0.0) + _find_bend(times, values)
+    hosts = len(fit.reference)
+    spread, count, unsteady = np.full(hosts, np.nan), np.zeros(hosts, np.int64), np.zeros(hosts)
+    first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)
+    ends = [
+        np.stack(
+            [
+                np.broadcast_to(block.clocks, block.end.shape),
+                block.end,
+                residual,
+                block.weight > 0,
+                # Ends that are beyond all reason are not this collective's.
+                block.seen & (np.abs(residual) < NOISE[block.source].misfit),
+                np.full(block.end.shape, USUAL * fit.find_noise(block)),
+            ]
+        ).reshape(6, -1)
+        for block, residual in zip(fit.blocks, residuals, strict=True)
+    ]
+    clock, time, residual, used, sane, usual = np.concatenate([np.empty((6, 0)), *ends], axis=1)
+    for rows in group_rows(clock.astype(np.int64)):
+        host = int(clock[rows[0]])
+        of_used, of_sane = rows[used[rows] > 0], rows[sane[rows] > 0]
+        if len(of_used):
+            spread[host], count[host] = estimate_spread(residual[of_used]), len(of_used)
+            first[host], last[host] = time[of_used].min(), time[of_used].max()
+        if len(of_sane) >= ENOUGH:
+            scatter = estimate_spread(residual[of_sane])
+            unsteady[host] = SKEWED * scatter if scatter > usual[rows].max() else 0.0
+            unsteady[host] += _find_bend(time[of_sane], residual[of_sane])
+    return spread, count, first, last, unsteady
 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:

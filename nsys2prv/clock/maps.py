@@ -1,5 +1,9 @@
-"""Convert local event times to global ones, and place each report's local time 0 by what the
-reports say of their clocks.
+"""Maps from local event times to global ones: where each report's local time 0 is placed, by what the
+reports say of their clocks, and how the clock of each host was corrected, as the clock file
+(`out.clock.yaml`) keeps it.
+
+The file can be given to another conversion. Its corrected times are UTC + offset_ns + drift_ppm / 1e6
+* (UTC - at_utc_ns), where UTC is what the host's own clock says.
 """
 
 from __future__ import annotations
@@ -11,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, ValidationError, convert, field, to_builtins
-from msgspec.structs import replace
 
+from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import parse_yaml
 
 
 class Shifts(Struct, frozen=True, eq=False, dict=True):
@@ -113,10 +116,6 @@ class ClockMap(Struct, frozen=True):
         return ClockMap(
             self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.delay(by)
         )
-
-    def move(self, shifts: Shifts | None) -> ClockMap:
-        """Return this map, its global times then moved by these shifts alone."""
-        return replace(self, shifts=shifts)
 
 
 class RowClocks:
@@ -236,6 +235,10 @@ HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_F
 CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
 
 
+#: (UTC ns, deviation before the correction, deviation after it) of a collective, ns.
+Sample = tuple[int, int, int]
+
+
 class HostClock(Struct, frozen=True):
     """Correction of one host's clock."""
 
@@ -259,8 +262,8 @@ class HostClock(Struct, frozen=True):
     observed_bound_ns: int | None = None
     #: True if its times may be compared with those of hosts with the same reference.
     sure: bool = True
-    #: (UTC ns, deviation before, deviation after) of some collectives.
-    samples: tuple[tuple[int, int, int], ...] = ()
+    #: Of some collectives.
+    samples: tuple[Sample, ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
         """Return the map of local times to corrected ones, from that (without drift) to UTC."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, estimate_spread, fit_line
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, Table, estimate_spread, fit_line
 
 #: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
 #: short ones are whole.
@@ -26,7 +26,7 @@ CANDIDATES = 3
 AGREEING = 0.9
 
 
-class Ends(Struct, frozen=True):
+class Ends(Table, frozen=True):
     """Ends of calls: times (float ns, ascending), and signatures of operation and size (0:
     unknown).
     """
@@ -35,12 +35,6 @@ class Ends(Struct, frozen=True):
     time: np.ndarray
     #: Of operation and size, 0 for unknown.
     signature: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.time)
-
-    def __getitem__(self, rows: slice | np.ndarray) -> Ends:
-        return Ends(self.time[rows], self.signature[rows])
 
     def move(self, offset: float, slope: float) -> Ends:
         """Return the ends on a clock that differs by this line."""
@@ -247,9 +241,9 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
 
 
 def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences
-    on one clock, either of which may lack some, as they lie. Calls of different signatures are no
-    collective; rivals: rival_distances of the others.
+    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences on one
+    clock, either of which may lack some, as they lie. Calls of different signatures are no
+    collective; rivals: :func:`find_rival_distances` of the others.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))

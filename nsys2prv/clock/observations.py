@@ -5,11 +5,12 @@ and spreads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import asdict, force_setattr
+from msgspec.structs import asdict, astuple, force_setattr
 
 from nsys2prv.clock import MPI, NCCL
 
@@ -51,8 +52,30 @@ NOISE = {
 }
 
 
-class Calls(Struct, frozen=True):
-    """Calls of collectives, one row per member and call; arrays of one length."""
+AnyTable = TypeVar("AnyTable", bound="Table")
+
+
+class Table(Struct, frozen=True):
+    """Columns of one length, arrays all."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def __getitem__(self: AnyTable, rows: slice | np.ndarray) -> AnyTable:
+        return type(self)(*(column[rows] for column in astuple(self)))
+
+    @classmethod
+    def concat(cls: type[AnyTable], parts: Sequence[AnyTable]) -> AnyTable:
+        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
+
+    @classmethod
+    def make_empty(cls: type[AnyTable]) -> AnyTable:
+        """Return no rows, of columns of int64."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
+
+
+class Calls(Table, frozen=True):
+    """Calls of collectives, one row per member and call."""
 
     #: Key of NOISE.
     source: np.ndarray
@@ -82,15 +105,9 @@ class Calls(Struct, frozen=True):
         if self.began is None:
             force_setattr(self, "began", np.zeros(len(self.begin), bool))
 
-    @classmethod
-    def make_empty(cls) -> Calls:
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
-
-class Messages(Struct, frozen=True):
-    """One row per message: its receive cannot end before its send begins. Arrays of one length;
-    placed times in ns.
-    """
+class Messages(Table, frozen=True):
+    """One row per message: its receive cannot end before its send begins. Placed times in ns."""
 
     #: Key of NOISE.
     source: np.ndarray
@@ -103,9 +120,20 @@ class Messages(Struct, frozen=True):
     #: Placed time (ns).
     receive_end: np.ndarray
 
-    @classmethod
-    def make_empty(cls) -> Messages:
-        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
+
+class Corrections(Struct, frozen=True):
+    """Corrections of the hosts' clocks: corrected = time + offset + drift * time, times in float ns
+    relative to the pivot. Arrays have one element per host.
+    """
+
+    #: ns at the pivot.
+    offset: np.ndarray
+    #: ns per ns.
+    drift: np.ndarray
+
+    def apply(self, time: np.ndarray, host: np.ndarray) -> np.ndarray:
+        """Return the times, each of the clock of a host, as corrected."""
+        return time * (1 + self.drift[host]) + self.offset[host]
 
 
 #: What findings of a kind say, where it is the same of all.
@@ -163,28 +191,22 @@ def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]
     )
 
 
-def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
-    """Return the first and the last of all times, None of nothing."""
-    times = [
-        t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
-    ]
-    return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
-
-
-def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
-    relative to `pivot`.
-    """
+def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
+    """Return the calls as a frame of the columns of :class:`Calls`, with times relative to `pivot`."""
     kinds = {"clock": pl.Int32, "role": pl.Int8, "is_root": pl.Boolean, "began": pl.Boolean}
-    table = pl.DataFrame(
+    return pl.DataFrame(
         {
             name: pl.Series(np.asarray(column)).cast(kinds.get(name, pl.Int64))
             for name, column in asdict(calls).items()
         }
-    )
-    unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
-    if unknown:
-        raise ValueError(f"Sources without a noise model: {unknown}")
+    ).with_columns(pl.col("begin", "end") - pivot)
+
+
+def find_shared_calls(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the frame of the calls of groups on several clocks, with `key` numbering (source,
+    group), and `numbered`: whether the report numbers all calls of the group.
+    """
+    table = make_call_frame(calls, pivot)
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:
@@ -195,8 +217,7 @@ def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockF
         numbered=(pl.col("number") >= 0).all(),
     )
     groups = groups.filter("clocks").sort("source", "group").drop("clocks").with_row_index("key")
-    table = table.join(groups.cast({"key": pl.Int32}), on=["source", "group"])
-    return table.with_columns(pl.col("begin", "end") - pivot), findings
+    return table.join(groups.cast({"key": pl.Int32}), on=["source", "group"]), findings
 
 
 #: Median absolute deviation to standard deviation, of normal noise.

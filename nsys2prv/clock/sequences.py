@@ -5,14 +5,13 @@ checked by when the calls ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import ALIGNED_ERROR, AMBIGUOUS, FEW_CALLS, PARTIAL, UNRELATED, UTC_ERROR, Role
 from nsys2prv.clock.matching import (
     AGREEING,
     FEW,
@@ -27,7 +26,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
+from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, Table, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
@@ -35,11 +34,9 @@ SAMPLE = 1_024
 USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
-#: Why a member's calls are not numbered, or not all: kinds of findings.
-FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
 
 
-class CallSequence(Struct, frozen=True, dict=True):
+class CallSequence(Table, frozen=True, dict=True):
     """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
     which calls synchronise all members.
     """
@@ -51,11 +48,14 @@ class CallSequence(Struct, frozen=True, dict=True):
     #: Whether the call synchronises all members.
     all: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.end)
-
-    def __getitem__(self, part: slice) -> CallSequence:
-        return CallSequence(self.end[part], self.signature[part], self.all[part])
+    @classmethod
+    def from_frame(cls, calls: pl.DataFrame) -> CallSequence:
+        """Return one member's calls (signature, role, and end, ns relative to the pivot)."""
+        return cls(
+            calls["end"].to_numpy().astype(np.float64),
+            calls["signature"].to_numpy(),
+            calls["role"].to_numpy() == Role.ALL,
+        )
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -81,58 +81,29 @@ class Member(Struct, frozen=True):
     member: int
     #: Number of its calls.
     count: int
-    #: Gets them, as often as they are asked for.
-    load: Callable[[], CallSequence]
+    #: Gets them by their begins, as often as they are asked for: at least what
+    #: :meth:`CallSequence.from_frame` takes.
+    load: Callable[[], pl.DataFrame]
     #: True if its report has the beginning of the group.
     began: bool = False
     #: Host, 0..hosts-1.
     clock: int = -1
 
 
-def number_calls(
-    table: pl.DataFrame, error: float = UTC_ERROR
-) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the table with `ordinal`, equal for the calls of one collective of a `key`; calls of
-    no known collective are left out.
-
-    error: of the clocks as placed, ns.
+def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the calls of :func:`find_shared_calls` with `ordinal`, equal for the calls of one
+    collective of a `key`; calls of no known collective are left out.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
-    key, member, begin = (rest[name].to_numpy() for name in ("key", "member", "begin"))
-    order = np.lexsort((begin, member, key))
-    key, member = key[order], member[order]
-    new = np.append(True, (np.diff(key) != 0) | (np.diff(member) != 0))
-    starts = [*np.flatnonzero(new).tolist(), len(order)]
-    owners = zip(key[new].tolist(), member[new].tolist(), strict=True)
-    sequence = CallSequence(
-        rest["end"].to_numpy().astype(np.float64)[order],
-        rest["signature"].to_numpy()[order],
-        rest["role"].to_numpy()[order] == Role.ALL,
-    )
-    began, clock = (rest[name].to_numpy()[order] for name in ("began", "clock"))
-    groups: dict[int, list[tuple[Member, slice]]] = {}
-    for (key, member), (low, high) in zip(owners, pairwise(starts), strict=True):
-        part = slice(low, high)
-        load = partial(sequence.__getitem__, part)
-        whose = Member(member, high - low, load, bool(began[low]), int(clock[low]))
-        groups.setdefault(key, []).append((whose, part))
-    ordinals = np.full(rest.height, -1, np.int64)
-    names = rest.group_by("key").agg(pl.col("source", "group").first())
-    for key, source, group in names.sort("key").iter_rows():
-        members = [member for member, _ in groups[key]]
-        fits, group_findings = number_group(members, source, group, error)
-        for at, numbers in fits.items():
-            ordinals[order[groups[key][at][1]]] = numbers
-        findings += group_findings
-    rest = rest.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
-    return pl.concat([numbered, rest]), findings
+    rest, order_findings = _number_by_order(rest, UTC_ERROR)
+    return pl.concat([numbered, rest]), findings + order_findings
 
 
 def recognise_collectives(
-    calls: pl.DataFrame, source: int, error: float = UTC_ERROR
+    calls: pl.DataFrame, source: int, error: float
 ) -> tuple[np.ndarray, list[ClockFinding]]:
     """Return each call's ordinal among the collectives of its group, equal on all members; -1 for
     calls of no known collective.
@@ -144,19 +115,34 @@ def recognise_collectives(
     last = max(calls["begin"].max(), calls["end"].max())
     table = calls.with_columns(
         pl.col("begin", "end") - (first + last) // 2,
-        key=pl.col("group").rank("dense").cast(pl.Int32),
         call=pl.int_range(pl.len()),
         clock=pl.col("member"),
         source=pl.lit(source),
         role=pl.lit(int(Role.ALL)),
-        numbered=pl.lit(False),
         began=pl.lit(False),
-        number=pl.lit(-1, pl.Int64),
     )
     ordinals = np.full(table.height, -1, np.int64)
-    numbered, findings = number_calls(table, error)
+    numbered, findings = _number_by_order(table, error)
     ordinals[numbered["call"].to_numpy()] = numbered["ordinal"].to_numpy()
     return ordinals, findings
+
+
+def _number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the calls of known collectives with `ordinal`, by the order in which each member made
+    them. error: of the clocks as placed, ns.
+    """
+    ordinals, findings = [], []
+    calls = calls.sort("source", "group", "member", "begin", maintain_order=True)
+    for part in calls.partition_by("source", "group", maintain_order=True):
+        members = [
+            Member(own["member"][0], own.height, own.clone, own["began"][0], own["clock"][0])
+            for own in part.partition_by("member", maintain_order=True)
+        ]
+        fits, group_findings = number_group(members, part["source"][0], part["group"][0], error)
+        findings += group_findings
+        ordinals += [fits.get(at, np.full(member.count, -1)) for at, member in enumerate(members)]
+    numbered = calls.with_columns(ordinal=pl.Series(np.concatenate(ordinals)))
+    return numbered.filter(pl.col("ordinal") >= 0), findings
 
 
 def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
@@ -198,7 +184,7 @@ def _to_findings(wrong: pl.DataFrame, kind: str) -> list[ClockFinding]:
 
 
 def number_group(
-    members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
+    members: Sequence[Member], source: int, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return the ordinals of one group's calls, as counted by the member that most of the others
     fit: of each member that fits, by its index among `members`, which ascend by member. Two
@@ -224,7 +210,7 @@ def _fit_members(
     members: Sequence[Member], at: int, noise: Noise, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return ordinals of every member that fits the one `at`."""
-    reference = members[at].load()
+    reference = CallSequence.from_frame(members[at].load())
     in_order = np.arange(len(reference))
     most = max(member.count for member in members)
     fits, findings = {at: in_order}, []
@@ -234,7 +220,8 @@ def _fit_members(
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
-        partners, kind = pair_calls(member.load(), reference, noise, whole, error)
+        calls = CallSequence.from_frame(member.load())
+        partners, kind = pair_calls(calls, reference, noise, whole, error)
         count = member.count
         if partners is not None:
             fits[number] = in_order if np.array_equal(partners, in_order) else partners

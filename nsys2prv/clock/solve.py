@@ -1,10 +1,12 @@
-"""Hosts placed by all that two of them have in common: communicators that could not be settled one
-by one are judged together.
+"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a
+verdict out.
 
-Where that does not settle them either, the order of the calls is taken as it is, if both hosts have
-equally many of each communicator, and these are so few that nothing speaks for another pairing, or
-UTC speaks for this one: it is probably right, but nothing shows it. If it is wrong, the host is off
-by no more than the calls reach over, as long as the two have one call in common.
+Hosts that no settled communicator connects are placed by all that two of them have in common:
+communicators that could not be settled one by one are judged together. Where that does not settle
+them either, the order of the calls is taken as it is, if both hosts have equally many of each
+communicator, and these are so few that nothing speaks for another pairing, or UTC speaks for this
+one: it is probably right, but nothing shows it. If it is wrong, the host is off by no more than the
+calls reach over, as long as the two have one call in common.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR, UTC_ERROR, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -30,19 +32,16 @@ from nsys2prv.clock.adjust import (
     remove_violations,
     tighten_bounds,
 )
-from nsys2prv.clock.bounds import (
-    Precedences,
-    Sample,
-    Verdict,
-    drop_misfits,
-    find_precedences,
-    judge_corrections,
-    sample_residuals,
-    split_by_component,
+from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedences
+from nsys2prv.clock.gathering import (
+    GatheredCalls,
+    concat_rows,
+    downsample,
+    gather_per_host,
+    merge_groups,
 )
-from nsys2prv.clock.gathering import OPEN, GatheredCalls, downsample, gather_per_host, merge_groups
 from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
-from nsys2prv.clock.maps import HostClock
+from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
@@ -52,7 +51,15 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, PLAUSIBLE_DRIFT, ClockFinding, Messages, fit_line
+from nsys2prv.clock.observations import (
+    NOISE,
+    PLAUSIBLE_DRIFT,
+    ClockFinding,
+    Corrections,
+    Messages,
+    choose_evenly,
+    fit_line,
+)
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
     CallSequence,
@@ -61,17 +68,235 @@ from nsys2prv.clock.sequences import (
     pair_calls,
 )
 
+#: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
+#: ns.
+MISFIT = 1_000_000.0
+#: Unsteadiness that is worth a word, ns.
+UNSTEADY = 5_000.0
+#: The method where nothing but the order of calls tells which of them belong together.
+ORDER = "order of collectives"
+#: Collectives of the sample of residuals, per host.
+MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
 TRIES = 3
 #: Signatures of a group are told from those of another by this.
 KINDS = 1 << 32
 
 
+class Alignment(Struct, frozen=True):
+    """Result of aligning the hosts."""
+
+    #: Correction of each host.
+    corrections: list[HostClock]
+    #: Verdict on the corrections.
+    verdict: Verdict
+    #: Findings that the user should know.
+    findings: list[ClockFinding]
+
+
+def solve_clocks(
+    names: Sequence[str],
+    parts: Sequence[GatheredCalls],
+    messages: Messages,
+    pivot: int,
+    span: tuple[int, int],
+) -> Alignment:
+    """Return corrections of the hosts' clocks, from the collective calls and messages between them.
+
+    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by source
+    and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
+    are to hold for, at least those observed.
+    """
+    hosts = len(names)
+    gathered = merge_groups(parts)
+    pooled = _pool_calls(gathered, hosts)
+    rows = concat_rows([gathered.rows, pooled.rows])
+    # What could not be told of one group matters only where all of them do not place the host
+    # either.
+    findings = [
+        finding
+        for finding in gathered.findings
+        if finding.kind not in UNCLEAR or finding.clock in pooled.left
+    ]
+    orders = find_precedences(rows, messages, pivot)
+    net, network_findings = _solve_network(rows, hosts)
+    findings += network_findings
+    estimates, adjustment_findings = _adjust_estimates(
+        make_estimates(net), orders, pooled.doubt, findings
+    )
+    findings += adjustment_findings
+    corrections = list_corrections(estimates)
+    limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
+    sent = find_precedences(rows.clear(), messages, pivot)
+    evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
+    if misfits:
+        findings.append(ClockFinding("contradicted", misfits))
+    verdict = own = evidence.judge(corrections)
+    # What is placed by UTC alone tells nothing against the corrections of the others.
+    part = np.array([e.reference for e in estimates])
+    if part.any():
+        own = evidence.split_by_component(part).judge(corrections)
+    observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
+    findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
+    if own.after.total > own.before.total:
+        reason = (
+            f"corrections violate causality by {own.after.total:.0f} ns in all, UTC by {own.before.total:.0f} ns: "
+            "UTC is kept"
+        )
+        findings.append(ClockFinding("worse", own.after.number, reason=reason))
+        estimates = [
+            replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
+            for e in estimates
+        ]
+    samples = _sample_residuals(evidence.collectives, list_corrections(estimates), pivot)
+    sure = pooled.doubt == 0
+    host_clocks = [
+        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
+        for e in estimates
+    ]
+    return Alignment(host_clocks, verdict, findings)
+
+
+def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockFinding]]:
+    """Return the network without hosts whose clocks would drift beyond all plausibility."""
+    blocks = make_blocks(rows)
+    links, findings = make_links(blocks)
+    net = solve_network(blocks, links, hosts)
+    steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
+    if steep:
+        for host in steep:
+            reason = f"a drift of {net.corrections.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
+            findings.append(
+                ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
+            )
+        for block in blocks:
+            block.seen &= ~np.isin(block.clocks, steep)
+            block.weight, block.lateness = np.empty(0), 0.0
+        links = [link for link in links if not {link.clock, link.to} & set(steep)]
+        net = solve_network(blocks, links, hosts)
+    for _, times in sorted(net.scale.items()):
+        if times > 1:
+            reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
+            findings.append(ClockFinding("noisy", round(times), reason=reason))
+    findings += [
+        ClockFinding("unsteady", round(more), clock=host)
+        for host, more in enumerate(net.unsteady.tolist())
+        if more > UNSTEADY
+    ]
+    return net, findings
+
+
+def _adjust_estimates(
+    estimates: list[Estimate],
+    orders: Precedences,
+    doubt: np.ndarray,
+    findings: Sequence[ClockFinding],
+) -> tuple[list[Estimate], list[ClockFinding]]:
+    """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
+    those of its reference, ns. findings: on hosts so far.
+    """
+    used = orders[~orders.held]
+    doubtful = [
+        replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
+        if doubt[e.host] and e.method == ENDS
+        else e
+        for e in estimates
+    ]
+    estimates = connect_parts(doubtful, used)
+    estimates, violation_findings = remove_violations(estimates, used)
+    left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
+    certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
+    estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
+    estimates = drop_needless_corrections(estimates, orders)
+    one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
+    return estimates, [*violation_findings, *one_way]
+
+
+def _find_unconnected_hosts(
+    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: PooledCalls
+) -> list[ClockFinding]:
+    """Return the hosts not connected to the first one, and those connected by the order of calls
+    alone. observed_hosts: hosts that share anything.
+    """
+    findings = []
+    for estimate in estimates:
+        if estimate.reference == estimate.host and estimate.host:
+            others = sum(other.reference == estimate.host for other in estimates) - 1
+            reason = (
+                f"nothing connects this host and {others} others to the first host: placed by UTC against it"
+                if others
+                else "nothing shared with other hosts: placed by UTC alone"
+                if estimate.host not in observed_hosts
+                else "its calls cannot be paired with those of other hosts: placed by UTC alone"
+                if estimate.host in pooled.left
+                else "what it did with other hosts does not determine its clock: placed by UTC alone"
+            )
+            findings.append(ClockFinding("apart", others, clock=estimate.host, reason=reason))
+        elif pooled.doubt[estimate.host]:
+            findings.append(ClockFinding("in order", clock=estimate.host))
+    return findings
+
+
+def _to_host_clock(
+    estimate: Estimate,
+    reference: str,
+    pivot: int,
+    span: tuple[int, int],
+    sure: bool,
+    samples: tuple[Sample, ...],
+) -> HostClock:
+    # What is a reference of others alone is not known against the trace's own.
+    is_aligned = (
+        estimate.method != UTC
+        and np.isfinite(estimate.bound)
+        and (estimate.reference != estimate.host or not estimate.host)
+    )
+    beyond = 0.0
+    if np.isfinite(estimate.first):
+        beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
+    return HostClock(
+        round(estimate.offset),
+        float(estimate.drift) * 1e6,
+        int(pivot),
+        estimate.method,
+        reference,
+        int(estimate.observations),
+        round(estimate.spread) if np.isfinite(estimate.spread) else None,
+        round(estimate.bound + estimate.rate * beyond) if is_aligned else None,
+        round(estimate.bound) if is_aligned else None,
+        bool(sure and estimate.method != ONE_WAY),
+        samples,
+    )
+
+
+def _sample_residuals(
+    hosts: pl.DataFrame, corrections: Corrections, pivot: int
+) -> list[tuple[Sample, ...]]:
+    """Return a sample for each host, from rows of :func:`gather_per_host`.
+
+    Deviations are from the median over the hosts of a collective in which all wait for all.
+    """
+    collectives = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
+    clock, end = collectives["clock"].to_numpy(), collectives["end"].to_numpy().astype(np.float64)
+    deviation = pl.col("before", "after") - pl.col("before", "after").median().over("collective")
+    collectives = collectives.with_columns(
+        before=pl.Series(end), after=pl.Series(corrections.apply(end, clock))
+    ).with_columns(deviation)
+    samples: list[tuple[Sample, ...]] = [()] * len(corrections.offset)
+    for part in collectives.sort("clock", "end").partition_by("clock", maintain_order=True):
+        kept = part[choose_evenly(part.height, MOST_SAMPLES)].select(
+            pl.col("end", "before", "after").round().cast(pl.Int64)
+        )
+        kept = kept.with_columns(pl.col("end") + pivot)
+        samples[part["clock"][0]] = tuple(kept.iter_rows())
+    return samples
+
+
 class PooledCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
-    #: Calls of hosts that belong together.
-    calls: GatheredCalls
+    #: Of hosts that belong together, as of :func:`gather_per_host`.
+    rows: pl.DataFrame
     #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
     #: together, inf where nothing is known.
     doubt: np.ndarray
@@ -107,10 +332,8 @@ class _Calls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls:
-    """Return the calls that place hosts which no settled collectives connect. error: of the clocks
-    as placed, ns.
-    """
+def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
+    """Return the calls that place hosts which no settled collectives connect."""
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
     frame = gathered.unsettled
@@ -135,7 +358,7 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls
                         continue
                     if (one, other) not in pairs:
                         tries[other] += 1
-                        pairs[one, other] = _pair_hosts(calls, one, other, error)
+                        pairs[one, other] = _pair_hosts(calls, one, other)
                     pair = pairs[one, other]
                     if pair is None or (sure and pair.doubt):
                         continue
@@ -146,25 +369,6 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls
     sizes = np.bincount(part)
     left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
     return PooledCalls(_gather_pairs(frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
-
-
-def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
-    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
-    without the pairs, which connect them.
-    """
-    near: dict[int, list[tuple[int, float]]] = {}
-    for one, other, pair in pairs:
-        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
-            near.setdefault(int(a), []).append((int(b), pair.doubt))
-    reached: dict[int, float] = {}
-    for start in sorted(set(settled.tolist())):
-        todo = [(start, 0.0)]
-        while todo:
-            at, doubt = todo.pop()
-            if at not in reached:
-                reached[at] = doubt
-                todo += [(to, doubt + more) for to, more in near.get(at, [])]
-    return np.array([reached[at] for at in settled.tolist()])
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
@@ -179,7 +383,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     return root
 
 
-def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
+def _pair_hosts(calls: _Calls, one: int, other: int) -> _Pair | None:
     """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
@@ -210,7 +414,7 @@ def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | No
                 return _Pair(a, b)
     if len(shared) > 1:
         sides = [_concat_groups(calls, side) for side in (here, theirs)]
-        numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, error)
+        numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, UTC_ERROR)
         if numbers is not None:
             kept = numbers >= 0
             return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
@@ -237,7 +441,7 @@ def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray,
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
 
-def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> GatheredCalls:
+def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
     """Return the calls of all pairs by collective: of one host, those of its pairs with others are
     the same.
     """
@@ -248,214 +452,23 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> G
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
-    return GatheredCalls(
-        gather_per_host(downsample(table.with_columns(key=key))), [], frame.clear(), frozenset()
-    )
+    return gather_per_host(downsample(table.with_columns(key=key)))
 
 
-#: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
-#: ns.
-MISFIT = 1_000_000.0
-#: Unsteadiness that is worth a word, ns.
-UNSTEADY = 5_000.0
-#: Standard deviations that a bound covers.
-COVER = 3.0
-#: The method where nothing but the order of calls tells which of them belong together.
-ORDER = "order of collectives"
-
-
-class Alignment(Struct, frozen=True):
-    """Result of aligning the hosts."""
-
-    #: Correction of each host.
-    corrections: list[HostClock]
-    #: Verdict on the corrections.
-    verdict: Verdict
-    #: Findings that the user should know.
-    findings: list[ClockFinding]
-
-
-def solve_clocks(
-    names: Sequence[str],
-    parts: Sequence[GatheredCalls],
-    messages: Messages,
-    pivot: int,
-    span: tuple[int, int],
-) -> Alignment:
-    """Return corrections of the hosts' clocks, from the collective calls and messages between them.
-
-    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by source
-    and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
-    are to hold for, at least those observed.
+def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
+    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
+    without the pairs, which connect them.
     """
-    hosts = len(names)
-    gathered = merge_groups(parts)
-    pooled = pool_calls(gathered, hosts, UTC_ERROR)
-    everything = merge_groups([gathered, pooled.calls])
-    rows = everything.rows
-    # What could not be told of one group matters only where all of them do not place the host
-    # either.
-    findings = [
-        finding
-        for finding in gathered.findings
-        if finding.kind not in OPEN or finding.clock in pooled.left
-    ]
-    orders = find_precedences(rows, messages, pivot)
-    net, floors, network_findings = _solve_network(rows, hosts)
-    findings += network_findings
-    estimates, network_findings = _adjust_estimates(
-        make_estimates(net, floors, COVER), orders, pooled.doubt, findings
-    )
-    findings += network_findings
-    offset, drift = list_corrections(estimates)
-    sent = find_precedences(rows.clear(), messages, pivot)
-    limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
-    rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
-    if misfits:
-        findings.append(ClockFinding("contradicted", misfits))
-    verdict = judge_corrections(rows, sent, offset, drift)
-    # What is placed by UTC alone tells nothing against the corrections of the others.
-    part = np.array([e.reference for e in estimates])
-    own = verdict
-    if part.any():
-        own = judge_corrections(*split_by_component(rows, sent, part), offset, drift)
-    observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
-    findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
-    if own.after.total > own.before.total:
-        reason = (
-            f"corrections violate causality by {own.after.total:.0f} ns in all, UTC by {own.before.total:.0f} ns: "
-            "UTC is kept"
-        )
-        findings.append(ClockFinding("worse", own.after.number, reason=reason))
-        estimates = [
-            replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
-            for e in estimates
-        ]
-        offset, drift = list_corrections(estimates)
-    samples = sample_residuals(rows, offset, drift, pivot)
-    sure = pooled.doubt == 0
-    corrections = [
-        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
-        for e in estimates
-    ]
-    return Alignment(corrections, verdict, findings)
-
-
-def _adjust_estimates(
-    estimates: list[Estimate],
-    orders: Precedences,
-    doubt: np.ndarray,
-    findings: Sequence[ClockFinding],
-) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
-    those of its reference, ns. findings: on hosts so far.
-    """
-    used = orders.take(~orders.held)
-    doubtful = [
-        replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
-        if doubt[e.host] and e.method == ENDS
-        else e
-        for e in estimates
-    ]
-    estimates = connect_parts(doubtful, used)
-    estimates, violation_findings = remove_violations(estimates, used)
-    left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
-    certain = used.take(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
-    estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
-    estimates = drop_needless_corrections(estimates, orders)
-    one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
-    return estimates, [*violation_findings, *one_way]
-
-
-def _to_host_clock(
-    estimate: Estimate,
-    reference: str,
-    pivot: int,
-    span: tuple[int, int],
-    sure: bool,
-    samples: tuple[Sample, ...],
-) -> HostClock:
-    # What is a reference of others alone is not known against the trace's own.
-    is_aligned = (
-        estimate.method != UTC
-        and np.isfinite(estimate.bound)
-        and (estimate.reference != estimate.host or not estimate.host)
-    )
-    beyond = 0.0
-    if np.isfinite(estimate.first):
-        beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
-    return HostClock(
-        round(estimate.offset),
-        float(estimate.drift) * 1e6,
-        int(pivot),
-        estimate.method,
-        reference,
-        int(estimate.observations),
-        round(estimate.spread) if np.isfinite(estimate.spread) else None,
-        round(estimate.bound + estimate.rate * beyond) if is_aligned else None,
-        round(estimate.bound) if is_aligned else None,
-        bool(sure and estimate.method != ONE_WAY),
-        samples,
-    )
-
-
-def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: PooledCalls
-) -> list[ClockFinding]:
-    """Return the hosts not connected to the first one, and those connected by the order of calls
-    alone. observed_hosts: hosts that share anything.
-    """
-    findings = []
-    for estimate in estimates:
-        if estimate.reference == estimate.host and estimate.host:
-            others = sum(other.reference == estimate.host for other in estimates) - 1
-            reason = (
-                f"nothing connects this host and {others} others to the first host: placed by UTC against it"
-                if others
-                else "nothing shared with other hosts: placed by UTC alone"
-                if estimate.host not in observed_hosts
-                else "its calls cannot be paired with those of other hosts: placed by UTC alone"
-                if estimate.host in pooled.left
-                else "what it did with other hosts does not determine its clock: placed by UTC alone"
-            )
-            findings.append(ClockFinding("apart", others, clock=estimate.host, reason=reason))
-        elif pooled.doubt[estimate.host]:
-            findings.append(ClockFinding("in order", clock=estimate.host))
-    return findings
-
-
-def _solve_network(
-    rows: pl.DataFrame, hosts: int
-) -> tuple[Network, np.ndarray, list[ClockFinding]]:
-    """Return the network without hosts whose clocks would drift beyond all plausibility; and each
-    host's least error, ns.
-    """
-    blocks = make_blocks(rows)
-    links, findings = make_links(blocks)
-    net = solve_network(blocks, links, hosts)
-    steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
-    if steep:
-        for host in steep:
-            reason = f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
-            findings.append(
-                ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
-            )
-        for block in blocks:
-            block.seen &= ~np.isin(block.clocks, steep)
-            block.weight, block.lateness = np.empty(0), 0.0
-        links = [link for link in links if not {link.clock, link.to} & set(steep)]
-        net = solve_network(blocks, links, hosts)
-    for _, times in sorted(net.scale.items()):
-        if times > 1:
-            reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
-            findings.append(ClockFinding("noisy", round(times), reason=reason))
-    findings += [
-        ClockFinding("unsteady", round(more), clock=host)
-        for host, more in enumerate(net.unsteady.tolist())
-        if more > UNSTEADY
-    ]
-    floors = np.full(hosts, max(noise.floor for noise in NOISE.values()))
-    for block in blocks:
-        seen = block.clocks[(block.weight > 0).any(axis=0)]
-        floors[seen] = np.minimum(floors[seen], NOISE[block.source].floor)
-    return net, floors, findings
+    near: dict[int, list[tuple[int, float]]] = {}
+    for one, other, pair in pairs:
+        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
+            near.setdefault(int(a), []).append((int(b), pair.doubt))
+    reached: dict[int, float] = {}
+    for start in sorted(set(settled.tolist())):
+        todo = [(start, 0.0)]
+        while todo:
+            at, doubt = todo.pop()
+            if at not in reached:
+                reached[at] = doubt
+                todo += [(to, doubt + more) for to, more in near.get(at, [])]
+    return np.array([reached[at] for at in settled.tolist()])

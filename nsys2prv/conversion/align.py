@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
@@ -109,9 +108,7 @@ def _solve_gathered(
 
 
 def _read_messages(files: Sequence[MessageFile]) -> Messages:
-    parts = [file.read() for file in files] or [Messages.make_empty()]
-    columns = zip(*map(astuple, parts), strict=True)
-    return Messages(*map(np.concatenate, columns))
+    return Messages.concat([Messages.make_empty(), *(file.read() for file in files)])
 
 
 def to_record(
@@ -187,7 +184,7 @@ def move_reports(
     far. names, hosts: of the reports.
     """
     placements = [
-        replace(placement, map=placement.map.move(order.shifts.get(report)))
+        replace(placement, map=replace(placement.map, shifts=order.shifts.get(report)))
         for report, placement in enumerate(timeline.placements)
     ]
     moves = {names[report]: move for report, move in order.moves.items()}

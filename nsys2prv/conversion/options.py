@@ -29,8 +29,8 @@ from nsys2prv.events import (
     select_kinds,
 )
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import load_rules
 from nsys2prv.events.extraction import ReadingSettings
+from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack

@@ -52,7 +52,7 @@ from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_matching import warn_of_absent_members
+from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.corrections import (
     clip_profiler_events,
     deduplicate_device_samples,

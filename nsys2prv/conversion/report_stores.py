@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.data_files import WRONG, blame_data, read_data_texts
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import WRONG, blame_data, read_data_texts
 from nsys2prv._util.store_file import (
     Members,
     from_json,

@@ -131,7 +131,7 @@ class Summary(Struct, dict=True):
     @cached_property
     def views(self) -> dict[str, str]:
         """Views to be opened first, and what each shows in a sentence."""
-        from nsys2prv.paraver.views import choose_first_views
+        from nsys2prv.paraver.cfg.fits import choose_first_views
 
         return choose_first_views(self.types)
 

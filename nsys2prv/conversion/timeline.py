@@ -44,7 +44,7 @@ SLIGHT = 1_000
 #: Hosts listed in a summary.
 MOST_HOSTS = 8
 #: UTC (ns) from which on no date can be told.
-LATEST_EPOCH = 250_000_000_000_000_000_000
+END_OF_DATES = 250_000_000_000_000_000_000
 #: A bound is told for the whole trace too if it is there so many times as large; times of so many
 #: ns are told in ms.
 NOTICED, LONG = 1.2, 10_000_000
@@ -118,10 +118,11 @@ class Timeline(Struct, frozen=True):
     #: Moves of ranks by --causal; None if that was not asked for.
     causal: CausalRecord | None = None
 
-    def find_begin(self) -> datetime | None:
-        """Return when the trace begins (UTC), None where the reports do not tell."""
+    @property
+    def begin_utc(self) -> datetime | None:
+        """Return when the trace begins, in UTC; None where the reports do not tell."""
         is_placed = any(placement.method != UNPLACED for placement in self.placements)
-        if not is_placed or not 0 < self.epoch < LATEST_EPOCH:
+        if not is_placed or not 0 < self.epoch < END_OF_DATES:
             return None
         return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
 

@@ -1,5 +1,5 @@
-"""One module per kind of event: it reads the tables of its kind into the normal form and knows
-nothing of Paraver.
+"""The kinds of events, a module for those of each family, and which of them are selected (``-t``).
+A module reads the tables of its kinds into the normal form and knows nothing of Paraver.
 
 Every module of this package that defines ``KINDS`` is found by :func:`all_kinds`, and so is every
 kind of the catalogue that needs no module; adding a kind touches no other module.
@@ -8,7 +8,7 @@ kind of the catalogue that needs no module; adding a kind touches no other modul
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
@@ -18,6 +18,9 @@ from msgspec import Struct
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.kind import ALL, EventKind, declare_kind
+
+#: So many names at most are offered for one that is none.
+LIKE = 3
 
 
 @cache
@@ -34,10 +37,6 @@ def all_kinds() -> tuple[EventKind, ...]:
     for name in load_catalogue().kinds.keys() - kinds.keys():
         kinds[name] = declare_kind(name, partial(extract_declared, name))
     return tuple(kinds[name] for name in sorted(kinds))
-
-
-#: So many names at most are offered for one that is none.
-LIKE = 3
 
 
 class Selection(Struct, frozen=True):
@@ -67,12 +66,9 @@ def describe_unknown_kind(name: str) -> str:
     of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
-    near = get_close_matches(name.lower(), list_kind_names(), LIKE)
-    return f"no such kind of event; {f'is it {_join_with_or(near)}? ' if near else ''}nsys2prv --kinds lists all"
-
-
-def _join_with_or(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    *near, last = get_close_matches(name.lower(), list_kind_names(), LIKE) or [""]
+    meant = " or ".join(filter(None, [", ".join(near), last]))
+    return f"no such kind of event; {f'is it {meant}? ' if meant else ''}nsys2prv --kinds lists all"
 
 
 def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:

@@ -1,4 +1,5 @@
-"""Attributes and samples of events from columns of exports.
+"""Attributes and samples of events from columns of exports, and the kinds whose rows need no more:
+tables of calls, or of work on GPUs, of which the catalogue says all, and OS runtime calls.
 
 Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
 mean in exports.
@@ -20,9 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from itertools import compress
 from types import MappingProxyType
 
 import numpy as np
+import polars as pl
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -46,6 +49,21 @@ from nsys2prv.events.kind import (
 )
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part
+
+#: The store keeps a number as one more than it is.
+GREATEST = np.iinfo(np.int64).max - 1
+THREAD_COLUMNS = ("start", "end", "globalTid")
+OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
+#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
+#: process began and ended.
+OS_CALLS = "coalesce({eventClass}, 27) = 27"
+OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+#: Calls that may wait for files or the network; locks and timers are no I/O.
+IO = (
+    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
+    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
+    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
+)
 
 
 @cache
@@ -113,21 +131,8 @@ def name_registered_strings(
     """
     distinct, codes = factorize(ids)
     texts = extraction.read_strings(distinct)
-    if not skip_empty:
-        return extraction.number_names(name_set, codes, text=texts)
-    named = np.array([bool(text) for text in texts], bool)
-    rows = np.flatnonzero(named[codes])
-    result = np.full(len(ids), ABSENT)
-    if len(rows):
-        place = np.cumsum(named) - 1
-        result[rows] = extraction.number_names(
-            name_set, place[codes[rows]], text=[text for text in texts if text]
-        )
-    return result
-
-
-#: The store keeps a number as one more than it is.
-GREATEST = np.iinfo(np.int64).max - 1
+    named = np.array([bool(text) or not skip_empty for text in texts], bool)
+    return extraction.name_some_rows(name_set, named[codes], [ids], extraction.read_strings)
 
 
 def make_counters(
@@ -141,9 +146,13 @@ def make_counters(
     end: np.ndarray | None = None,
 ) -> Counters:
     """Return records of one object from samples in any order. column: each row's index into the
-    metrics. end: when samples end, None where each lasts until the next.
+    metrics. end: when samples end, None where each lasts until the next. Values that a trace cannot
+    hold are made ones that it can, and counted.
     """
-    value = _clip_values(extraction, value)
+    repaired = extraction.account.repaired
+    repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
+    repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
+    value = np.clip(value, 0, GREATEST)
     if end is not None:
         time, column, value = _add_ends(extraction, time, end, column, value)
     if not is_sorted(time):
@@ -154,14 +163,9 @@ def make_counters(
     values = np.full((int(instant[-1]) + 1, len(metrics)), ABSENT)
     values.reshape(-1)[instant * len(metrics) + column] = value
     carried = np.count_nonzero(values != ABSENT, axis=0)
-    repeated = len(time) - int(carried.sum())
-    if repeated:
-        extraction.account.dropped[Reason.SAMPLE_REPEATED] += repeated
+    extraction.account.dropped[Reason.SAMPLE_REPEATED] += len(time) - int(carried.sum())
     if not carried.all():
-        values, metrics = (
-            values[:, carried > 0],
-            tuple(metric for metric, count in zip(metrics, carried, strict=True) if count),
-        )
+        values, metrics = values[:, carried > 0], tuple(compress(metrics, carried))
     return Counters(layout, time[begins], object_, metrics, values)
 
 
@@ -180,20 +184,8 @@ def _add_ends(
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
     extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
-    return (
-        np.concatenate([start, end[close]]),
-        np.concatenate([metric, metric[close]]),
-        np.concatenate([value, np.zeros(len(close), np.int64)]),
-    )
-
-
-def _clip_values(extraction: Extraction, values: np.ndarray) -> np.ndarray:
-    """Return the values, those that a trace cannot hold made ones that it can, and counted."""
-    negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
-    for reason, count in ((Reason.NEGATIVE_SAMPLE, negative), (Reason.SAMPLE_TOO_GREAT, great)):
-        if count:
-            extraction.account.repaired[reason] += count
-    return np.clip(values, 0, GREATEST) if negative or great else values
+    zeros = np.zeros(len(close), np.int64)
+    return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
@@ -202,20 +194,15 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(len(distinct) + 1))
-    return [
-        (int(key), order[cuts[number] : cuts[number + 1]]) for number, key in enumerate(distinct)
-    ]
-
-
-THREAD_COLUMNS = ("start", "end", "globalTid")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
+    # Of no rows there is one piece all the same.
+    return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
 def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield rows on host threads whose fields all name their column in the catalogue."""
     columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(layout)))
-    if columns.rows:
-        yield make_rows(extraction, layout, columns)
+    yield make_rows(extraction, layout, columns)
 
 
 def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -223,40 +210,29 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
     gpu = [call.gpu] if call.queue else []
     wanted = (*call.time, call.thread, *call.names, *gpu, *list_columns(call.name))
     columns = extraction.read(part, wanted)
-    if not columns.rows:
-        return
     begin, end = columns[call.time[0]], columns[call.time[-1]]
     if not call.has_duration or call.marks:
         end = np.where((end == NULL) | (not call.has_duration), begin + 1, end)
-    objects = (
-        extraction.number_queues(columns[call.thread], call.queue, columns[call.gpu])
-        if call.queue
-        else extraction.number_threads(columns[call.thread])
-    )
+    if call.queue:
+        objects = extraction.number_queues(columns[call.thread], call.queue, columns[call.gpu])
+    else:
+        objects = extraction.number_threads(columns[call.thread])
     fields = {"call": _name_calls(call, extraction, columns)}
     yield Rows(call.name, begin, end, objects, fields | read_fields(extraction, call.name, columns))
 
 
 def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:
-    if not call.names:
-        return extraction.number_names(
-            call.name, np.zeros(columns.rows, np.int64), text=[call.label]
-        )
-    ids = columns[call.names[0]]
-    for other in call.names[1:]:
-        ids = np.where(ids == NULL, columns[other], ids)
+    ids = np.full(columns.rows, NULL)
+    for name in call.names:
+        ids = np.where(ids == NULL, columns[name], ids)
     distinct, codes = factorize(ids)
-    if not call.enum:
+    if call.names and not call.enum:
         return extraction.number_names(call.name, codes, text=extraction.read_strings(distinct))
-    labels = dict(extraction.database.read_small_table(call.enum, "id", "label"))
-    return extraction.number_names(
-        call.name,
-        codes,
-        text=[
-            str(labels.get(number) or f"{call.label} {'' if number == NULL else number}".strip())
-            for number in map(int, distinct)
-        ],
-    )
+    labels = {NULL: call.label}
+    if call.enum:
+        labels |= extraction.database.read_small_table(call.enum, "id", "label")
+    texts = [str(labels.get(number) or f"{call.label} {number}") for number in distinct.tolist()]
+    return extraction.number_names(call.name, codes, text=texts)
 
 
 def make_kind(call: CallTable) -> EventKind:
@@ -275,11 +251,13 @@ def make_kind(call: CallTable) -> EventKind:
     )
 
 
-OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
-#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
-#: process began and ended.
-OS_CALLS = "coalesce({eventClass}, 27) = 27"
-OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
+    """Return the values of labels that match. labels: value and label."""
+    return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
+
+
+def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_labels(labels, IO)
 
 
 def select_pthread_calls(info: ReportInfo) -> str:
@@ -294,8 +272,6 @@ def select_other_calls(info: ReportInfo) -> str:
 
 def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, OS_COLUMNS)
-    if not columns.rows:
-        return
     if (np.diff(columns["start"]) <= 0).any():
         # A call within a call may begin and end with it: what is stored later counts as the inner
         # one.

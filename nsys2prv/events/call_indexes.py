@@ -1,5 +1,5 @@
 """Indexes of calls, which one kind of events fills and others look up: launching calls, and NCCL
-calls.
+calls, with the numbers that NCCL's operations have in the catalogue.
 
 Launching calls: which API call, on which thread, started the operation of a correlation id. These
 ids are unique within a process only. The index is a list of pieces on disk, each sorted by process
@@ -34,24 +34,45 @@ from nsys2prv._util.columns import (
     narrow_integers,
     read_frame,
 )
-from nsys2prv.events.classes import (
-    ALL_REDUCE,
-    FIRST_MAKING,
-    GROUP,
-    GROUP_END,
-    GROUP_START,
-    LAST_MAKING,
-    LAST_OPERATION,
-    RECEIVE,
-    SEND,
-    SHARES,
-)
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 
 #: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
 #: result (return value).
 CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
+_KEY, _BEGIN, _DURATION, _CODE = range(4)
+_VALUES = map_labels("nccl_operation")
+#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
+GROUP = _VALUES["several operations in a group"]
+ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
+    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
+)
+#: Operations that move data up to this one.
+LAST_OPERATION = _VALUES["waitsignal"]
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
+#: Operations in which all wait for all, all for the root, the root for all.
+ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
+WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
+ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
+#: Operations whose bytes are one rank's share.
+SHARES = tuple(
+    _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+)
+#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {
+    "bcast": _VALUES["broadcast"]
+}
+#: What a unit's operations have in common, or ABSENT.
+_COMMON = ("reduction", "root", "peer", "group", "data_type")
+#: What the index takes of the payloads of ranges.
+SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
+#: What several kernels that do the work of one unit share.
+_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
+_PROCESS = pl.col("thread") & PROCESS_MASK
+#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
+_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
 
 
 class Launches(Struct):
@@ -104,9 +125,6 @@ class Segment(Struct, frozen=True):
         return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
 
 
-_KEY, _BEGIN, _DURATION, _CODE = range(4)
-
-
 class FoundLaunches(Struct):
     """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
     and code, its index into `kinds`.
@@ -137,6 +155,10 @@ class FoundLaunches(Struct):
     def result(self) -> np.ndarray:
         return self.kinds["result"][self.code]
 
+    def or_null(self, column: str) -> np.ndarray:
+        """Return begin, end, thread, name or result of the calls, NULL where none was found."""
+        return np.where(self.hit, getattr(self, column), NULL)
+
     def take(self, rows: slice | np.ndarray) -> FoundLaunches:
         """Return the results for these rows."""
         return FoundLaunches(
@@ -157,11 +179,8 @@ class LaunchIndex(Struct):
         elif not is_sorted(correlations):
             order = np.argsort(correlations, kind="stable")
         wanted, rows = correlations[order], len(correlations)
-        launches = FoundLaunches(
-            np.zeros(rows, bool),
-            *(np.zeros(rows, np.int64) for _ in range(3)),
-            np.zeros(1, CALL_KIND),
-        )
+        begin, end, code = np.zeros((3, rows), np.int64)
+        launches = FoundLaunches(np.zeros(rows, bool), begin, end, code, np.zeros(1, CALL_KIND))
         stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
         for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
             for segment in self.segments:
@@ -218,21 +237,13 @@ class LaunchWriter:
         """Store launches, except calls without an id or without times. Of several calls with one id
         the earliest counts.
         """
-        processes, of_kind = factorize(
-            np.where(
-                launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK
-            )
-        )
-        is_usable = (
-            (launches.correlation != 0)
-            & (launches.correlation != NULL)
-            & (launches.begin != NULL)
-            & (launches.end != NULL)
-        )
+        # NULL stays what it is.
+        processes, of_kind = factorize(launches.kinds["thread"] & PROCESS_MASK)
+        is_usable = (launches.begin != NULL) & (launches.end != NULL)
+        is_usable &= (launches.correlation != 0) & (launches.correlation != NULL)
         for number, process in enumerate(processes):
-            rows = np.flatnonzero(
-                is_usable if len(processes) == 1 else is_usable & (of_kind == number)[launches.code]
-            )
+            of_process = len(processes) == 1 or (of_kind == number)[launches.code]
+            rows = np.flatnonzero(is_usable & of_process)
             if len(rows):
                 self._write_segment(launches, int(process), _keep_earliest(launches, rows))
 
@@ -251,18 +262,8 @@ class LaunchWriter:
         for column in (*columns, launches.kinds):
             self._file.write(np.ascontiguousarray(column).view(np.uint8))
         types = tuple(column.dtype.str for column in columns)
-        self.segments.append(
-            Segment(
-                self.path,
-                process,
-                len(ids),
-                at,
-                types,
-                len(launches.kinds),
-                int(ids[0]),
-                int(ids[-1]),
-            )
-        )
+        first, last, kinds = int(ids[0]), int(ids[-1]), len(launches.kinds)
+        self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
 
     def close(self) -> None:
         if self._file is not None:
@@ -276,18 +277,7 @@ def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
         return slice(None) if len(rows) == len(launches.correlation) else rows
     order = np.lexsort((launches.begin[rows], ids))
     ids = ids[order]
-    return rows[order[np.concatenate([[True], ids[1:] != ids[:-1]])]]
-
-
-#: What a unit's operations have in common, or ABSENT.
-_COMMON = ("reduction", "root", "peer", "group", "data_type")
-#: What the index takes of the payloads of ranges.
-SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
-#: What several kernels that do the work of one unit share.
-_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
-_PROCESS = pl.col("thread") & PROCESS_MASK
-#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
-_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
+    return rows[order[np.append(True, ids[1:] != ids[:-1])]]
 
 
 def save_regions(regions: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
@@ -329,34 +319,31 @@ class RegionIndex:
         """
         operation = pl.col("operation")
         # What the calls that made communicators state.
-        communicators_made = (
-            self._ranges.filter(
-                operation.is_between(FIRST_MAKING, LAST_MAKING),
-                pl.col("communicator") != 0,
-                pl.col("ranks") > 0,
-            )
-            .group_by("communicator", process=_PROCESS)
-            .agg(
-                made_ranks=pl.col("ranks").max(),
-                made_rank=pl.col("rank").min(),
-                shared=pl.col("rank").n_unique().cast(pl.Int64),
-            )
+        making = self._ranges.filter(
+            operation.is_between(FIRST_MAKING, LAST_MAKING),
+            pl.col("communicator") != 0,
+            pl.col("ranks") > 0,
+        )
+        made = making.group_by("communicator", process=_PROCESS).agg(
+            made_ranks=pl.col("ranks").max(),
+            made_rank=pl.col("rank").min(),
+            shared=pl.col("rank").n_unique().cast(pl.Int64),
         )
         moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
         row = pl.int_range(pl.len(), dtype=pl.Int64)
         begins = pl.col("unit") != pl.col("unit").shift(1)
         moving = moving.with_columns(
             process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
-        ).join(
-            communicators_made, on=["process", "communicator"], how="left", maintain_order="left"
         )
-        ranks, rank, only = pl.col("ranks"), pl.col("rank"), pl.col("shared") == 1
+        moving = moving.join(
+            made, on=["process", "communicator"], how="left", maintain_order="left"
+        )
+        ranks, rank, shared = pl.col("ranks"), pl.col("rank"), pl.col("shared")
+        only_rank = pl.when(shared == 1).then("made_rank").otherwise(ABSENT)
         return moving.with_columns(
             ranks=pl.when(ranks > 0).then(ranks).otherwise(pl.col("made_ranks").fill_null(ABSENT)),
-            rank=pl.when(rank >= 0)
-            .then(rank)
-            .otherwise(pl.when(only).then("made_rank").otherwise(ABSENT)),
-            shared=pl.col("shared").fill_null(0),
+            rank=pl.when(rank >= 0).then(rank).otherwise(only_rank),
+            shared=shared.fill_null(0),
         )
 
     @cached_property

@@ -1,5 +1,6 @@
 """CUDA API calls, event records and synchronizations on their host threads; kernels, graphs and
-memory operations on the rows of their streams, and lines from the calls that launched them.
+memory operations on the rows of their streams, and lines from the calls that launched them; memory
+allocations and pools (``--cuda-memory-usage``), and page faults on unified memory.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
@@ -18,18 +20,58 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv.events.attributes import list_columns, make_rows, read_fields
+from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
-from nsys2prv.events.classes import is_nccl_kernel
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
-from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
+from nsys2prv.events.nccl import attach_payloads, is_nccl_kernel
+from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts, zero_nulls
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.
 BACKTRACE_CLASS = 67
+#: Calls that wait until the device has done something.
+SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
+#: Calls that copy or set memory, and those of them that return at once.
+COPYING, SETTING, ASYNCHRONOUS = r"(?i)^cu(?:da)?Memcpy", r"(?i)^cu(?:da)?Memset", r"(?i)Async"
 _VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
+COMPLETED = 1
+#: Values of the catalogue's set `cuda_synchronization`.
+EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY = range(1, 7)
+UNKNOWN_SYNCHRONIZATION = 9
+#: Part of the calling function's name -> synchronization of the catalogue.
+BY_CALL = (
+    ("StreamWaitEvent", STREAM_WAIT_EVENT),
+    ("EventSynchronize", EVENT),
+    ("EventQuery", EVENT_QUERY),
+    ("StreamSynchronize", STREAM),
+    ("StreamQuery", STREAM_QUERY),
+    ("DeviceSynchronize", CONTEXT),
+    ("CtxSynchronize", CONTEXT),
+    ("ThreadSynchronize", CONTEXT),
+)
+#: What streamId and eventId hold where there is none.
+NO_ID = 0xFFFFFFFF
+#: Columns of every operation of a stream.
+OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.
+UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
+OPERATIONS = np.array(
+    [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
+)
+#: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
+ALLOCATION, RELEASE = 0, 1
+#: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
+HOST_KINDS = (1, 2)
+#: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
+FACTS = "gpu_memory"
+
+
+def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_labels(labels, SYNCHRONISING)
 
 
 def strip_version(symbol: str) -> str:
@@ -58,15 +100,11 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         short=True,
     )
     repeated = columns["eventClass"] == BACKTRACE_CLASS
-    keep = slice(None)
-    if repeated.any():
-        extraction.account.dropped[Reason.REPEATED_BACKTRACE] += int(repeated.sum())
-        keep = ~repeated
-    begin, end, thread, correlation, name, result = (
-        columns[column][keep]
-        for column in ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
+    columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_BACKTRACE)
+    begin, end, correlation = (columns[name] for name in ("start", "end", "correlationId"))
+    (threads, names, results), codes = factorize_together(
+        *(columns[name] for name in ("globalTid", "nameId", "returnValue"))
     )
-    (threads, names, results), codes = factorize_together(thread, name, result)
     kinds = np.empty(len(threads), CALL_KIND)
     kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
@@ -78,20 +116,13 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         )
         used, codes = factorize(codes)
         kinds = kinds[used]
-    yield Rows(
-        "cuda_api",
-        begin,
-        end,
-        extraction.number_threads(kinds["thread"])[codes],
-        {
-            "call": name_calls(extraction, kinds["name"])[codes],
-            "correlation": blank_nonpositive(correlation),
-            "error": blank_nonpositive(kinds["result"])[codes],
-        },
-    )
-
-
-COMPLETED = 1
+    fields = {
+        "call": name_calls(extraction, kinds["name"])[codes],
+        "correlation": blank_nonpositive(correlation),
+        "error": blank_nonpositive(kinds["result"])[codes],
+    }
+    objects = extraction.number_threads(kinds["thread"])[codes]
+    yield Rows("cuda_api", begin, end, objects, fields)
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -102,64 +133,23 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
     )
-    done = columns["timestamp"] > 0
-    if done.any():
-        complete = columns.where(done)
+    complete = columns.where(columns["timestamp"] > 0)
+    if complete.rows:
         extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
-        yield Rows(
-            "cuda_event_completion",
-            complete["timestamp"],
-            complete["timestamp"] + 1,
-            extraction.number_streams(complete),
-            {
-                "completion": np.full(complete.rows, COMPLETED),
-                **read_fields(extraction, "cuda_event_completion", complete),
-            },
-        )
+        moment, streams = complete["timestamp"], extraction.number_streams(complete)
+        fields = read_fields(extraction, "cuda_event_completion", complete)
+        fields["completion"] = np.full(complete.rows, COMPLETED)
+        yield Rows("cuda_event_completion", moment, moment + 1, streams, fields)
 
-    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    if extraction.least:
-        long = extraction.mask_long_enough(
-            np.where(launches.hit, launches.begin, NULL), launches.end
-        )
-        columns, launches = columns.where(long), launches.take(long)
-    yield Rows(
-        "cuda_event",
-        np.where(launches.hit, launches.begin, NULL),
-        np.where(launches.hit, launches.end, NULL),
-        extraction.number_callers(launches, columns["globalPid"]),
-        {
-            "call": name_calls(
-                extraction, np.where(launches.hit, launches.name, NULL), "unknown call"
-            ),
-            "result": blank_nonpositive(launches.result),
-            **read_fields(extraction, "cuda_event", columns),
-        },
-    )
-
-
-EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY, UNKNOWN_SYNCHRONIZATION = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    9,
-)
-#: Part of the calling function's name -> synchronization of the catalogue.
-BY_CALL = (
-    ("StreamWaitEvent", STREAM_WAIT_EVENT),
-    ("EventSynchronize", EVENT),
-    ("EventQuery", EVENT_QUERY),
-    ("StreamSynchronize", STREAM),
-    ("StreamQuery", STREAM_QUERY),
-    ("DeviceSynchronize", CONTEXT),
-    ("CtxSynchronize", CONTEXT),
-    ("ThreadSynchronize", CONTEXT),
-)
-#: What streamId and eventId hold where there is none.
-NO_ID = 0xFFFFFFFF
+    launches = extraction.find_launches(columns)
+    long = extraction.mask_long_enough(launches.or_null("begin"), launches.or_null("end"))
+    columns, launches = columns.where(long), launches.take(long)
+    fields = read_fields(extraction, "cuda_event", columns)
+    fields["call"] = name_calls(extraction, launches.or_null("name"), "unknown call")
+    fields["result"] = blank_nonpositive(launches.result)
+    threads = extraction.number_callers(launches, columns["globalPid"])
+    begin, end = launches.or_null("begin"), launches.or_null("end")
+    yield Rows("cuda_event", begin, end, threads, fields)
 
 
 def find_synchronization_type(function: str) -> int:
@@ -175,8 +165,8 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     columns = extraction.read(
         part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     )
-    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    ids, codes = factorize(np.where(launches.hit, launches.name, NULL))
+    launches = extraction.find_launches(columns)
+    ids, codes = factorize(launches.or_null("name"))
     types = np.array(
         [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
@@ -195,27 +185,23 @@ def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
     return np.where(has & (column != NO_ID), blank_negative(column), ABSENT)
 
 
-#: Columns of every operation of a stream.
-OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-
-
 def make_launch_lines(
     extraction: Extraction,
     kind: str,
     columns: Columns,
     objects: np.ndarray,
-    size: np.ndarray,
+    size: np.ndarray | None = None,
     launches: FoundLaunches | None = None,
 ) -> CommunicationLines | None:
     """Return lines to operations with the columns start, end, globalPid and correlationId, on these
-    objects, with these sizes (bytes).
+    objects, with these sizes (bytes; None for 0).
 
     launches: their calls, where these have been looked up already.
     """
     if not extraction.settings.lines:
         return None
-    if launches is None:
-        launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    launches = launches or extraction.find_launches(columns)
+    size = np.zeros(columns.rows, np.int64) if size is None else size
     hit = slice(None) if launches.hit.all() else launches.hit
     kinds, codes = factorize(launches.code[hit])
     senders = extraction.number_threads(launches.kinds["thread"][kinds])[codes]
@@ -230,66 +216,34 @@ def make_launch_lines(
     )
 
 
-KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
-
-
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, (*OPERATION, "demangledName", "shortName", *list_columns("cuda_kernel"))
     )
     (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
     shorts = np.array(extraction.read_strings(short), object)
-    names = np.array(
-        [
-            full or brief
-            for full, brief in zip(extraction.read_strings(demangled), shorts, strict=True)
-        ],
-        object,
-    )
+    full = np.array(extraction.read_strings(demangled), object)
+    names = np.where(full == "", shorts, full)
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.number_streams(columns)
     attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classify(extraction, names, codes)
-    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    lines = make_launch_lines(
-        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64), launches
-    )
-
+    launches = extraction.find_launches(columns)
+    lines = make_launch_lines(extraction, "launch", columns, objects, launches=launches)
     if not of_nccl.all():
-        chosen = np.flatnonzero(~of_nccl[codes]) if of_nccl.any() else None
         kernel = _name_wanted(extraction, "kernels", names, shorts, ~of_nccl)[codes]
-        yield Rows(
-            "cuda_kernel",
-            columns["start"],
-            columns["end"],
-            objects,
-            {**attributes, "kernel": kernel},
-            lines=lines,
-            selection=chosen,
-        )
+        times = columns["start"], columns["end"]
+        kernels = Rows("cuda_kernel", *times, objects, {**attributes, "kernel": kernel})
+        yield replace(kernels, lines=lines).where(~of_nccl[codes])
         lines = None
     if of_nccl.any():
-        rows = np.flatnonzero(of_nccl[codes])
+        rows = of_nccl[codes]
+        columns, objects, codes = columns.where(rows), objects[rows], codes[rows]
         fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = _name_wanted(extraction, "nccl_kernels", names, shorts, of_nccl)[
-            codes[rows]
-        ]
-        fields |= attach_payloads(
-            extraction,
-            {name: column[rows] for name, column in columns.integers.items()},
-            launches.take(rows),
-            objects[rows],
-            names,
-            codes[rows],
-        )
-        yield Rows(
-            "nccl_kernel",
-            columns["start"][rows],
-            columns["end"][rows],
-            objects[rows],
-            fields,
-            lines=lines,
-        )
+        fields["kernel"] = _name_wanted(extraction, "nccl_kernels", names, shorts, of_nccl)[codes]
+        fields |= attach_payloads(extraction, columns, launches.take(rows), objects, names, codes)
+        times = columns["start"], columns["end"]
+        yield Rows("nccl_kernel", *times, objects, fields, lines=lines)
 
 
 def _name_wanted(
@@ -310,17 +264,13 @@ def _classify(
     those at `codes`.
     """
     kinds, tensor_cores, shapes = extraction.classifier.columns(names)
-    shape_names = sorted(set(shapes) - {""})
-    number = {shape: index for index, shape in enumerate(shape_names)}
-    shape = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
-    if shape_names:
-        shape = np.where(
-            shape == ABSENT, ABSENT, extraction.number_names("gemm", shape, text=shape_names)
-        )
+    known = sorted({*shapes, ""})
+    numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
+    # The first has no text.
+    shape = extraction.name_some_rows(
+        "gemm", numbers > 0, [numbers], lambda used: [known[number] for number in used]
+    )
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
-
-
-GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
 
 def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -331,9 +281,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     objects = extraction.number_streams(columns)
     ids, codes = factorize(columns["graphExecId"])
     names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
-    lines = make_launch_lines(
-        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64)
-    )
+    lines = make_launch_lines(extraction, "launch", columns, objects)
     fields = {"execution": extraction.number_names("graphs", codes, text=names)}
     rows = make_rows(extraction, "cuda_graph", columns, fields, objects)
     yield replace(rows, lines=lines)
@@ -346,14 +294,6 @@ def is_traced_by_node(source: Source) -> str:
     return ""
 
 
-COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
-#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.
-UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
-OPERATIONS = np.array(
-    [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
-)
-
-
 def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
@@ -362,11 +302,10 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
         columns.integers["dstKind"] = columns["memKind"]
     objects = extraction.number_streams(columns)
     fields = read_fields(extraction, "memory_operation", columns)
-    fields["operation"] = (
-        find_copy_operations(*(columns[name] for name in further))
-        if copies
-        else np.full(columns.rows, MEMSET)
-    )
+    if copies:
+        fields["operation"] = find_copy_operations(*(columns[name] for name in further))
+    else:
+        fields["operation"] = np.full(columns.rows, MEMSET)
     lines = make_launch_lines(extraction, "memory", columns, objects, fields["bytes"])
     yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
 
@@ -379,34 +318,19 @@ def find_copy_operations(
     """
     in_range = (kind >= 0) & (kind < len(OPERATIONS))
     operations = np.where(in_range, OPERATIONS[np.where(in_range, kind, 0)], UNKNOWN_OPERATION)
-    between = (
-        (operations == DEVICE_TO_DEVICE)
-        & (source != destination)
-        & (source != NULL)
-        & (destination != NULL)
-    )
-    return np.where(between, PEER_TO_PEER, operations)
-
-
-#: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
-ALLOCATION, RELEASE = 0, 1
-#: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
-HOST_KINDS = (1, 2)
-#: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
-FACTS = "gpu_memory"
+    between = (source != destination) & (source != NULL) & (destination != NULL)
+    return np.where(between & (operations == DEVICE_TO_DEVICE), PEER_TO_PEER, operations)
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("start", "globalPid", "address", "bytes", *list_columns("memory_usage")), ("name",)
     )
-    if not columns.rows:
-        return
     fields = read_fields(extraction, "memory_usage", columns)
     operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
     on_host = np.isin(fields["memory"], HOST_KINDS)
 
-    def if_(which: np.ndarray, wanted: int) -> np.ndarray:
+    def find_size(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
 
     is_known = (operation == ALLOCATION) | (operation == RELEASE)
@@ -422,26 +346,20 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "operation": np.where(is_known, operation, -1).astype(np.int8),
         },
     )
-    yield _make_points(
-        "memory_usage",
-        columns,
-        _find_threads(extraction, columns),
-        {
-            "allocated": if_(~on_host, ALLOCATION),
-            "freed": if_(~on_host, RELEASE),
-            "host_allocated": if_(on_host, ALLOCATION),
-            "host_freed": if_(on_host, RELEASE),
-            "variable": _name_variables(extraction, columns),
-            **fields,
-        },
-    )
+    fields |= {
+        "allocated": find_size(~on_host, ALLOCATION),
+        "freed": find_size(~on_host, RELEASE),
+        "host_allocated": find_size(on_host, ALLOCATION),
+        "host_freed": find_size(on_host, RELEASE),
+        "variable": _name_variables(extraction, columns),
+    }
+    yield _make_points("memory_usage", columns, _find_threads(extraction, columns), fields)
 
 
 def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
-    if columns.rows:
-        fields = read_fields(extraction, "memory_pool", columns)
-        yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
+    fields = read_fields(extraction, "memory_pool", columns)
+    yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
 
 
 def _make_points(
@@ -455,9 +373,8 @@ def find_gpus(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken for the GPU's
     number where the report does not tell it.
     """
-    ids = (columns["globalPid"], columns["deviceId"])
     (processes, ordinals), codes = factorize_together(
-        *(np.where(column == NULL, 0, column) for column in ids)
+        zero_nulls(columns["globalPid"]), zero_nulls(columns["deviceId"])
     )
     objects = [
         extraction.number_device(
@@ -470,8 +387,7 @@ def find_gpus(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return the thread of the call that did it, else the process's main one."""
-    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    return extraction.number_callers(launches, columns["globalPid"])
+    return extraction.number_callers(extraction.find_launches(columns), columns["globalPid"])
 
 
 def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -485,12 +401,8 @@ def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(
-        part,
-        ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault")),
-    )
-    if not columns.rows:
-        return
+    wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
+    columns = extraction.read(part, wanted)
     fields = read_fields(extraction, "cpu_page_fault", columns)
     fields["source"] = _name_sources(extraction, columns)
     threads = extraction.number_threads(extraction.find_main_threads(columns["globalPid"]))
@@ -506,20 +418,15 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
             for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
         ]
 
-    files = columns["sourceFile"]
-    named = (files != NULL) & (files >= 0)
-    place = files, columns["sourceLine"]
-    return extraction.name_some_rows("page_fault_source", named, place, make_texts)
+    place = columns["sourceFile"], columns["sourceLine"]
+    return extraction.name_some_rows("page_fault_source", place[0] >= 0, place, make_texts)
 
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(
-        part, ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
-    )
-    if columns.rows:
-        yield make_rows(
-            extraction, "gpu_page_fault", columns, objects=find_gpus(extraction, columns)
-        )
+    wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
+    columns = extraction.read(part, wanted)
+    gpus = find_gpus(extraction, columns)
+    yield make_rows(extraction, "gpu_page_fault", columns, objects=gpus)
 
 
 KINDS = (

@@ -11,7 +11,8 @@ event kind plus one, and its source, where it stands in the code, is `name@file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -37,6 +38,13 @@ BARRIERS = (1, 2, 3, 4, 8, 9, 10)
 LONGEST = 1 << 53
 #: Regions asked for in one statement.
 BATCH = 10_000
+#: Table -> layout of OpenACC.
+OPENACC_LAYOUTS = {
+    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
+    for kind in ("other", "data", "launch")
+}
+#: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
+NVIDIA = 4
 
 
 class Construct(Struct, frozen=True):
@@ -82,39 +90,28 @@ POINTS = (
 )
 
 
-def make_extract(
-    declared: tuple[Construct, ...], lasting: bool
-) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts these constructs; those that do not last have their begin
-    alone.
-    """
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
-        wanted = {
-            *list_columns(*(construct.layout for construct in constructs)),
-            *(construct.value for construct in constructs if isinstance(construct.value, str)),
-        }
-        columns = extraction.read(
-            part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
-        )
-        if lasting:
-            columns.integers["end"] = _find_ends(extraction, part, columns)
-            if extraction.least:
-                columns = columns.where(
-                    extraction.mask_long_enough(columns["start"], columns["end"])
-                )
-        else:
-            columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
-        if not columns.rows:
-            return
-        for construct in constructs:
-            yield from _make_records(extraction, construct, columns)
-
-    return extract
+def extract_constructs(
+    declared: tuple[Construct, ...], lasting: bool, extraction: Extraction, part: Part
+) -> Iterator[Rows]:
+    """Yield the rows of these constructs; those that do not last have their begin alone."""
+    constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
+    wanted = {
+        *list_columns(*(construct.layout for construct in constructs)),
+        *(construct.value for construct in constructs if isinstance(construct.value, str)),
+    }
+    columns = extraction.read(
+        part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
+    )
+    if lasting:
+        columns.integers["end"] = _find_ends(extraction, part, columns)
+        columns = extraction.drop_short(columns)
+    else:
+        columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
+    for construct in constructs:
+        yield _make_records(extraction, construct, columns)
 
 
-def _make_records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
+def _make_records(extraction: Extraction, construct: Construct, columns: Columns) -> Rows:
     if isinstance(construct.value, int):
         kind = np.full(columns.rows, construct.value)
     else:
@@ -123,12 +120,10 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
     if construct.select or construct.but:
         chosen = np.isin(kind, construct.select or construct.but, invert=not construct.select)
         columns, kind = columns.where(chosen), kind[chosen]
-    if not columns.rows:
-        return
     value_set = load_catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(value_set, ValueSet)
     event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN)
-    yield make_rows(extraction, construct.layout, columns, {"event": event})
+    return make_rows(extraction, construct.layout, columns, {"event": event})
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
@@ -148,9 +143,8 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
         region_ends = _find_region_ends(
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
-        closed[lost] = np.where((region_ends > begin[lost]), region_ends, NULL)
-        if closed_count := int((closed[lost] != NULL).sum()):
-            extraction.account.repaired[Reason.NO_END_IN_REGION] += closed_count
+        closed[lost] = np.where(region_ends > begin[lost], region_ends, NULL)
+        extraction.account.repaired[Reason.NO_END_IN_REGION] += int((closed[lost] != NULL).sum())
     return closed
 
 
@@ -163,53 +157,25 @@ def _find_region_ends(
     table = PREFIX + "PARALLEL"
     part = extraction.report.parts.get(table)
     ids = np.unique(region[region != NULL]).tolist()
-    if (
-        part is None
-        or not ids
-        or not extraction.has_table(table, "start", "end", "parallelId", "globalTid")
-    ):
+    if part is None or not ids:
         return np.full(len(region), NULL)
     pieces = []
     for first in range(0, len(ids), BATCH):
         where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
         rows = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
-        pieces.append(
-            pl.DataFrame(
-                {
-                    "process": rows["globalTid"] & PROCESS_MASK,
-                    "region": rows["parallelId"],
-                    "until": rows["end"],
-                }
-            )
-        )
+        process = rows["globalTid"] & PROCESS_MASK
+        piece = {"process": process, "region": rows["parallelId"], "until": rows["end"]}
+        pieces.append(pl.DataFrame(piece))
     by_region = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
     regions = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
-    return (
-        regions.join(by_region, on=["process", "region"], how="left", maintain_order="left")[
-            "until"
-        ]
-        .fill_null(NULL)
-        .to_numpy()
-    )
-
-
-#: Table -> layout of OpenACC.
-OPENACC_LAYOUTS = {
-    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
-    for kind in ("other", "data", "launch")
-}
-#: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
-NVIDIA = 4
+    found = regions.join(by_region, on=["process", "region"], how="left", maintain_order="left")
+    return found["until"].fill_null(NULL).to_numpy()
 
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     layout = OPENACC_LAYOUTS[part.table]
-    columns = extraction.read(
-        part,
-        ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout)),
-    )
-    if not columns.rows:
-        return
+    wanted = ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout))
+    columns = extraction.read(part, wanted)
     device = columns["DeviceType"]
     has_ordinal = (device == NVIDIA) | (device == NULL)
     fields = {
@@ -224,14 +190,10 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     (names, files, lines), codes = factorize_together(
         columns["nameId"], columns["srcFile"], columns["lineNo"]
     )
+    read = extraction.read_strings
     texts = [
         f"{name}@{file}" + (f":{line}" if line != NULL else "") if file else name
-        for name, file, line in zip(
-            extraction.read_strings(names),
-            extraction.read_strings(files),
-            lines.tolist(),
-            strict=True,
-        )
+        for name, file, line in zip(read(names), read(files), lines.tolist(), strict=True)
     ]
     return extraction.number_names("openacc_source", codes, text=texts)
 
@@ -241,7 +203,7 @@ KINDS = (
     *(
         declare_kind(
             name,
-            make_extract(constructs, lasting),
+            partial(extract_constructs, constructs, lasting),
             tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
             layouts=[construct.layout for construct in constructs],
         )

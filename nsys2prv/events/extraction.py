@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,19 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
-from nsys2prv.events.classes import Classifier, ClassRule, get_classifier, load_rules
+from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
-from nsys2prv.nsight.info import ENDS, PROCESS_MASK, TIMES, ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, are_all_usable, mask_usable
+from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, find_processes
+from nsys2prv.nsight.source import (
+    NULL,
+    Columns,
+    Part,
+    Shared,
+    Source,
+    are_all_usable,
+    mask_usable,
+    zero_nulls,
+)
 
 
 class ThreadKey(NamedTuple):
@@ -114,7 +124,7 @@ class Names:
 
     def save(self, frames: FrameWriter) -> StoredFrame:
         """Store all names."""
-        return frames.append(pl.concat(self._pieces) if len(self._pieces) > 1 else self._pieces[0])
+        return frames.append(pl.concat(self._pieces))
 
 
 class Numbering(dict):
@@ -171,8 +181,7 @@ class Extraction:
         #: NCCL calls to look up, and those that this extraction finds.
         self.nccl_index = regions if regions is not None else RegionIndex()
         self.nccl_calls_out: list[pl.DataFrame] = []
-        #: What a kind needs again with the next part, by name.
-        self.state_between_parts: dict[str, Any] = {}
+        self._found: dict[str, Any] = {}
         self._facts: dict[str, list[pl.DataFrame]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
         self.account = Account()
@@ -182,7 +191,7 @@ class Extraction:
         self.shared: tuple[Shared, int] | None = None
         #: Ranges shorter than this are not wanted, ns.
         self.least = 0
-        self._strings: dict[int, str] = {}
+        self._strings: dict[int, str] = {NULL: ""}
 
     def read(
         self,
@@ -204,114 +213,99 @@ class Extraction:
         :meth:`mask_long_enough`.
         """
         integers = tuple(dict.fromkeys(integers))
-        if (
-            where is None
-            and self.shared is not None
-            and self.shared[0].holds(part, integers, texts)
-        ):
-            columns = self.shared[0].columns(self.shared[1], integers, texts)
+        shared, number = self.shared or (None, 0)
+        if where is None and shared is not None and shared.holds(part, integers, texts):
+            columns = shared.columns(number, integers, texts)
         else:
-            columns = self.database.read(
-                part, integers, texts, self.condition if where is None else where
-            )
+            condition = self.condition if where is None else where
+            columns = self.database.read(part, integers, texts, condition)
         if where is None:
             self.account.rows += columns.rows
-        if columns.damaged:
-            self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
-        columns = self._drop_far_rows(columns, times, where is None)
-        if self.least and not short and {"start", "end"} <= columns.integers.keys():
-            long = self.mask_long_enough(columns["start"], columns["end"])
-            return columns if long.all() else columns.where(long)
+        self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
+        for name in set(times) & columns.integers.keys():
+            far = self.report.capture.mask_far(columns[name])
+            if where is None:
+                columns = self.drop_rows(columns, far, Reason.FAR)
+            else:
+                columns = columns.where(~far)
+        if not short and {"start", "end"} <= columns.integers.keys():
+            columns = self.drop_short(columns)
         return columns
-
-    def _drop_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
-        capture = self.report.capture
-        time_columns = [columns[name] for name in times if name in columns.integers]
-        if not any(capture.has_far_times(column) for column in time_columns):
-            return columns
-        far = np.logical_or.reduce([capture.mask_far(column) for column in time_columns])
-        if counted:
-            return self.drop_rows(columns, far, Reason.FAR)
-        return columns.where(~far) if far.any() else columns
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
         """Return the rows without those in a mask, which are counted as dropped."""
-        if not unusable.any():
-            return columns
         self.account.dropped[reason] += int(unusable.sum())
         return columns.where(~unusable)
 
-    def find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return what `find` finds; the parts of a kind's table ask but once, under this name."""
-        if name not in self.state_between_parts:
-            self.state_between_parts[name] = find()
-        return self.state_between_parts[name]
-
-    def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
-        """Return rows or samples without those far outside the capture, which are counted."""
-        capture = self.report.capture
-        times = [rows.time] if isinstance(rows, Counters) else [rows.begin, rows.end]
-        if not any(capture.has_far_times(column) for column in times):
-            return rows
-        far = np.logical_or.reduce([capture.mask_far(column) for column in times])
-        if isinstance(rows, Counters):
-            self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
-            return replace(rows, time=rows.time[~far], values=rows.values[~far])
-        chosen = np.arange(len(far)) if rows.selection is None else rows.selection
-        self.account.dropped[Reason.FAR] += int(np.count_nonzero(far[chosen]))
-        return replace(rows, selection=chosen[~far[chosen]])
+    def drop_short(self, columns: Columns, begin: str = "start", end: str = "end") -> Columns:
+        """Return the rows that :meth:`mask_long_enough` leaves, with times in these columns."""
+        return columns.where(self.mask_long_enough(columns[begin], columns[end]))
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are
         counted as dropped.
         """
+        if not self.least:
+            return np.ones(len(begin), bool)
         # As unsigned numbers, differences are right whatever the times, NULL among them.
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
-        if short.any():
-            self.account.dropped[Reason.TOO_SHORT.with_detail(format_duration(self.least))] += int(
-                short.sum()
-            )
+        reason = Reason.TOO_SHORT.with_detail(format_duration(self.least))
+        self.account.dropped[reason] += int(short.sum())
         return ~short
+
+    def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
+        """Return rows or samples without those far outside the capture, which are counted."""
+        mask_far = self.report.capture.mask_far
+        if isinstance(rows, Counters):
+            far = mask_far(rows.time)
+            if not far.any():
+                return rows
+            self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
+            return replace(rows, time=rows.time[~far], values=rows.values[~far])
+        far = mask_far(rows.begin) | mask_far(rows.end)
+        self.account.dropped[Reason.FAR] += int(rows.get_chosen(far).sum())
+        return rows.where(~far)
+
+    def find_once(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` finds; the parts of a kind's table ask but once, under this name."""
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
 
     @cached_property
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
-        return get_classifier(load_rules() if self.settings.rules is None else self.settings.rules)
+        rules = self.settings.rules
+        return get_classifier(load_rules() if rules is None else rules)
 
     @cached_property
     def nvtx_rules(self) -> tuple[nvtx_names.NvtxRule, ...]:
         """Return the rules of NVTX names."""
-        return (
-            nvtx_names.load_rules()
-            if self.settings.nvtx_rules is None
-            else self.settings.nvtx_rules
-        )
-
-    def has_table(self, table: str, *columns: str) -> bool:
-        return self.database.has(table, *columns)
+        rules = self.settings.nvtx_rules
+        return nvtx_names.load_rules() if rules is None else rules
 
     def read_strings(self, ids: np.ndarray) -> list[str]:
         """Return the texts of these ids of StringIds; an id that is not there reads as `string
         <id>`.
         """
-        new = [number for number in map(int, ids) if number not in self._strings and number != NULL]
-        if new:
+        numbers = ids.tolist()
+        if new := [number for number in numbers if number not in self._strings]:
             self._strings.update(self.database.strings(new))
-        return [
-            self._strings.get(number, "" if number == NULL else f"string {number}")
-            for number in map(int, ids)
-        ]
+        return [self._strings.get(number, f"string {number}") for number in numbers]
 
     def number_threads(self, tids: np.ndarray) -> np.ndarray:
         """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
         distinct, codes = factorize(tids)
-        return self.objects.number(ThreadKey(_zero_if_null(tid)) for tid in distinct)[codes]
+        return self.objects.number(map(ThreadKey, zero_nulls(distinct).tolist()))[codes]
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
-        processes = np.where(pids == NULL, 0, pids)
-        return (processes & PROCESS_MASK) | ((processes >> 24) & 0xFFFFFF)
+        return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
+
+    def find_launches(self, columns: Columns) -> FoundLaunches:
+        """Return the calls that launched the work of rows with globalPid and correlationId."""
+        return self.launches.find(columns["globalPid"], columns["correlationId"])
 
     def number_callers(self, launches: FoundLaunches, pids: np.ndarray) -> np.ndarray:
         """Return objects of the host threads of the calls found; of rows without one the main
@@ -323,22 +317,16 @@ class Extraction:
     def number_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
         """Return objects of CUDA streams by STREAM_COLUMNS."""
         values, codes = factorize_together(*(columns[name] for name in STREAM_COLUMNS))
-        keys = (
-            StreamKey(_zero_if_null(pid), _zero_if_null(device), _zero_if_null(stream))
-            for pid, device, stream in zip(*values, strict=True)
-        )
+        keys = map(StreamKey, *(zero_nulls(column).tolist() for column in values))
         return self.objects.number(keys)[codes]
 
     def number_queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
         """Return objects of the queues of this word by globalPid or globalTid and number of the
         GPU.
         """
-        values, codes = factorize_together(
-            np.where(ids == NULL, 0, ids) & PROCESS_MASK, blank_negative(gpus)
-        )
-        return self.objects.number(
-            QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True)
-        )[codes]
+        (pids, numbers), codes = factorize_together(find_processes(ids), blank_negative(gpus))
+        keys = map(QueueKey, pids.tolist(), repeat(queue), numbers.tolist())
+        return self.objects.number(keys)[codes]
 
     def number_device(self, key: DeviceKey) -> int:
         """Return the object of a device."""
@@ -368,7 +356,7 @@ class Extraction:
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""
         return {
-            name: frames.append(pl.concat(pieces, how="diagonal") if len(pieces) > 1 else pieces[0])
+            name: frames.append(pl.concat(pieces, how="diagonal"))
             for name, pieces in self._facts.items()
         }
 
@@ -385,26 +373,24 @@ class Extraction:
         name_set: str,
         named: np.ndarray,
         columns: Sequence[np.ndarray],
-        make_texts: Callable[..., list[str]],
+        make_texts: Callable[..., Sequence[str]],
+        domain: int | None = None,
     ) -> np.ndarray:
         """Return local name indices of the rows in the mask `named`, ABSENT for the others. Their
-        names are what `make_texts` makes of the distinct values of the columns.
+        names are what `make_texts` makes of the distinct values of the columns. domain: which of
+        these is the NVTX domain that the names belong to, if any.
         """
         result = np.full(len(named), ABSENT)
         rows = np.flatnonzero(named)
         if len(rows):
             distinct, codes = factorize_together(*(column[rows] for column in columns))
-            result[rows] = self.number_names(name_set, codes, text=make_texts(*distinct))
+            of_domain = {} if domain is None else {"domain": distinct[domain]}
+            texts = make_texts(*distinct)
+            result[rows] = self.number_names(name_set, codes, text=texts, **of_domain)
         return result
 
 
 def _convert_times(column: np.ndarray) -> np.ndarray:
-    return (
-        column
-        if are_all_usable(column)
-        else np.where(mask_usable(column) | (column == OPEN), column, NULL)
-    )
-
-
-def _zero_if_null(value: np.integer) -> int:
-    return 0 if value == NULL else int(value)
+    if are_all_usable(column):
+        return column
+    return np.where(mask_usable(column) | (column == OPEN), column, NULL)

@@ -1,4 +1,16 @@
-"""Demangled C++ names, read into small trees."""
+"""Labels of CUDA kernels: the short name made readable, by reading the demangled C++ name into a small
+tree.
+
+A demangled kernel name says too much (policies, iterators, parameter lists, casts) and its short
+name too little: half of PyTorch is called ``vectorized_elementwise_kernel``. A label keeps the
+kernel's own name and those template arguments that tell one kernel from another::
+
+    void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,
+        std::array<char *, (unsigned long)3>>(int, T2, T3)
+    vectorized_elementwise_kernel<CUDAFunctor_add<float>>
+
+``#2`` marks the second lambda of a function, ``(float)`` behind it the types it is called with.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from msgspec import Struct
+
+from nsys2prv._util.data_files import load_shipped, read_data_text
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64
@@ -21,32 +35,34 @@ WRAPPERS = {word: place for place, words in _DATA["wrappers"].items() for word i
 _FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
 
-class NamePart:
+class NamePart(Struct):
     """One step of a qualified name: `text<args>(params)`, or a lambda with its ordinal."""
 
-    __slots__ = ("args", "ordinal", "params", "text")
-
-    def __init__(self, text: str, ordinal: int = 0) -> None:
-        self.text = text
-        self.args: list[Expr] | None = None
-        self.params: list[Expr] | None = None
-        self.ordinal = ordinal
+    #: The name.
+    text: str
+    #: Of a lambda, from 1; else 0.
+    ordinal: int = 0
+    #: Its template arguments, None if it has none.
+    args: list[Expr] | None = None
+    #: Its parameter list, None if it has none.
+    params: list[Expr] | None = None
 
     @property
     def is_operator(self) -> bool:
         return self.text.startswith("operator") and not self.text.isidentifier()
 
 
-class Expr:
+class Expr(Struct):
     """A type, function or value: the steps of its name, its pointer stars, where it stands."""
 
-    __slots__ = ("end", "path", "stars", "start")
-
-    def __init__(self, path: list[NamePart], stars: int, start: int, end: int) -> None:
-        self.path = path
-        self.stars = stars
-        self.start = start
-        self.end = end
+    #: The steps of its name.
+    path: list[NamePart]
+    #: Number of its pointer stars.
+    stars: int
+    #: Place of its first character in the name.
+    start: int
+    #: Place behind its last one.
+    end: int
 
 
 _ORDINAL, _OPERATOR, _NAME, _LAMBDA, _SCOPE, _OPEN, _CLOSE, _COMMA, _STAR = range(1, 10)

@@ -1,9 +1,6 @@
-"""Reasons for which rows and records are lost, changed, or counted apart, and for which tables are
+"""Declaration of a kind of event, the normal form that it returns, and the account of its rows, with
+the reasons for which rows and records are lost, changed, or counted apart, and for which tables are
 not read at all.
-
-Accounts (:class:`nsys2prv.events.kind.Account`) count by reason. A reason is a short key, which
-stays the same from version to version: scripts find it in ``out.nsys2prv.json``. Its text in
-``reasons.yaml`` is for people. Some keys have a detail behind them: ``too-short: 5 us``.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
 from nsys2prv.events.catalogue import Metric, load_catalogue
 
 if TYPE_CHECKING:
@@ -30,10 +27,20 @@ if TYPE_CHECKING:
 
 #: Between a key and its detail.
 SEPARATOR = ": "
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN_TABLE = "unknown to this version"
+#: The command-line name of all kinds.
+ALL = "all"
+#: Translates a part of a table into the normal form.
+Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class Reason(str, Enum):
-    """A reason, by its key.
+    """A reason for which rows are lost, changed, or counted apart, by its key.
+
+    The key is short and stays the same from version to version: scripts find it in
+    ``out.nsys2prv.json``. The text in ``reasons.yaml`` is for people. Some keys have a detail
+    behind them: ``too-short: 5 us``.
 
     >>> Reason.TOO_SHORT.with_detail("5 us")
     'too-short: 5 us'
@@ -52,11 +59,6 @@ class Reason(str, Enum):
     def text(self) -> str:
         """The text for people; "{}" stands for the detail."""
         return _load_texts()["routine"].get(self.value) or _load_texts()["unusual"][self.value]
-
-    @property
-    def routine(self) -> bool:
-        """Happens in every capture, or has a warning of its own: needs nobody's attention."""
-        return self.value in _load_texts()["routine"]
 
     # Rows that are dropped.
     NO_TIME = "no-time"
@@ -133,23 +135,17 @@ def _load_texts() -> dict[str, dict[str, str]]:
     return load_shipped(read_data_text(__package__, "reasons.yaml"))
 
 
-def parse_reason(key: str) -> Reason:
-    """Return the reason of a key, with or without a detail. Raises ValueError for no key."""
-    return Reason(key.partition(SEPARATOR)[0])
-
-
 def describe_reason(key: str) -> str:
-    """Return what a key, with or without a detail, tells people."""
-    return parse_reason(key).text.replace("{}", key.partition(SEPARATOR)[2])
+    """Return what a key, with or without a detail, tells people. Raises ValueError for no key."""
+    reason, _, detail = key.partition(SEPARATOR)
+    return Reason(reason).text.replace("{}", detail)
 
 
 def is_routine(key: str) -> bool:
-    """True if rows dropped or changed for this reason need nobody's attention."""
-    return parse_reason(key).routine
-
-
-#: Of tables that ``tables.yaml`` does not know.
-UNKNOWN_TABLE = "unknown to this version"
+    """True if rows dropped or changed for this reason need nobody's attention: it happens in every
+    capture, or has a warning of its own.
+    """
+    return key.partition(SEPARATOR)[0] in _load_texts()["routine"]
 
 
 @cache
@@ -201,22 +197,13 @@ class Account(Struct):
     @property
     def missing(self) -> int:
         """Rows that nothing accounts for: 0."""
-        return (
-            self.rows
-            + self.synthesized.total()
-            - self.records
-            - self.dropped.total()
-            - self.skipped.total()
-        )
+        accounted = self.records + self.dropped.total() + self.skipped.total()
+        return self.rows + self.synthesized.total() - accounted
 
     def __add__(self, other: Account) -> Account:
         return Account(
             *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
         )
-
-
-#: The command-line name of all kinds.
-ALL = "all"
 
 
 class CommunicationLines(Struct):
@@ -266,9 +253,16 @@ class Rows(Struct):
     #: selected ones are copied only once.
     selection: np.ndarray | None = None
 
+    def get_chosen(self, column: np.ndarray) -> np.ndarray:
+        """Return the values of a column that the selected rows have."""
+        return column if self.selection is None else column[self.selection]
+
     def where(self, keep: np.ndarray) -> Rows:
-        """Return the rows for which `keep` is true, with all lines."""
-        return self if keep.all() else replace(self, selection=np.flatnonzero(keep))
+        """Return the selected rows for which `keep` is true, with all lines."""
+        if keep.all():
+            return self
+        rows = np.flatnonzero(keep) if self.selection is None else self.selection
+        return replace(self, selection=rows[keep[rows]])
 
 
 class Counters(Struct):
@@ -370,10 +364,6 @@ class Derived(Struct, frozen=True):
     collects: tuple[str, ...]
     #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
-
-
-#: Translates a part of a table into the normal form.
-Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class EventKind(Struct, frozen=True):

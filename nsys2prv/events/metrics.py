@@ -1,5 +1,9 @@
-"""Sampled hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for each
-device.
+"""Sampled numbers: hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for
+each device, and numbers in generic events, which Nsight's plugins (storage, EFA, NVLink, power and
+others) sample, on a row for each source.
+
+Since 2025 the fields of generic events are in GENERIC_EVENT_DATA, before that in JSON only. Events
+of operating systems (ftrace, ETW) and of hypervisors are no samples and are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +20,9 @@ from nsys2prv.events.attributes import group_rows, list_columns, make_counters, 
 from nsys2prv.events.catalogue import Metric, find_known_label, label_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
-from nsys2prv.nsight.source import NULL, Part, Source, decode_texts
+from nsys2prv.nsight.source import NULL, SQL_NULL, Part, Source, decode_texts
 
-TABLE, GPU_METRIC_NAMES, FIELDS = (
-    "GPU_METRICS",
-    "TARGET_INFO_GPU_METRICS",
-    "GENERIC_EVENT_TYPE_FIELDS",
-)
+TABLE, GPU_METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 GPU_LAYOUT = "gpu_metric"
 #: Units of numbers that may be any of 32 bits without sign; percentages never are.
 COUNTED = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
@@ -31,27 +31,35 @@ LEAST_HZ = 100_000
 FLOAT_DECIMALS = 3
 #: ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE.
 FLOATING = (2, 3)
+NICS, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
+NIC_LAYOUT = "network_metric"
+METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
+COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
+#: Component within component: more than any machine has, so that a circle in damaged tables ends.
+DEEPEST = 8
+EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
+LAYOUT = "generic_counter"
+#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
+#: none.
+NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    clock = "timestamp" if extraction.has_table(TABLE, "timestamp") else "rawTimestamp"
+    clock = "timestamp" if extraction.database.has(TABLE, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
+    lacking = columns["value"] == NULL
+    columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_WITHOUT_VALUE)
     if not columns.rows:
         return
     named = find_metric_names(extraction.database)
     for source, rows in group_rows(columns["typeId"]):
-        time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
-        lacking = value == NULL
-        if lacking.any():
-            extraction.account.dropped[Reason.SAMPLE_WITHOUT_VALUE] += int(lacking.sum())
-            time, ids, value = time[~lacking], ids[~lacking], value[~lacking]
-        if len(time):
-            distinct, codes = factorize(ids)
-            of_source = named.get(source, {})
-            all_ids = sorted({*of_source, *distinct.tolist()})
-            names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
-            codes = np.searchsorted(all_ids, distinct)[codes]
-            yield make_gpu_counters(extraction, source, names, time, codes, value)
+        time, ids, value = (columns[name][rows] for name in (clock, "metricId", "value"))
+        distinct, codes = factorize(ids)
+        of_source = named.get(source, {})
+        all_ids = sorted({*of_source, *distinct.tolist()})
+        names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
+        codes = np.searchsorted(all_ids, distinct)[codes]
+        yield make_gpu_counters(extraction, source, names, time, codes, value)
 
 
 def make_gpu_counters(
@@ -76,9 +84,8 @@ def make_gpu_counters(
             value[rows] = (
                 decode_float(value[rows], size) if size else to_unsigned(value[rows], unit)
             )
-    object_ = extraction.number_device(
-        DeviceKey(GPU, number=0 if source == NULL else source & 0xFF)
-    )
+    # The lowest byte of NULL is 0.
+    object_ = extraction.number_device(DeviceKey(GPU, number=source & 0xFF))
     metrics = tuple(
         Metric(label, FLOAT_DECIMALS if size else 0)
         for label, (_, size) in zip(labels, names, strict=True)
@@ -89,31 +96,25 @@ def make_gpu_counters(
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
     """Return counts with the 32 bits they had; clocks in Hz."""
     value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
-    return (
-        np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
-        if unit == "Hz"
-        else value
-    )
+    if unit != "Hz":
+        return value
+    return np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
 
 
 def decode_float(value: np.ndarray, size: int) -> np.ndarray:
     """Return numbers whose bits are those of floating point of so many bytes, as integers with
     FLOAT_DECIMALS decimals.
     """
-    number = (
-        (value & 0xFFFFFFFF).astype(np.uint32).view(np.float32).astype(np.float64)
-        if size == 4
-        else value.view(np.float64)
-    )
-    return scale_fraction(number)
+    if size == 4:
+        return scale_fraction((value & 0xFFFFFFFF).astype(np.uint32).view(np.float32))
+    return scale_fraction(value.view(np.float64))
 
 
 def scale_fraction(number: np.ndarray) -> np.ndarray:
     """Return fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
-    greatest = 2.0**53 / 10**FLOAT_DECIMALS
-    return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10**FLOAT_DECIMALS).astype(
-        np.int64
-    )
+    greatest, factor = 2.0**53 / 10**FLOAT_DECIMALS, 10**FLOAT_DECIMALS
+    exact = np.nan_to_num(number.astype(np.float64))
+    return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
 
 
 def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
@@ -134,23 +135,12 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
     return names
 
 
-NICS, SWITCHES, CONGESTION = (
-    "NET_NIC_METRIC",
-    "NET_IB_SWITCH_METRIC",
-    "NET_IB_SWITCH_CONGESTION_EVENT",
-)
-NIC_LAYOUT = "network_metric"
-
-
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     if part.table == CONGESTION:
         yield from _extract_congestion(extraction, part)
         return
-    columns = extraction.read(
-        part,
-        ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"),
-        times=(),
-    )
+    wanted = ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value")
+    columns = extraction.read(part, wanted, times=())
     incomplete = (columns["value"] == NULL) | (columns["start"] == NULL)
     columns = extraction.drop_rows(columns, incomplete, Reason.SAMPLE_INCOMPLETE)
     begin = _find_capture_begin(extraction)
@@ -169,16 +159,8 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     for number, rows in group_rows(port_of):
         port = int(ports[number])
         key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        yield make_counters(
-            extraction,
-            NIC_LAYOUT,
-            extraction.number_device(key),
-            start[rows],
-            metric[rows],
-            metrics,
-            columns["value"][rows],
-            end[rows],
-        )
+        samples = (start[rows], metric[rows], metrics, columns["value"][rows], end[rows])
+        yield make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
 
 
 def _find_capture_begin(extraction: Extraction) -> int:
@@ -186,7 +168,9 @@ def _find_capture_begin(extraction: Extraction) -> int:
     long before.
     """
     report = extraction.report
-    return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0
+    if not report.absolute:
+        return 0
+    return NULL if report.utc_ns is None else report.utc_ns
 
 
 def _find_metrics(
@@ -217,21 +201,16 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
             for guid, name in database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
             if isinstance(name, str) and name
         }
-    infos = database.read_small_table("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
-    names = {nic: name for nic, name, _ in infos if isinstance(name, str) and name}
-    device_names = {
-        device: name
-        for _, name, device in infos
-        if isinstance(name, str) and name and isinstance(device, int)
+    infos = [
+        info
+        for info in database.read_small_table("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
+        if isinstance(info[1], str) and info[1]
+    ]
+    names = {nic: name for nic, name, _ in infos}
+    devices = database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
+    return {device: name for _, name, device in infos if isinstance(device, int)} | {
+        device: names[nic] for nic, device in devices if nic in names
     }
-    device_names.update(
-        {
-            device: names[nic]
-            for nic, device in database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
-            if nic in names
-        }
-    )
-    return device_names
 
 
 def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
@@ -245,30 +224,18 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     fields = read_fields(extraction, "switch_congestion", columns)
     names = _find_device_names(extraction, SWITCH)
     devices, device_of = factorize(columns["globalId"])
-    keys = [
-        _make_key(SWITCH, names.get(device, ""), device, NULL)
-        for device in map(int, devices.tolist())
-    ]
-    objects = np.array([extraction.number_device(key) for key in keys], np.int64)[device_of]
+    keys = (_make_key(SWITCH, names.get(device, ""), device, NULL) for device in devices.tolist())
+    objects = extraction.objects.number(keys)[device_of]
     start = columns["start"]
     yield Rows("switch_congestion", start, start + 1, objects, fields)
-
-
-METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
-COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
-#: Component within component: more than any machine has, so that a circle in damaged tables ends.
-DEEPEST = 8
 
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
     computed = part.table in METRICS
     frame = _read_rows(extraction.database, part, computed)
     extraction.account.rows += frame.height
-    if not frame.height:
-        return
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
-    if usable.height < frame.height:
-        extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
+    extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
     start, end, component, number, value = (
         usable[name].to_numpy() for name in ("start", "end", "component", "number", "value")
     )
@@ -277,28 +244,15 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     end = np.where(end == NULL, start, end)
     value = scale_fraction(value) if computed else value
     distinct, codes = factorize(number)
-    layout = "cpu_metric" if computed else "cpu_counter"
-    names = _find_names(extraction.database)
-    labels = label_metrics(
-        layout,
-        (
-            names.get(
-                component_number, f"CPU {'metric' if computed else 'event'} {component_number}"
-            )
-            for component_number in distinct.tolist()
-        ),
-    )
-    metrics = tuple(Metric(label, FLOAT_DECIMALS if computed else 0) for label in labels)
-    components = _name_components(extraction.database)
-    for component_number, rows in group_rows(component):
-        key = DeviceKey(
-            SOURCE,
-            components.get(
-                component_number,
-                "CPU" if component_number == NULL else f"CPU component {component_number}",
-            ),
-        )
-        object_ = extraction.number_device(key)
+    layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
+    known = _find_names(extraction.database)
+    names = [known.get(number, f"CPU {unknown} {number}") for number in distinct.tolist()]
+    decimals = FLOAT_DECIMALS if computed else 0
+    metrics = tuple(Metric(label, decimals) for label in label_metrics(layout, names))
+    components = {NULL: "CPU"} | _name_components(extraction.database)
+    for number, rows in group_rows(component):
+        name = components.get(number, f"CPU component {number}")
+        object_ = extraction.number_device(DeviceKey(SOURCE, name))
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
         yield make_counters(extraction, layout, object_, *samples)
 
@@ -307,25 +261,17 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     """Return start, end, component, number and value of a part's rows; NULL where a row lacks one,
     in values null.
     """
-    have = database.tables[part.table].columns
-    columns = {
-        "start": "start",
-        "end": "end",
-        "component": "componentId",
-        "number": "metricId" if computed else "eventId",
-    }
-    value = "value" if computed else "count"
-    integers = (
-        f'CAST(coalesce("{column}", {NULL + 1} - 1) AS INTEGER) AS "{name}"'
-        if column in have
-        else f'{NULL + 1} - 1 AS "{name}"'
+    number, value, kind = (
+        ("metricId", "value", "REAL") if computed else ("eventId", "count", "INTEGER")
+    )
+    columns = {"start": "start", "end": "end", "component": "componentId", "number": number}
+    integers = [
+        f"CAST(coalesce({{{column}}}, {SQL_NULL}) AS INTEGER) AS {name}"
         for name, column in columns.items()
-    )
-    value_sql = (
-        f'CAST("{value}" AS {"REAL" if computed else "INTEGER"})' if value in have else "NULL"
-    )
+    ]
+    selected = f"{', '.join(integers)}, CAST({{{value}}} AS {kind}) AS value"
     frame = database.select(
-        f"SELECT {', '.join(integers)}, {value_sql} AS value FROM {database.select_rows(part)}"
+        f"SELECT {database.condition(part.table, selected)} FROM {database.select_rows(part)}"
     )
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
@@ -344,11 +290,8 @@ def _name_components(database: Source) -> dict[int, str]:
     """Return the name of each component, with those that it is part of before it: `CPU socket 0
     core 3`.
     """
-    rows = [*database.read_small_table(COMPONENTS, "componentId", "name", "instance", "parentId")]
-    if not database.has(COMPONENTS, "parentId"):
-        rows = database.read_small_table(
-            COMPONENTS, "componentId", "name", "instance", "parentComponentId"
-        )
+    parent = "parentId" if database.has(COMPONENTS, "parentId") else "parentComponentId"
+    rows = database.read_small_table(COMPONENTS, "componentId", "name", "instance", parent)
     components = {
         number: (str(name or "component"), instance, parent)
         for number, name, instance, parent in rows
@@ -367,13 +310,6 @@ def _join_names(number: int, components: dict[int, tuple[str, object, object]]) 
         at = parent
     path = " ".join(words)
     return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
-
-
-EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
-LAYOUT = "generic_counter"
-#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
-#: none.
-NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 class EventSource(Struct, frozen=True):
@@ -395,14 +331,9 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
     extraction.account.rows += rows
     if part.table == DATA:
         frame = _read_data(extraction.database, part)
-        if frame.height < rows:
-            extraction.account.dropped[Reason.NO_EVENT] += rows - frame.height
-        elif frame.height > rows:
-            extraction.account.synthesized[Reason.SHARED_ID] += frame.height - rows
-    elif (
-        extraction.database.tables.get(DATA) is not None
-        and extraction.database.tables[DATA].extent.rows
-    ):
+        extraction.account.dropped[Reason.NO_EVENT] += max(rows - frame.height, 0)
+        extraction.account.synthesized[Reason.SHARED_ID] += max(frame.height - rows, 0)
+    elif DATA in extraction.report.parts:
         extraction.account.skipped[Reason.HAS_FIELD_ROWS.with_detail(DATA)] += rows
         return
     else:
@@ -420,71 +351,56 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         if not source.samples:
             extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
             continue
-        keys, codes = (
-            factorize(field_of[rows]) if field_of.dtype != object else _number_texts(field_of[rows])
+        if part.table == DATA:
+            keys, codes = factorize(field_of[rows])
+            known = {index: (name, floating) for index, name, floating in source.fields}
+            names = [known.get(key, (f"field {key}", True)) for key in keys.tolist()]
+        else:
+            keys, codes = np.unique(field_of[rows], return_inverse=True)
+            names = [(key, True) for key in keys.tolist()]
+        known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
+        in_integers = np.where(
+            real[rows], scale_fraction(fraction[rows]) // 10**FLOAT_DECIMALS, whole[rows]
         )
-        fields_by_index = {index: (name, floating) for index, name, floating in source.fields}
-        names = [
-            fields_by_index.get(key, (f"field {key}", True))
-            if part.table == DATA
-            else (str(key), True)
-            for key in keys.tolist()
-        ]
-        as_gpu = part.table != DATA and sum(
-            find_known_label(GPU_LAYOUT, name) is not None for name, _ in names
-        ) * 2 > len(names)
-        value = np.where(real[rows], scale_fraction(fraction[rows]), whole[rows])
-        if as_gpu:
+        if part.table != DATA and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
-            value = np.where(real[rows], value // 10**FLOAT_DECIMALS, value)
-            of_gpu = [(name, 0) for name, _ in names]
-            yield make_gpu_counters(
-                extraction, number, of_gpu, time[rows], codes, value, unsigned={"Hz"}
-            )
+            sizes = [(name, 0) for name, _ in names]
+            samples = (sizes, time[rows], codes, in_integers)
+            yield make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
-        floating = np.array([in_fractions for _, in_fractions in names])[codes]
-        value = np.where(
-            floating & ~real[rows], scale_fraction(whole[rows].astype(np.float64)), value
-        )
-        value = np.where(~floating & real[rows], value // 10**FLOAT_DECIMALS, value)
+        floating = np.array([is_fraction for _, is_fraction in names])[codes]
+        in_fractions = scale_fraction(np.where(real[rows], fraction[rows], whole[rows]))
+        value = np.where(floating, in_fractions, in_integers)
         labels = label_metrics(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
-            Metric(label, FLOAT_DECIMALS if exact else 0)
-            for label, (_, exact) in zip(labels, names, strict=True)
+            Metric(label, FLOAT_DECIMALS if is_fraction else 0)
+            for label, (_, is_fraction) in zip(labels, names, strict=True)
         )
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
         yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
-
-
-def _number_texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    distinct, codes = np.unique(keys.astype(str), return_inverse=True)
-    return distinct, codes.reshape(-1)
 
 
 def _read_data(database: Source, part: Part) -> pl.DataFrame:
     """Return fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text
     where numbers belong reads as 0.
     """
-    have = database.tables[DATA].columns
     if not (
         database.has(EVENTS, "genericEventId", "timestamp", "typeId")
         and database.has(DATA, "genericEventId", "fieldIdx")
     ):
         return pl.DataFrame()
 
-    def first_of(*columns: str) -> str:
-        return (
-            f"coalesce({', '.join([f'd.{name}' for name in columns if name in have])}, 0)"
-            if set(columns) & set(have)
-            else "0"
-        )
-
-    reals = [f"d.{name} IS NOT NULL" for name in ("doubleVal", "floatVal") if name in have]
+    # Two zeros, as coalesce takes no less than two.
+    whole, fraction = (
+        [f"d.{name}" for name in names if name in database.tables[DATA]]
+        for names in (("intVal", "uintVal"), ("doubleVal", "floatVal"))
+    )
+    is_real = " OR ".join(f"{name} IS NOT NULL" for name in fraction) or "0"
     return database.select(
-        f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
+        f"SELECT CAST(coalesce(e.timestamp, {SQL_NULL}) AS INTEGER) AS time, "
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(coalesce(d.fieldIdx, 0) AS INTEGER) AS field, "
-        f"CAST({first_of('intVal', 'uintVal')} AS INTEGER) AS whole, CAST({first_of('doubleVal', 'floatVal')} AS REAL) AS fraction, "
-        f"{' OR '.join(reals) or '0'} AS real FROM {database.select_rows(part)} d "
+        f"CAST(coalesce({', '.join([*whole, '0', '0'])}) AS INTEGER) AS whole, "
+        f"CAST(coalesce({', '.join([*fraction, '0', '0'])}) AS REAL) AS fraction, {is_real} AS real FROM {database.select_rows(part)} d "
         f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId"
     ).with_columns(pl.col("real").cast(pl.Boolean))
 
@@ -495,7 +411,7 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
         return pl.DataFrame()
     number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
     frame = database.select(
-        f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
+        f"SELECT CAST(coalesce(e.timestamp, {SQL_NULL}) AS INTEGER) AS time, "
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS BLOB) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
         f"FROM {database.select_rows(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
@@ -506,35 +422,32 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
 
 def _find_sources(database: Source) -> dict[int, EventSource]:
     """Return typeId -> what its events are."""
+    read = database.read_small_table
     origins = {
         number: (_find_name(database, name, data), group)
-        for number, name, group, data in database.read_small_table(
+        for number, name, group, data in read(
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
-    types = [
-        (number, origin, _find_name(database, name, data))
-        for number, origin, name, data in database.read_small_table(
-            "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
-        )
-        if isinstance(number, int)
-    ]
-    rows = database.read_small_table(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
+    rows = read(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
     texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:
         if isinstance(index, int):
-            fields.setdefault(number, []).append(
-                (index, texts.get(name) or f"field {index}", kind in FLOATING)
-            )
+            field = (index, texts.get(name) or f"field {index}", kind in FLOATING)
+            fields.setdefault(number, []).append(field)
     sources = {}
-    for number, origin, name in types:
+    for number, origin, name_id, data in read(
+        "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
+    ):
+        if not isinstance(number, int):
+            continue
+        name = _find_name(database, name_id, data)
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        sources[number] = EventSource(
-            source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, [])))
-        )
+        of_type = tuple(sorted(fields.get(number, [])))
+        sources[number] = EventSource(source, row, group not in NO_SAMPLES, of_type)
     return sources
 
 
@@ -546,19 +459,11 @@ def _find_name(database: Source, name: object, data: object) -> str:
         content = json.loads(data) if isinstance(data, str) else {}
     except (ValueError, RecursionError):
         return ""
-    lowered = (
-        {str(key).casefold(): value for key, value in content.items()}
-        if isinstance(content, dict)
-        else {}
-    )
-    return next(
-        (
-            value
-            for key in ("name", "sourcename", "typename", "source", "type")
-            if isinstance(value := lowered.get(key), str)
-        ),
-        "",
-    )
+    if not isinstance(content, dict):
+        return ""
+    lowered = {str(key).casefold(): value for key, value in content.items()}
+    names = map(lowered.get, ("name", "sourcename", "typename", "source", "type"))
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 KINDS = (

@@ -10,11 +10,13 @@ in the order of the calls does not tell.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -24,18 +26,26 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import MPI_LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
-from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.info import find_processes
 from nsys2prv.nsight.source import NULL, Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
+)
+#: Layouts of the catalogue; the set of names of each is called the same.
+MPI_LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+_FUNCTION = re.compile(r"p?mpi(x?)_(\w+)", re.IGNORECASE)
+#: Suffixes of Fortran interfaces (mpif.h, mpi_f08 with and without descriptors) and of the
+#: large-count interface of MPI 4.
+_SUFFIX = re.compile(r"(_f08ts|_f08|_fts|_f|_c)+$")
+_ONE_SIDED = re.compile(
+    r"MPI_(Win_|R?put$|R?get$|R?accumulate$|R?get_accumulate$|Fetch_and_op$|Compare_and_swap$)"
 )
 #: Layout of the calls whose names tell nothing, by table.
 BY_TABLE = {
@@ -69,27 +79,20 @@ USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 
 #: What functions do -> their names.
-_ROLES = {
-    role: [f"MPI_{name}" for name in names.split()]
-    for role, names in load_shipped(
-        read_data_text("nsys2prv.events.catalogue", "mpi/roles.yaml")
-    ).items()
+_ROLES_FILE = load_shipped(read_data_text("nsys2prv.events.catalogue", "mpi/roles.yaml"))
+_ROLES = {role: [f"MPI_{name}" for name in names.split()] for role, names in _ROLES_FILE.items()}
+#: Roles of blocking collectives -> who waits. Those of equal sizes come first.
+_WAITS = {
+    "all_wait_of_equal_size": ALL,
+    "all_wait": ALL,
+    "all_wait_for_root": FROM_ROOT,
+    "root_waits": TO_ROOT,
 }
-#: Blocking collective -> its number from 1, and who waits. Those of equal sizes come first.
+#: Blocking collective -> its number from 1, and who waits.
 _MEETINGS = {
-    name: (number, waits)
-    for number, (name, waits) in enumerate(
-        [
-            (name, waits)
-            for role, waits in (
-                ("all_wait_of_equal_size", ALL),
-                ("all_wait", ALL),
-                ("all_wait_for_root", FROM_ROOT),
-                ("root_waits", TO_ROOT),
-            )
-            for name in _ROLES[role]
-        ],
-        1,
+    name: (number, _WAITS[role])
+    for number, (role, name) in enumerate(
+        ((role, name) for role in _WAITS for name in _ROLES[role]), 1
     )
 }
 
@@ -118,15 +121,12 @@ class _CallRows(Struct, dict=True):
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
     def take(self, rows: np.ndarray) -> _CallRows:
-        columns = {name: column[rows] for name, column in self.columns.items()}
-        return _CallRows(
-            self.extraction,
-            self.table,
-            self.names,
-            self.codes[rows],
-            columns,
-            self.process[rows],
-            self.rank[rows],
+        return replace(
+            self,
+            codes=self.codes[rows],
+            columns={name: column[rows] for name, column in self.columns.items()},
+            process=self.process[rows],
+            rank=self.rank[rows],
         )
 
     @cached_property
@@ -144,17 +144,15 @@ class _CallRows(Struct, dict=True):
 
     def save_fact(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
         """Set rows aside with these columns, their process and their times."""
-        if len(rows):
-            fact_columns = {
-                "process": self.process,
-                "time_begin": self.columns["start"],
-                "time_end": self.columns["end"],
-            }
-            chosen = {name: column[rows] for name, column in (fact_columns | columns).items()}
-            if "request" in chosen:
-                thread = self.columns["globalTid"][rows]
-                chosen["object_thread"] = self.extraction.number_threads(thread)
-            self.extraction.add_fact(fact, chosen)
+        if not len(rows):
+            return
+        begin, end = self.columns["start"], self.columns["end"]
+        columns = {"process": self.process, "time_begin": begin, "time_end": end, **columns}
+        chosen = {name: column[rows] for name, column in columns.items()}
+        if "request" in chosen:
+            thread = self.columns["globalTid"][rows]
+            chosen["object_thread"] = self.extraction.number_threads(thread)
+        self.extraction.add_fact(fact, chosen)
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -170,19 +168,15 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         _save_requests(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
         yield from _make_rows(calls, place == 0)
     else:
-        yield from _make_rows(calls, np.ones(len(calls.codes), bool))
+        yield from _make_rows(calls)
 
 
 def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[Rows]:
     both = calls.mask_role("sends_and_receives")
     place, row_count = _find_places(calls, both)
     in_order = _is_in_order(calls)
-    calls, both, place, row_count = (
-        calls.take(own_rows),
-        both[own_rows],
-        place[own_rows],
-        row_count[own_rows],
-    )
+    calls = calls.take(own_rows)
+    both, place, row_count = (column[own_rows] for column in (both, place, row_count))
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
     key = find_communicators(calls.extraction).keys(calls.communicator)
@@ -213,12 +207,8 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
 
 def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     _save_requests(calls, np.full(len(calls.codes), USED))
-    function, waits = (
-        np.array([_MEETINGS.get(name, (0, ALL))[item] for name in calls.names], np.int64)[
-            calls.codes
-        ]
-        for item in (0, 1)
-    )
+    meetings = [_MEETINGS.get(name, (0, ALL)) for name in calls.names]
+    function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
     key = find_communicators(calls.extraction).keys(calls.communicator)
     root = calls.to_world_ranks("rootRank")
     # Equal on all ranks.
@@ -233,7 +223,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
         is_root=(root == calls.rank) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
-    yield from _make_rows(calls, np.ones(len(calls.codes), bool), root=blank_negative(root))
+    yield from _make_rows(calls, root=blank_negative(root))
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
@@ -250,41 +240,29 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     """
     wanted = ("start", "end", "globalTid", "textId", *COLUMNS[part.table])
     own = extraction.read(part, wanted, short=True)
-    columns = {name: own[name] for name in wanted}
-    own_rows = np.arange(own.rows)
+    pieces, first = [own], 0
     if part.table in (P2P, START_WAIT):
         whole = extraction.report.parts[part.table]
-        sides = (
-            Part(part.table, max(whole.first, part.first - NEIGHBOURS), part.first - 1),
-            Part(part.table, part.last + 1, min(whole.last, part.last + NEIGHBOURS)),
-        )
-        before, after = (
-            extraction.database.read(side, wanted) if side.first <= side.last else None
-            for side in sides
-        )
-        pieces = [piece for piece in (before, own, after) if piece is not None]
-        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}
-        own_rows = own_rows + (before.rows if before else 0)
-    thread = columns["globalTid"]
-    process = np.where(thread == NULL, 0, thread & PROCESS_MASK)
+        before = Part(part.table, max(whole.first, part.first - NEIGHBOURS), part.first - 1)
+        after = Part(part.table, part.last + 1, min(whole.last, part.last + NEIGHBOURS))
+        if before.first <= before.last:
+            pieces.insert(0, extraction.database.read(before, wanted))
+            first = pieces[0].rows
+        if after.first <= after.last:
+            pieces.append(extraction.database.read(after, wanted))
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}
+    own_rows = np.arange(first, first + own.rows)
+    process = find_processes(columns["globalTid"])
     ids, codes = factorize(columns["textId"])
     processes, process_codes = factorize(process)
     ranks = find_communicators(extraction).find_own_ranks(processes)
     names = [normalize_function_name(text) for text in extraction.read_strings(ids)]
     calls = _CallRows(extraction, part.table, names, codes, columns, process, ranks[process_codes])
     began, ended = (
-        np.unique(process[calls.mask_role(role)]) if part.table == OTHER else processes[:0]
-        for role in ("begins", "ends")
+        np.isin(processes, process[calls.mask_role(role)]) for role in ("begins", "ends")
     )
-    extraction.add_fact(
-        PROCESSES,
-        {
-            "process": processes,
-            "rank": ranks,
-            "began": np.isin(processes, began),
-            "ended": np.isin(processes, ended),
-        },
-    )
+    fact = {"process": processes, "rank": ranks, "began": began, "ended": ended}
+    extraction.add_fact(PROCESSES, fact)
     return calls, own_rows
 
 
@@ -311,6 +289,42 @@ def _is_in_order(calls: _CallRows) -> bool:
     )
 
 
+@cache
+def _map_known_names() -> dict[str, tuple[str, str]]:
+    """Name in small letters -> its spelling, and the layout that it belongs to."""
+    sets = load_catalogue().name_sets
+    return {
+        name.lower(): (name, layout)
+        for layout in MPI_LAYOUTS
+        for name in sets[layout].list_known_values()
+    }
+
+
+def normalize_function_name(text: str) -> str:
+    """Return the name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
+    `PMPI_Send` and `MPI_Send_c`.
+
+    A text that is no name of an MPI function stays as it is.
+    """
+    match = _FUNCTION.fullmatch(text.strip())
+    if match is None:
+        return text
+    prefix, rest = f"MPI{match[1].upper()}_", match[2].lower().rstrip("_")
+    for candidate in (rest, _SUFFIX.sub("", rest)):
+        if (prefix + candidate).lower() in _map_known_names():
+            return _map_known_names()[(prefix + candidate).lower()][0]
+    return prefix + (_SUFFIX.sub("", rest) or rest).capitalize()
+
+
+def find_layout(function: str, otherwise: str) -> str:
+    """Return the layout of a function by its name; `otherwise` for names that tell nothing."""
+    if function.lower() in _map_known_names():
+        return _map_known_names()[function.lower()][1]
+    if function.startswith("MPI_File_"):
+        return "mpi_io"
+    return "mpi_one_sided" if _ONE_SIDED.match(function) else otherwise
+
+
 def find_communicators(extraction: Extraction) -> Communicators:
     """Return the communicators of the report."""
     return extraction.find_once(
@@ -320,19 +334,24 @@ def find_communicators(extraction: Extraction) -> Communicators:
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
-    names, known = find_communicators(calls.extraction).names, calls.communicator != UNKNOWN
+    names = find_communicators(calls.extraction).names
+    number = calls.communicator
     return calls.extraction.name_some_rows(
         "mpi_communicators",
-        known,
-        [calls.communicator],
-        lambda communicators: [names[index] for index in communicators],
+        number != UNKNOWN,
+        [number],
+        lambda met: [names[index] for index in met],
     )
 
 
-def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> Iterator[Rows]:
-    """Yield the wanted calls by layout. fields: of the table's layout, where it does not name their
-    columns.
+def _make_rows(
+    calls: _CallRows, wanted: np.ndarray | None = None, **fields: np.ndarray
+) -> Iterator[Rows]:
+    """Yield the wanted calls by layout, all if no mask says which. fields: of the table's layout,
+    where it does not name their columns.
     """
+    if wanted is None:
+        wanted = np.ones(len(calls.codes), bool)
     extraction, own_layout = calls.extraction, BY_TABLE[calls.table]
     if fields:
         fields["communicator"] = _name_communicators(calls)
@@ -342,13 +361,11 @@ def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> It
     )
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
-    if extraction.least:
-        # Short calls are left out of the trace, not of the matching of messages.
-        own = np.flatnonzero(wanted)
-        wanted = np.zeros(len(wanted), bool)
-        wanted[own] = extraction.mask_long_enough(
-            calls.columns["start"][own], calls.columns["end"][own]
-        )
+    # Short calls are left out of the trace, not of the matching of messages.
+    own = np.flatnonzero(wanted)
+    times = (calls.columns[name][own] for name in ("start", "end"))
+    wanted = np.zeros(len(wanted), bool)
+    wanted[own] = extraction.mask_long_enough(*times)
     for index, layout in enumerate(MPI_LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
@@ -359,11 +376,9 @@ def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> It
             field.name: np.full(len(rows), ABSENT if field.optional else 0)
             for field in load_catalogue().layouts[layout].fields
         }
-        columns["call"] = extraction.number_names(
-            layout,
-            np.searchsorted(used, calls.codes[rows]),
-            text=[calls.names[code] for code in used],
-        )
+        places = np.searchsorted(used, calls.codes[rows])
+        names = [calls.names[code] for code in used]
+        columns["call"] = extraction.number_names(layout, places, text=names)
         if layout == own_layout:
             columns |= {name: column[rows] for name, column in fields.items()}
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))

@@ -1,12 +1,11 @@
-"""Decode NCCL's NVTX payloads, in all the forms in which nsys exports them, into columns of
-numbers.
+"""NCCL's calls on their host threads, with what their NVTX payloads say, and NCCL kernels with the
+calls whose work they do.
 
-Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
+Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
 numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
 per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are known by their
 names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of nsys
 2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
-
 Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of
 payloads.
 """
@@ -14,27 +13,29 @@ payloads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, blank_negative, factorize, factorize_together
 from nsys2prv.events.attributes import make_rows
-from nsys2prv.events.call_indexes import SAID, FoundLaunches
-from nsys2prv.events.catalogue import map_labels
-from nsys2prv.events.classes import (
+from nsys2prv.events.call_indexes import (
     FIRST_MAKING,
     LAST_MAKING,
+    OPERATIONS,
     RECEIVE,
+    SAID,
     SEND,
-    find_kernel_operation,
-    find_operation,
+    FoundLaunches,
 )
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.nvtx import COLUMNS as NAMING
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
@@ -85,6 +86,57 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
 #: of a part takes longer.
 SMALL_TABLE = 100_000
+#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
+#: them, and whether that was said by the call that made them.
+COMMUNICATORS = "nccl_communicators"
+#: Columns of ranges that are read.
+COLUMNS, TEXTS = (*NAMING, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
+#: Fields of the layouts, and of the payload.
+RECORDED = (
+    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
+    *("group", "device", "sequence", "data_type", "channel"),
+)
+# One spelling per era of NCCL:
+#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
+#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
+#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
+#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
+#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
+# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
+# the name: "nccl" further on is an argument, or somebody's helper.
+_KERNEL = re.compile(
+    r"""(?:void\s+)?
+        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
+        (?: ncclDevKernel(?:_|Gin)\w
+          | ncclKernel_\w
+          | ncclSymDevKernel_\w
+          | ncclSymk\w
+          | ncclMultiOpKernel\b
+          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
+            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
+          | oneRankReduce(?:[<(]|$)
+        )""",
+    re.VERBOSE,
+)
+_COLLECTIVE = re.compile(
+    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
+)
+#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
+#: all of its group.
+KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
+#: Fields of the layout, and columns of the unit of calls.
+KERNEL_FIELDS = (
+    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
+    *("data_type", "sequence"),
+)
+#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
+#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
+#: how they count, known: whether all bytes are.
+FACTS = (
+    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
+    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
+    "message_bytes",
+)
 
 
 def _normalize_field_name(name: str) -> str:
@@ -106,15 +158,12 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     damaged = np.zeros(columns.rows, bool)
     for payloads in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
         for field, values in payloads.fields.items():
-            result[field] = np.where(
-                _is_absent(field, result[field]), values[payloads.codes], result[field]
-            )
+            absent = _is_absent(field, result[field])
+            result[field] = np.where(absent, values[payloads.codes], result[field])
         damaged |= payloads.damaged[payloads.codes]
     _read_dynamic(extraction, columns, result)
-    has_fields = np.any([~_is_absent(field, result[field]) for field in FIELDS], axis=0)
-    lost = int((damaged & ~has_fields).sum())
-    if lost:
-        extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
+    lost = damaged & np.all([_is_absent(field, result[field]) for field in FIELDS], axis=0)
+    extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
     return result
 
 
@@ -143,18 +192,15 @@ def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     codes, distinct_texts = columns.texts["jsonText"]
     inline = distinct_texts.series
     ids, id_codes = factorize(columns["jsonTextId"])
-    texts = pl.concat(
-        [decode_texts(inline), pl.Series(extraction.read_strings(ids), dtype=pl.String)]
-    )
-    empty = (inline.bin.size() == 0).to_numpy()[codes]
-    row_codes = np.where(empty, len(inline) + id_codes, codes)
+    registered = pl.Series(extraction.read_strings(ids), dtype=pl.String)
+    texts = pl.concat([decode_texts(inline), registered])
+    is_empty = (inline.bin.size() == 0).to_numpy()[codes]
+    row_codes = np.where(is_empty, len(inline) + id_codes, codes)
     if not texts.str.len_bytes().sum():
         # As in most reports. Patterns are compiled at each use, which takes longer than a small
         # report's rows.
         return _Payloads({}, np.zeros(len(texts), bool), row_codes)
-    whole = pl.col("json").str.contains(r"(?s)^[ \t\r\n]*\{.*\}[ \t\r\n]*$") | (
-        pl.col("json") == ""
-    )
+    whole = pl.col("json").str.contains(r"(?s)^(?:[ \t\r\n]*\{.*\}[ \t\r\n]*)?$")
     values = texts.to_frame("json").select(
         whole.alias(_WHOLE), **{field: _make_json_query(field) for field in SPELLINGS}
     )
@@ -190,14 +236,13 @@ def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
         "reduction": _look_up_values("reduction", REDUCTIONS, BUILT_IN),
         "bytes": _cast_to_integer("bytes").fill_null(counted),
     }
-    numbers_frame = typed.select(
-        **{
-            field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
-            for field, number in numbers.items()
-        }
-        | {"communicator": pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)}
-    )
-    return {field: numbers_frame[field].to_numpy() for field in FIELDS}
+    numbers = {
+        field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
+        for field, number in numbers.items()
+    }
+    numbers["communicator"] = pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)
+    frame = typed.select(**numbers)
+    return {field: frame[field].to_numpy() for field in FIELDS}
 
 
 def _cast_to_integer(field: str) -> pl.Expr:
@@ -220,12 +265,13 @@ def _parse_hashes(field: str) -> pl.Expr:
     a signed number.
     """
     text = pl.col(field)
-    unsigned = text.cast(pl.UInt64, strict=False).reinterpret(signed=True)
-    hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(
-        base=16, dtype=pl.UInt64, strict=False
-    )
-    return unsigned.fill_null(_cast_to_integer(field)).fill_null(
-        hexadecimal.reinterpret(signed=True)
+    digits = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1)
+    unsigned = text.cast(pl.UInt64, strict=False)
+    hexadecimal = digits.str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    return pl.coalesce(
+        unsigned.reinterpret(signed=True),
+        _cast_to_integer(field),
+        hexadecimal.reinterpret(signed=True),
     )
 
 
@@ -248,12 +294,8 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
     defined in two ways nothing is kept.
     """
-    sizes = {
-        (domain, number): size
-        for domain, number, size in database.read_small_table(
-            "NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size"
-        )
-    }
+    rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
+    sizes = {(domain, number): size for domain, number, size in rows}
     enums: dict[tuple[int, int], dict[int, str]] = {}
     for domain, number, value, name in database.read_small_table(
         "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
@@ -265,16 +307,15 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     for domain, number, index, kind, name, offset in database.read_small_table(
         "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
     ):
-        if not isinstance(kind, int) or not (
-            offset is None or (isinstance(offset, int) and offset >= 0)
-        ):
+        offset = 0 if offset is None else offset
+        if not isinstance(kind, int) or not isinstance(offset, int) or offset < 0:
             continue
         width = INTEGERS.get(kind)
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
         field = _FIELD_OF.get(_normalize_field_name(name)) if isinstance(name, str) else None
         names = tuple(sorted(enums.get((domain, kind), {}).items()))
-        entry = PayloadField(field, offset or 0, f"<{width}", names) if field and width else None
+        entry = PayloadField(field, offset, f"<{width}", names) if field and width else None
         if schemas.setdefault((domain, number), {}).setdefault(index, entry) != entry:
             clashing.add((domain, number))
     return {
@@ -297,20 +338,17 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     schemas = read_schemas(database)
     heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
     heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
-    (domains, numbers, offsets, lengths), shape = factorize_together(
-        heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
-    )
-    for index, (domain, number, offset, length) in enumerate(
-        zip(domains, numbers, offsets, lengths, strict=True)
-    ):
-        entries = schemas.get((int(domain), int(number)))
+    values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
+    shapes = zip(*(column.tolist() for column in values), strict=True)
+    for index, (domain, number, offset, length) in enumerate(shapes):
+        entries = schemas.get((domain, number))
         if entries is None or offset < 0:
             continue
         rows = headed[shape == index]
-        block = _to_byte_matrix(distinct.gather(rows), int(length))
+        block = _to_byte_matrix(distinct.gather(rows), length)
         damaged[rows] = False
         for entry in entries:
-            first = int(offset) + entry.offset
+            first = offset + entry.offset
             last = first + np.dtype(entry.kind).itemsize
             if last > length:
                 damaged[rows] = True
@@ -321,8 +359,8 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
                 values = _find_reductions(values, entry.names)
             elif entry.field == "data_type":
                 values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
-            if entry.field != "communicator":
-                values = np.where(values < 0, ABSENT, values)
+            elif entry.field != "communicator":
+                values = blank_negative(values)
             target = fields.setdefault(entry.field, _make_absent(entry.field, len(distinct)))
             target[rows] = values
     return _Payloads(
@@ -341,45 +379,43 @@ def _find_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> 
     """
     by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
     distinct, codes = factorize(values)
-    found = [
-        by_name.get(value, value + 1 if 0 <= value < BUILT_IN else ABSENT)
-        for value in distinct.tolist()
-    ]
+    by_number = {number: number + 1 for number in range(BUILT_IN)}
+    found = [(by_number | by_name).get(value, ABSENT) for value in distinct.tolist()]
     return np.array(found, np.int64)[codes]
 
 
 def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
     """Fill in the rows of tables made per schema, by event id."""
     events = columns["eventId"]
-    tables = [name for name in extraction.report.parts if DYNAMIC_TABLE.fullmatch(name)]
-    if not tables or not (events != NULL).any():
+    parts = [
+        part for name, part in extraction.report.parts.items() if DYNAMIC_TABLE.fullmatch(name)
+    ]
+    event_ids = events[events != NULL]
+    if not parts or not len(event_ids):
         return
     order = np.argsort(events, kind="stable")
-    event_ids = events[events != NULL]
     where = f"{{eventId}} BETWEEN {event_ids.min()} AND {event_ids.max()}"
-    for table in tables:
-        names = {
-            _FIELD_OF[_normalize_field_name(column)]: column
-            for column in extraction.database.tables[table].columns
-            if _normalize_field_name(column) in _FIELD_OF
+    for part in parts:
+        columns_of_table = extraction.database.tables[part.table].columns
+        fields = {
+            column: _FIELD_OF.get(_normalize_field_name(column)) for column in columns_of_table
         }
-        if not names or not extraction.has_table(table, "eventId"):
+        names = {field: column for column, field in fields.items() if field}
+        if not names or "eventId" not in columns_of_table:
             continue
-        part = extraction.report.parts[table]
         small = part.last - part.first < SMALL_TABLE
         read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
         if not read.rows:
             continue
-        texts = {
-            field: decode_texts(read.texts[column][1].series)
-            .gather(read.texts[column][0])
-            .replace("", None)
-            for field, column in names.items()
-        }
-        lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
-        values = _make_numbers(
-            pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True)
-        )
+        lacking = pl.lit(None, pl.String)
+        texts = pl.DataFrame(
+            {
+                field: decode_texts(read.texts[column][1].series).gather(read.texts[column][0])
+                for field, column in names.items()
+            }
+        ).with_columns(pl.all().replace("", None))
+        texts = texts.with_columns(**{field: lacking for field in SPELLINGS if field not in names})
+        values = _make_numbers(texts, pl.lit(True))
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         rows = order[place]
         same = events[rows] == read["eventId"]
@@ -388,52 +424,24 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
             result[field][rows[fill]] = column[fill]
 
 
-#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
-#: them, and whether that was said by the call that made them.
-COMMUNICATORS = "nccl_communicators"
-#: Columns of ranges that are read.
-COLUMNS = (
-    *("start", "end", "globalTid", "domainId", "category", "textId"),
-    *("jsonTextId", "eventId"),
-)
-TEXTS = ("text", "jsonText", "binaryData")
-#: Fields of the layouts, and of the payload.
-RECORDED = (
-    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
-    *("group", "device", "sequence", "data_type", "channel"),
-)
-
-
-def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts the ranges of NCCL's domain into a layout."""
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, COLUMNS, TEXTS, short=True)
-        if not columns.rows:
-            return
-        ranges = name_ranges(extraction, columns, "range")
-        payloads = read_payloads(extraction, columns)
-        texts, text_codes = find_texts(extraction, columns)
-        operation = find_operations(texts)[text_codes]
-        if layout == "nccl_call":
-            _index_calls(extraction, columns, operation, payloads)
-        fields = ranges.fields | {field: payloads[field] for field in RECORDED}
-        fields["operation"] = np.where(operation == 0, ABSENT, operation)
-        fields["communicator"] = name_communicators(extraction, payloads["communicator"])
-        if layout == "nccl_operation":
-            fields["any_domain"] = fields["range"]
-        wanted = ranges.wanted
-        if extraction.least:
-            wanted = wanted & extraction.mask_long_enough(columns["start"], columns["end"])
-        rows = make_rows(extraction, layout, columns, fields)
-        yield replace(rows, domain=ranges.domain).where(wanted)
-
-    return extract
-
-
-def find_operations(texts: pl.Series) -> np.ndarray:
-    """Return nccl_operation values of the catalogue by the names of ranges; 0 for other ranges."""
-    return np.fromiter(map(find_operation, texts.to_list()), np.int64, len(texts))
+def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the ranges of NCCL's domain in a layout."""
+    columns = extraction.read(part, COLUMNS, TEXTS, short=True)
+    ranges = name_ranges(extraction, columns, "range")
+    payloads = read_payloads(extraction, columns)
+    texts, text_codes = find_texts(extraction, columns)
+    operations = list(map(find_operation, texts.to_list()))
+    operation = np.array(operations, np.int64)[text_codes]
+    if layout == "nccl_call":
+        _index_calls(extraction, columns, operation, payloads)
+    fields = ranges.fields | {field: payloads[field] for field in RECORDED}
+    fields["operation"] = np.where(operation == 0, ABSENT, operation)
+    fields["communicator"] = name_communicators(extraction, payloads["communicator"])
+    if layout == "nccl_operation":
+        fields["any_domain"] = fields["range"]
+    wanted = ranges.wanted & extraction.mask_long_enough(columns["start"], columns["end"])
+    rows = make_rows(extraction, layout, columns, fields)
+    yield replace(rows, domain=ranges.domain).where(wanted)
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
@@ -467,42 +475,39 @@ def _index_calls(
         }
     ).filter((begin != NULL) & (thread != NULL))
     extraction.nccl_calls_out.append(frame)
-    makes_communicator = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    reported = frame.filter(
-        makes_communicator | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
-    )
-    reported = reported.select(
+    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
+    reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))).select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
         "communicator",
         "ranks",
         "rank",
-        made=makes_communicator,
-    ).unique(maintain_order=True)
+        made=made,
+    )
     if reported.height:
-        extraction.add_fact(COMMUNICATORS, {name: reported[name] for name in reported.columns})
+        extraction.add_fact(COMMUNICATORS, reported.unique(maintain_order=True).to_dict())
 
 
-#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
-#: all of its group.
-KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Fields of the layout, and columns of the unit of calls.
-KERNEL_FIELDS = (
-    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
-    *("data_type", "sequence"),
-)
-#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
-#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
-#: how they count, known: whether all bytes are.
-FACTS = (
-    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
-    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
-    "message_bytes",
-)
+def is_nccl_kernel(name: str) -> bool:
+    """Say whether ``name``, demangled, mangled or short, is a device kernel of NCCL."""
+    return _KERNEL.match(name) is not None
+
+
+def find_operation(name: str) -> int:
+    """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
+    trace (``AllReduce``); 0 for none.
+    """
+    return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
+
+
+def find_kernel_operation(name: str) -> int:
+    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    match = _COLLECTIVE.search(name)
+    return OPERATIONS[match.group(1).lower()] if match else 0
 
 
 def attach_payloads(
     extraction: Extraction,
-    columns: Mapping[str, np.ndarray],
+    columns: Columns,
     launches: FoundLaunches,
     objects: np.ndarray,
     names: Sequence[str],
@@ -511,41 +516,27 @@ def attach_payloads(
     """Return the payload fields of NCCL kernels, rows of the kernel table launched by the calls
     found, named by those at `codes`; sets facts aside.
     """
-    process, device, begin, end, node, stream = (
-        columns[name]
-        for name in ("globalPid", "deviceId", "start", "end", "graphNodeId", "streamId")
-    )
-    in_graph = node > 0
-    launched = launches.hit & ~in_graph
-    call = np.where(launched, launches.begin, NULL)
-    tied = (
-        extraction.nccl_index.tie(np.where(launched, launches.thread, NULL), call, device)
-        if extraction.nccl_index
-        else None
-    )
+    begin, in_graph = columns["start"], columns["graphNodeId"] > 0
+    call = np.where(in_graph, NULL, launches.or_null("begin"))
     by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
     facts = {
-        "process": process,
-        "device": device,
-        "stream": stream,
+        "process": columns["globalPid"],
+        "device": columns["deviceId"],
+        "stream": columns["streamId"],
         "object_kernel": objects,
         "time_begin": begin,
-        "time_end": end,
+        "time_end": columns["end"],
         "time_call": call,
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    lacking = np.full(len(begin), ABSENT)
-    if tied is None:
-        extraction.add_fact(
-            KERNELS,
-            {
-                **facts,
-                **dict.fromkeys(FACTS, lacking),
-                "communicator": np.zeros(len(begin), np.int64),
-            },
-        )
+    if not extraction.nccl_index:
+        lacking = np.full(len(begin), ABSENT)
+        of_unit = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
+        extraction.add_fact(KERNELS, facts | of_unit)
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
+    thread = np.where(in_graph, NULL, launches.or_null("thread"))
+    tied = extraction.nccl_index.tie(thread, call, columns["deviceId"])
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _save_messages(extraction, tied, facts)
     payloads = {field: tied[field] for field in KERNEL_FIELDS}
@@ -561,27 +552,26 @@ def _save_messages(
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):
         return
-    kernels = pl.DataFrame(
-        {
-            "unit": tied["unit"][alone],
-            "messages": tied["messages"][alone],
-            "pure": (tied["fused"] == tied["messages"])[alone].astype(np.int64),
-            **{
-                name: facts[name][alone]
-                for name in ("process", "object_kernel", "time_begin", "time_end", "time_call")
-            },
-        }
-    )
+    of_unit = {
+        "unit": tied["unit"],
+        "messages": tied["messages"],
+        "pure": (tied["fused"] == tied["messages"]).astype(np.int64),
+    }
+    of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
+    of_unit |= {name: facts[name] for name in of_kernel}
+    kernels = pl.DataFrame({name: column[alone] for name, column in of_unit.items()})
     calls = extraction.nccl_index.operations.filter(
         pl.col("operation").is_in((SEND, RECEIVE))
     ).select("unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
-    extraction.add_fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})
+    extraction.add_fact(MESSAGES, joined.drop("unit").to_dict())
 
 
 KINDS = (
-    declare_kind("nccl", make_extract("nccl_call"), where=select_nccl_rows(PUSHPOP)),
+    declare_kind("nccl", partial(extract_ranges, "nccl_call"), where=select_nccl_rows(PUSHPOP)),
     declare_kind(
-        "nccl_operations", make_extract("nccl_operation"), where=select_nccl_rows(STARTEND)
+        "nccl_operations",
+        partial(extract_ranges, "nccl_operation"),
+        where=select_nccl_rows(STARTEND),
     ),
 )

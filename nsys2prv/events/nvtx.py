@@ -1,21 +1,40 @@
-"""NVTX ranges and marks on their host threads, with event types per domain."""
+"""NVTX ranges and marks on their host threads, with event types per domain, and push/pop ranges on
+the rows of the streams that they launched work on.
+
+Of the latter the definition is that of nsys's own report ``nvtx_gpu_proj_trace``: a range encloses
+an operation of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies
+within the range, on its thread; the projected range goes from the begin of the first operation to
+the end of the last. There each range has one projection; here it has one on every stream, as in
+Nsight's timeline. Graphs that were traced as a whole count as operations, too.
+
+Which call launched an operation is told as for lines (:mod:`nsys2prv.events.call_indexes`). What
+lasts nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, OPEN, factorize, factorize_together, reduce_slices
+from nsys2prv._util.columns import (
+    ABSENT,
+    OPEN,
+    count_occurrences,
+    factorize,
+    factorize_together,
+    reduce_slices,
+)
 from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import Derived, Reading, Reason, Rows, declare_kind
 from nsys2prv.events.nvtx_names import NvtxRule, RenamedRanges, rename_by_template, rename_ranges
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, find_processes
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
 
 TABLE = "NVTX_EVENTS"
 #: What names and places of ranges and marks are told by.
@@ -23,11 +42,14 @@ COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId")
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
 #: file.
-MARK, PUSHPOP, STARTEND = (
-    "{eventType} IN (34, 65)",
-    "{eventType} IN (59, 70)",
-    "{eventType} IN (60, 71)",
-)
+MARK = "{eventType} IN (34, 65)"
+PUSHPOP = "{eventType} IN (59, 70)"
+STARTEND = "{eventType} IN (60, 71)"
+RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
+#: Pairs of calls and ranges looked at together, of calls in which a range ends.
+PAIRS = 1 << 20
+#: Columns of projected ranges.
+PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
@@ -76,22 +98,15 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     if any(rule.domain for rule in rules):
         texts, text_of = find_texts(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        renamed = rename_ranges(
-            texts.gather(text_codes),
-            pl.Series(domains, dtype=pl.String).gather(domain_codes),
-            rules,
-        )
+        of_texts = pl.Series(domains, dtype=pl.String).gather(domain_codes)
+        renamed = rename_ranges(texts.gather(text_codes), of_texts, rules)
     else:
         renamed, codes = _rename_texts(extraction, columns, rules)
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(renamed.codes[codes], domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
-    name = extraction.number_names(
-        "nvtx",
-        name_of,
-        text=renamed.texts.replace("", NO_TEXT).gather(names),
-        domain=numbers[domain_codes],
-    )
+    texts = renamed.texts.replace("", NO_TEXT).gather(names)
+    name = extraction.number_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.
     number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)[codes]
     fields = {
@@ -102,8 +117,7 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
         "own_number": np.where(own, number, ABSENT),
     }
     wanted = renamed.wanted[codes]
-    if not wanted.all():
-        extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
+    extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
     return NamedRanges(fields, numbers[domain_of], wanted)
 
 
@@ -135,31 +149,16 @@ def _rename_texts(
     )
 
 
-def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the function that extracts NVTX events into a layout whose first field is `field`."""
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, COLUMNS, TEXTS)
-        if not columns.rows:
-            return
-        ranges = name_ranges(extraction, columns, field)
-        if layout == "nvtx_startend":
-            ranges.fields["any_domain"] = ranges.fields[field]
-        end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
-        yield Rows(
-            layout,
-            columns["start"],
-            end,
-            extraction.number_threads(columns["globalTid"]),
-            ranges.fields,
-            domain=ranges.domain,
-        ).where(ranges.wanted)
-
-    return extract
-
-
-def _find_processes(thread: np.ndarray) -> np.ndarray:
-    return np.where(thread == NULL, 0, thread & PROCESS_MASK)
+def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield ranges or marks in a layout whose first field is `field`."""
+    columns = extraction.read(part, COLUMNS, TEXTS)
+    ranges = name_ranges(extraction, columns, field)
+    if layout == "nvtx_startend":
+        ranges.fields["any_domain"] = ranges.fields[field]
+    start, threads = columns["start"], extraction.number_threads(columns["globalTid"])
+    end = start + 1 if layout == "nvtx_mark" else columns["end"]
+    rows = Rows(layout, start, end, threads, ranges.fields, domain=ranges.domain)
+    yield rows.where(ranges.wanted)
 
 
 def find_domains(
@@ -170,13 +169,10 @@ def find_domains(
 
     Domain numbers are per process.
     """
-    number = np.where(domain == NULL, 0, domain)
-    (processes, numbers), codes = factorize_together(_find_processes(thread), number)
+    values, codes = factorize_together(find_processes(thread), zero_nulls(domain))
     domain_names = extraction.report.domains
-    names = [
-        "" if domain == 0 else domain_names.get((int(process), int(domain)), f"domain {domain}")
-        for process, domain in zip(processes, numbers, strict=True)
-    ]
+    pairs = zip(*(column.tolist() for column in values), strict=True)
+    names = [domain_names.get(key, f"domain {key[1]}") if key[1] else "" for key in pairs]
     return names, codes
 
 
@@ -204,41 +200,26 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
     """Return local name indices of the categories, ABSENT where a row has none (NULL or 0).
     `domain`: index of each row's domain.
     """
-    category = columns["category"]
-    rows = np.flatnonzero(category > 0)
-    result = np.full(columns.rows, ABSENT)
-    if len(rows):
-        number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
-        (processes, numbers, categories, domains), codes = factorize_together(
-            _find_processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows]
-        )
-        category_names = extraction.report.categories
-        names = [
-            category_names.get((int(process), int(number), int(value)), f"category {value}")
-            for process, number, value in zip(processes, numbers, categories, strict=True)
-        ]
-        result[rows] = extraction.number_names("nvtx_category", codes, text=names, domain=domains)
-    return result
+    known = extraction.report.categories
 
+    def make_texts(*places: np.ndarray) -> list[str]:
+        keys = zip(*(column.tolist() for column in places[:3]), strict=True)
+        return [known.get(key, f"category {key[2]}") for key in keys]
 
-RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
-#: Pairs of calls and ranges looked at together, of calls in which a range ends.
-PAIRS = 1 << 20
+    category, processes = columns["category"], find_processes(columns["globalTid"])
+    places = [processes, zero_nulls(columns["domainId"]), category, domain]
+    return extraction.name_some_rows("nvtx_category", category > 0, places, make_texts, domain=3)
 
 
 def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Set facts aside; the rows follow when all parts are read."""
-    if part.table == TABLE:
-        _save_ranges(extraction, part)
-    else:
-        _save_operations(extraction, part)
+    save = _save_ranges if part.table == TABLE else _save_operations
+    save(extraction, part)
     yield from ()
 
 
 def _save_ranges(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(
-        part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
-    )
+    columns = extraction.read(part, COLUMNS, TEXTS)
     columns = columns.where(mask_usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
@@ -256,32 +237,22 @@ def _save_ranges(extraction: Extraction, part: Part) -> None:
 
 
 def _save_operations(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(
-        part,
-        ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
-        where="",
-        short=True,
-    )
-    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    rows = np.flatnonzero(
-        launches.hit
-        & (launches.thread != NULL)
-        & mask_usable(columns["start"])
-        & mask_usable(columns["end"])
-    )
-    if not len(rows):
+    wanted = ("start", "end", "correlationId", *STREAM_COLUMNS)
+    columns = extraction.read(part, wanted, where="", short=True)
+    launches = extraction.find_launches(columns)
+    usable = mask_usable(columns["start"]) & mask_usable(columns["end"])
+    usable &= launches.hit & (launches.thread != NULL)
+    calls, columns = launches.take(usable), columns.where(usable)
+    if not columns.rows:
         return
-    calls, begin = launches.take(rows), columns["start"][rows]
     operations = pl.DataFrame(
         {
             "thread": calls.thread,
             "call_begin": calls.begin,
             "call_end": np.maximum(calls.end, calls.begin + 1),
-            "object_stream": extraction.number_streams(
-                {name: columns[name][rows] for name in STREAM_COLUMNS}
-            ),
-            "begin": begin,
-            "end": np.maximum(columns["end"][rows], begin + 1),
+            "object_stream": extraction.number_streams(columns),
+            "begin": columns["start"],
+            "end": np.maximum(columns["end"], columns["start"] + 1),
         }
     )
     # A graph traced by node has many operations of one call.
@@ -301,17 +272,12 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     )
     projected = project_ranges(ranges, operations).sort("range", "object")
     place = projected["range"].to_numpy()
-    name = ranges["name_nvtx"].to_numpy()[place]
-    number, domain, thread = (
-        ranges[column].to_numpy()[place] for column in ("number", "domain", "thread")
+    name, number, domain, thread = (
+        ranges[column].to_numpy()[place] for column in ("name_nvtx", "number", "domain", "thread")
     )
-    yield Rows(
-        "nvtx_on_gpu",
-        *(projected[column].to_numpy() for column in ("begin", "end", "object")),
-        {"range": name, "number": number, "any_domain": name},
-        domain=domain,
-        nesting_owner=thread,
-    )
+    fields = {"range": name, "number": number, "any_domain": name}
+    places = (projected[column].to_numpy() for column in ("begin", "end", "object"))
+    yield Rows("nvtx_on_gpu", *places, fields, domain=domain, nesting_owner=thread)
 
 
 def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
@@ -325,7 +291,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
-    pieces = [pl.DataFrame(schema=dict.fromkeys(("range", "object", "begin", "end"), pl.Int64))]
+    pieces = [pl.DataFrame(schema=PROJECTED)]
     twice = False
     operations = operations.sort("call_begin")
     for thread, rows in group_rows(operations["thread"].to_numpy()):
@@ -346,19 +312,11 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
                 (crossed[stream_rows], _project_crossing),
             ):
                 if pick.any():
-                    place, first, last = extremes(
-                        begin, end, {name: column[pick] for name, column in of_stream.items()}
-                    )
-                    pieces.append(
-                        pl.DataFrame(
-                            {
-                                "range": chosen[place],
-                                "object": np.full(len(place), object_),
-                                "begin": first,
-                                "end": last,
-                            }
-                        )
-                    )
+                    picked = {name: column[pick] for name, column in of_stream.items()}
+                    place, first, last = extremes(begin, end, picked)
+                    object_of = np.full(len(place), object_)
+                    piece = (chosen[place], object_of, first, last)
+                    pieces.append(pl.DataFrame(piece, schema=PROJECTED))
     projected = pl.concat(pieces)
     return _join_spans(projected, "range", "object") if twice else projected
 
@@ -375,17 +333,12 @@ def _find_crossed(
     CUDA may differ by some ns.)
     """
     order = np.argsort(end)
-    first, last = (
-        np.searchsorted(end[order], call_begin, "right"),
-        np.searchsorted(end[order], call_end, "left"),
-    )
-    crossed = np.zeros(len(call_begin), bool)
-    spanning = np.flatnonzero(first < last)
-    if len(spanning):
-        crossed[spanning] = (
-            reduce_slices(begin[order], first[spanning], last[spanning], np.minimum)
-            <= call_begin[spanning]
-        )
+    first = np.searchsorted(end[order], call_begin, "right")
+    last = np.searchsorted(end[order], call_end, "left")
+    crossed = first < last
+    rows = np.flatnonzero(crossed)
+    earliest = reduce_slices(begin[order], first[rows], last[rows], np.minimum)
+    crossed[rows] = earliest <= call_begin[rows]
     return crossed
 
 
@@ -414,35 +367,24 @@ def _project_crossing(
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     counts = np.maximum(last - first, 0)
     total = np.cumsum(counts)
-    cuts = (
-        np.unique(np.searchsorted(total, np.arange(0, total[-1], PAIRS), "left"))
-        if len(total)
-        else np.zeros(0, np.int64)
-    )
+    cuts = np.unique(np.searchsorted(total, np.arange(0, counts.sum(), PAIRS), "left"))
     pieces = []
     for rows in np.split(np.arange(len(begin)), cuts[cuts > 0]):
         place = np.repeat(rows, counts[rows])
-        call = (
-            np.arange(len(place))
-            - np.repeat(np.cumsum(counts[rows]) - counts[rows], counts[rows])
-            + first[place]
-        )
+        call = count_occurrences(place) + first[place]
         inside = calls["call_end"][call] <= end[place]
-        pairs = pl.DataFrame(
-            {
-                "place": place[inside],
-                "begin": calls["begin"][call[inside]],
-                "end": calls["end"][call[inside]],
-            }
-        )
-        pieces.append(_join_spans(pairs, "place"))
+        place, call = place[inside], call[inside]
+        pairs = {"place": place, "begin": calls["begin"][call], "end": calls["end"][call]}
+        pieces.append(_join_spans(pl.DataFrame(pairs), "place"))
     result = pl.concat(pieces)
     return result["place"].to_numpy(), result["begin"].to_numpy(), result["end"].to_numpy()
 
 
 KINDS = (
-    *tuple(
-        declare_kind(name, make_extract(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
+    *(
+        declare_kind(
+            name, partial(extract_ranges, layout, field), where=where, reads=Reading(COLUMNS, TEXTS)
+        )
         for name, layout, field, where in (
             ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),
             ("nvtx_startend_trace", "nvtx_startend", "range", select_other_rows(STARTEND)),

@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import (
+from nsys2prv._util.data_files import (
     check_rule_keys,
     load_shipped,
     parse_rule_file,
     read_data_text,
     read_rule_file,
 )
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.source import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"
@@ -41,6 +42,15 @@ _BUILTIN = "builtin"
 #: A group in a replacement: $1, $name, ${name}; $$ is a dollar sign.
 _REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)")
 _WHOLE = re.compile(r"[0-9]+")
+#: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
+#: (a class of all that compiles ten times as slowly).
+_NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
+#: What stands for the first of them; it is as long as they may be.
+_FIRST = 10**17
+#: Instead of the place of a number: each text of the template has to be looked at.
+_EACH_APART = -2
+#: So many texts are looked up among those that are known, of which so many are kept.
+FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 class NvtxRule(Struct, frozen=True):
@@ -107,30 +117,16 @@ def rename_ranges(
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
             kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
             numbers[rows] = kept.to_numpy()[of_row]
-        renamed, of_changed = number_distinct(
-            chosen.str.replace_all(rule.match, rule.replace)
-            if replaced is None
-            else replaced.gather(changing)
-        )
+        if replaced is None:
+            chosen = chosen.str.replace_all(rule.match, rule.replace)
+        else:
+            chosen = replaced.gather(changing)
+        renamed, of_changed = number_distinct(chosen)
         codes[rows] = len(texts) + of_changed[of_row]
         used, codes = factorize(codes)
-        left = np.searchsorted(used, len(texts))
-        texts = pl.concat(
-            [texts.gather(used[:left]), renamed.gather(used[left:] - len(texts)).str.strip_chars()]
-        )
+        texts = pl.concat([texts, renamed.str.strip_chars()]).gather(used)
     texts, merged = number_distinct(texts)
     return RenamedRanges(texts, merged[codes], wanted, numbers)
-
-
-#: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
-#: (a class of all that compiles ten times as slowly).
-_NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
-#: What stands for the first of them; it is as long as they may be.
-_FIRST = 10**17
-#: Instead of the place of a number: each text of the template has to be looked at.
-_EACH_APART = -2
-#: So many texts are looked up among those that are known, of which so many are kept.
-FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> RenamedRanges | None:
@@ -145,15 +141,8 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
     renamed = _rename_known(firsts, rules)
-    places = np.array(
-        [
-            _find_kept_number(text, name, number)
-            for text, name, number in zip(
-                firsts, renamed.texts.to_list(), renamed.numbers.tolist(), strict=True
-            )
-        ],
-        np.int64,
-    )[templates.codes]
+    outcomes = (firsts, renamed.texts.to_list(), renamed.numbers.tolist())
+    places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
     numbers = texts.numbers(np.maximum(places, ABSENT))
     codes, wanted = templates.codes, renamed.wanted[templates.codes]
     alone = np.flatnonzero(places == _EACH_APART)
@@ -223,10 +212,8 @@ def load_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
     """Return the rules of this file, if any, and then those that come with nsys2prv, unless the
     file or `none` leaves them out.
     """
-    if source is None:
-        return _load_shipped_rules()
-    if str(source) == NONE:
-        return ()
+    if source is None or str(source) == NONE:
+        return _load_shipped_rules() if source is None else ()
     return read_rules(read_rule_file(Path(source), "NVTX"), str(source))
 
 
@@ -235,11 +222,11 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to apply them; a test does
     that.
     """
+    rules = load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+    group = f"(?<{NUMBER}>"
     return tuple(
-        NvtxRule(
-            spec["match"], spec["replace"], keeps=f"(?<{NUMBER}>" in spec["match"], any_digits=True
-        )
-        for spec in load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+        NvtxRule(rule["match"], rule["replace"], keeps=group in rule["match"], any_digits=True)
+        for rule in rules
     )
 
 
@@ -249,14 +236,9 @@ def read_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
         raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
-    rules = _parse_rules(data["rules"], source)
+    numbered = enumerate(data["rules"], 1)
+    rules = tuple(_parse_rule(rule, f"{source}: rule {number}") for number, rule in numbered)
     return rules + _load_shipped_rules() if builtin else rules
-
-
-def _parse_rules(specs: list[Any], source: str) -> tuple[NvtxRule, ...]:
-    return tuple(
-        _parse_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(specs, 1)
-    )
 
 
 def _parse_rule(spec: Any, where: str) -> NvtxRule:
@@ -272,14 +254,11 @@ def _parse_rule(spec: Any, where: str) -> NvtxRule:
         raise Nsys2prvError(f"{where}: drop is yes or no, not {str(drop)[:40]!r}")
     if drop == ("replace" in spec):
         raise Nsys2prvError(f"{where}: needs either `replace` or `drop: yes`")
+    rule = NvtxRule(spec["match"], None, spec.get("domain", ""))
     if drop:
-        return NvtxRule(spec["match"], None, spec.get("domain", ""))
-    return NvtxRule(
-        spec["match"],
-        _parse_replacement(spec["replace"], groups, f"{where}: replace"),
-        spec.get("domain", ""),
-        NUMBER in groups,
-    )
+        return rule
+    replacement = _check_replacement(spec["replace"], groups, f"{where}: replace")
+    return replace(rule, replace=replacement, keeps=NUMBER in groups)
 
 
 def _list_groups(pattern: Any, where: str) -> set[str]:
@@ -299,16 +278,14 @@ def _list_groups(pattern: Any, where: str) -> set[str]:
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
 
-def _parse_replacement(text: Any, groups: set[str], where: str) -> str:
+def _check_replacement(text: Any, groups: set[str], where: str) -> str:
+    """Return a replacement whose groups are among those of the pattern."""
     if not isinstance(text, str):
         raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
     for match in _REFERENCE.finditer(text):
         group = match["braced"] if match["braced"] is not None else match["bare"]
         if group is not None and group not in groups:
-            hint = (
-                f"; write ${{{_WHOLE.match(group)[0]}}} before further letters"
-                if _WHOLE.match(group)
-                else ""
-            )
+            digits = _WHOLE.match(group)
+            hint = f"; write ${{{digits[0]}}} before further letters" if digits else ""
             raise Nsys2prvError(f"{where}: {match[0]!r} is not a group of the pattern{hint}")
     return text

@@ -13,11 +13,11 @@ from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Reason, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
+from nsys2prv.events.nvtx_names import DEFAULT_DOMAIN
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL, Part, decode_texts
+from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
 
 LAYOUT = "nvtx_payload"
-DEFAULT_DOMAIN = "default domain"
 #: Names that are kept of one read: a program may make up a name for every range.
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
@@ -26,12 +26,23 @@ WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
 PLACE = ", ".join(
     f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
     for name, source, other in (
-        ("begin", "{start}", f"({NULL + 1} - 1)"),
-        ("end", "{end}", f"({NULL + 1} - 1)"),
+        ("begin", "{start}", SQL_NULL),
+        ("end", "{end}", SQL_NULL),
         ("thread", "{globalTid}", "0"),
         ("domain", "{domainId}", "0"),
     )
 )
+#: SQLite's integers are signed: of these the greater half reads as negative.
+LARGE = "uint64Value"
+WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
+NAME = "payload"
+#: It looks at the types of the numbers, of which there are fewer than numbers.
+_ANY = " OR ".join(
+    f"typeof({{{name}}}) IN ({kinds})"
+    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
+    for name in names
+)
+CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
@@ -41,26 +52,24 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    if not (extraction.has_table(TABLE, "jsonText") or extraction.has_table(TABLE, "jsonTextId")):
+    if not (
+        extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
+    ):
         return
     rows = extraction.database.count_rows(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    yield from make_payload_counters(
-        extraction, _label_leaves(extraction, _read_leaves(extraction, part))
-    )
+    leaves = _read_leaves(extraction, part)
+    if leaves.height:
+        yield from make_payload_counters(extraction, _label_leaves(extraction, leaves))
 
 
 def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
     """Yield counters of numbers on their threads: begin, end, thread, label, and where it is real,
     fraction, else whole.
     """
-    if not leaves.height:
-        return
-    codes, labels = (
-        leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1,
-        leaves["label"].unique().sort(),
-    )
+    codes = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1
+    labels = leaves["label"].unique().sort()
     value = np.where(
         leaves["real"].to_numpy(),
         _to_sortable_bits(extraction, leaves["fraction"].to_numpy()),
@@ -75,15 +84,10 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
         )
         times, ended = _find_zeros(begin[rows], end[rows], column)
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
-        yield make_counters(
-            extraction,
-            LAYOUT,
-            int(extraction.number_threads(np.array([tid]))[0]),
-            np.concatenate([begin[rows], times]),
-            np.concatenate([column, ended]),
-            metrics,
-            np.concatenate([value[rows], np.zeros(len(times), np.int64)]),
-        )
+        time, column = np.append(begin[rows], times), np.append(column, ended)
+        values = np.append(value[rows], np.zeros(len(times), np.int64))
+        (thread,) = extraction.number_threads(np.array([tid])).tolist()
+        yield make_counters(extraction, LAYOUT, thread, time, column, metrics, values)
 
 
 def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
@@ -91,8 +95,7 @@ def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarra
     are scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
     """
     none = np.isnan(fraction)
-    if none.any():
-        extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())
+    extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())
     # 0 is added for -0.0, whose bits are those of a negative number.
     return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
@@ -121,9 +124,7 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     frame = frame.with_columns(
         pl.col("mark", "words", "real").cast(pl.Boolean), path=decode_texts(frame["path"])
     )
-    words = frame["words"].sum()
-    if words:
-        extraction.account.dropped[Reason.PAYLOAD_TEXT] += words
+    extraction.account.dropped[Reason.PAYLOAD_TEXT] += frame["words"].sum()
     frame = drop_short_ranges(extraction, frame.filter(~pl.col("words")))
     return frame.with_columns(
         real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$")
@@ -132,17 +133,9 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
 
 def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the rows but for ranges that are too short, with the ends of marks."""
-    if extraction.least:
-        frame = frame.filter(
-            pl.Series(
-                extraction.mask_long_enough(
-                    frame["begin"].to_numpy(),
-                    frame.select(pl.when("mark").then(NULL).otherwise("end"))
-                    .to_series()
-                    .to_numpy(),
-                )
-            )
-        )
+    end = frame.select(pl.when("mark").then(NULL).otherwise("end")).to_series()
+    long = extraction.mask_long_enough(frame["begin"].to_numpy(), end.to_numpy())
+    frame = frame.filter(pl.Series(long))
     return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
 
 
@@ -158,15 +151,9 @@ def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     """Return the numbers with their labels: `domain: name`, array places in brackets, `#2` for a
     name that comes twice in a payload.
     """
-    if not leaves.height:
-        return leaves
     domain = label_domains(extraction, leaves)
-    name = (
-        pl.col("path")
-        .str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
-        .str.replace(WRAPPING, "")
-        .str.replace_all('"', "")
-    )
+    name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
+    name = name.str.replace(WRAPPING, "").str.replace_all('"', "")
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
     leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
@@ -181,11 +168,11 @@ def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
         .otherwise("label")
     )
     kept = leaves.group_by("label").len().sort("len", "label", descending=[True, False])["label"]
-    if len(kept) > MOST_NAMES:
-        before = leaves.height
-        leaves = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
-        extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += before - leaves.height
-    return leaves
+    if len(kept) <= MOST_NAMES:
+        return leaves
+    common = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
+    extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += leaves.height - common.height
+    return common
 
 
 def _find_zeros(
@@ -203,36 +190,18 @@ def _find_zeros(
     return times[~is_begin], columns[~is_begin]
 
 
-#: SQLite's integers are signed: of these the greater half reads as negative.
-LARGE = "uint64Value"
-WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
-NAME = "payload"
-
-
 def _select_number(columns: tuple[str, ...], kinds: str) -> str:
     """Return SQL for the first of these columns that has a number."""
-    return (
-        "coalesce("
-        + ", ".join(
-            f"CASE WHEN typeof({{{name}}}) IN ({kinds}) THEN {{{name}}} END" for name in columns
-        )
-        + ")"
-    )
+    numbers = (f"CASE WHEN typeof({{{name}}}) IN ({kinds}) THEN {{{name}}} END" for name in columns)
+    return f"coalesce({', '.join(numbers)})"
 
 
 _INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'integer', 'real'")
-#: It looks at the types of the numbers, of which there are fewer than numbers.
-_ANY = " OR ".join(
-    f"typeof({{{name}}}) IN ({kinds})"
-    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
-    for name in names
-)
-CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     database = extraction.database
-    if not any(extraction.has_table(TABLE, name) for name in (*WHOLE, *REAL)):
+    if not any(database.has(TABLE, name) for name in (*WHOLE, *REAL)):
         return
     columns = (
         f"{PLACE}, {MARK} AS mark, typeof({{{LARGE}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
@@ -250,13 +219,11 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     )
     beyond = pl.col("large") & (pl.col("whole") < 0)
     fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
-    label = pl.concat_str(label_domains(extraction, frame), pl.lit(f": {NAME}"), fraction)
-    yield from make_payload_counters(
-        extraction,
-        frame.with_columns(
-            label=label, whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole")
-        ),
+    frame = frame.with_columns(
+        label=pl.concat_str(label_domains(extraction, frame), pl.lit(f": {NAME}"), fraction),
+        whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole"),
     )
+    yield from make_payload_counters(extraction, frame)
 
 
 KINDS = (

@@ -1,5 +1,6 @@
-"""CPU scheduling and CPU samples: when threads ran, where, and in which functions. Rows are for
-profiled processes only.
+"""What happens around a program: when its threads ran, where, and in which functions (rows are for
+profiled processes only); the files that it accesses, the contexts that share its GPUs
+(``--gpuctxsw``), and what Nsight Systems has to say.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
-from nsys2prv.events.attributes import group_rows, list_columns, read_fields
+from nsys2prv.events.attributes import list_columns, read_fields
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.info import (
@@ -19,14 +20,31 @@ from nsys2prv.nsight.info import (
     PROCESS_MASK,
     find_capture_span,
     find_main_process,
+    find_processes,
     pid_of,
     shorten_message,
 )
 from nsys2prv.nsight.job_checks import list_profiled_processes
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name, zero_nulls
 
 #: So many other processes are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
+SCHED_TABLE = "SCHED_EVENTS"
+STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
+#: Values of the catalogue's set `thread_state`.
+OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
+#: Rows at the begin of a table that tell whether the system records reasons.
+LOOKED_AT = 100_000
+SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
+NO_CHAIN = "(no call chain)"
+#: Frames that a sample can have in the catalogue.
+MOST_FRAMES = 32
+FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
+NO_FILE = "unknown file"
+_HOST_BITS = ~0xFFFF_FFFF_FFFF
+SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
+KEY = ("gpuId", "vmId", "contextId")
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -34,56 +52,30 @@ def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
     tell which these are.
     """
     own = extraction.find_once("profiled", lambda: list_profiled_processes(extraction.database))
-    tids = columns["globalTid"]
-    pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
-    wanted = np.array([not own or int(pid) in own for pid in pids], bool)
-    if wanted.all():
-        return columns
-    for pid, count in zip(
-        pids[~wanted].tolist(),
-        np.bincount(codes, minlength=len(pids))[~wanted].tolist(),
-        strict=True,
-    ):
-        extraction.account.dropped[_explain_skip(extraction, pid)] += count
+    pids, codes = factorize(find_processes(columns["globalTid"]))
+    wanted = np.array([not own or pid in own for pid in pids.tolist()], bool)
+    for number in np.flatnonzero(~wanted):
+        reason = _explain_skip(extraction, int(pids[number]))
+        extraction.account.dropped[reason] += int(np.count_nonzero(codes == number))
     return columns.where(wanted[codes])
 
 
 def _explain_skip(extraction: Extraction, pid: int) -> str:
     report = extraction.report
-    main = pid | pid_of(pid)
-    name = (
-        report.processes.get(pid)
-        or report.threads.get(main)
-        or next(
-            (name for tid, name in sorted(report.threads.items()) if tid & PROCESS_MASK == pid),
-            "a process without a name",
-        )
-    )
-    named = extraction.state_between_parts.setdefault("other processes", set())
+    of_threads = (name for tid, name in sorted(report.threads.items()) if tid & PROCESS_MASK == pid)
+    name = report.processes.get(pid) or report.threads.get(pid | pid_of(pid))
+    name = name or next(of_threads, "a process without a name")
+    named = extraction.find_once("other processes", set)
     if name not in named and len(named) >= MOST_NAMED:
         return Reason.OTHERS_NOT_PROFILED
     named.add(name)
     return Reason.NOT_PROFILED.with_detail(name)
 
 
-SCHED_TABLE = "SCHED_EVENTS"
-STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
-#: Values of the catalogue's set `thread_state`.
-OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
-#: Rows at the begin of a table that tell whether the system records reasons.
-LOOKED_AT = 100_000
-
-
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = keep_profiled(
-        extraction,
-        extraction.read(
-            part, ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
-        ),
-    )
+    wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
+    columns = keep_profiled(extraction, extraction.read(part, wanted))
     columns = extraction.drop_rows(columns, columns["isSchedIn"] == NULL, Reason.NO_DIRECTION)
-    if not columns.rows:
-        return
     runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
     fields = read_fields(extraction, WITH_REASON, columns)
     state, reason = fields["state"], fields.pop("reason")
@@ -118,13 +110,6 @@ def _records_reasons(extraction: Extraction) -> bool:
     return bool((looked_at["threadBlock"] != NULL).any())
 
 
-SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
-NO_CHAIN = "(no call chain)"
-#: Frames that a sample can have in the catalogue.
-MOST_FRAMES = 32
-
-
 def check_callstack(frames: int) -> int:
     """Return a number of frames that can be asked for. Raises UsageError for one that cannot."""
     if not 1 <= frames <= MOST_FRAMES:
@@ -135,12 +120,8 @@ def check_callstack(frames: int) -> int:
 
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = keep_profiled(
-        extraction,
-        extraction.read(part, ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))),
-    )
-    if not columns.rows:
-        return
+    wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
+    columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
     frames = _find_frames(extraction, part, columns["id"], depth)
     function, module = next(frames)
@@ -159,14 +140,9 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
             fields[f"caller_{number}"][rows] = _name_functions(
                 extraction, function[rows], module[rows]
             )
-    start = columns["start"]
-    yield Rows(
-        WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT,
-        start,
-        start + 1,
-        extraction.number_threads(columns["globalTid"]),
-        fields,
-    )
+    layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
+    start, thread = columns["start"], extraction.number_threads(columns["globalTid"])
+    yield Rows(layout, start, start + 1, thread, fields)
 
 
 def _find_frames(
@@ -178,7 +154,9 @@ def _find_frames(
     names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
     sample_frame = pl.DataFrame({"sample": samples})
     frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-    if extraction.has_table(CHAINS, *names.values()) and extraction.has_table(SAMPLE_TABLE, "id"):
+    if extraction.database.has(CHAINS, *names.values()) and extraction.database.has(
+        SAMPLE_TABLE, "id"
+    ):
         chains = extraction.database.read_joined(
             part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
         )
@@ -192,12 +170,9 @@ def _find_frames(
 def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
     """Return local names of functions; of those without a name, of their modules."""
     (functions, modules), codes = factorize_together(function, module)
-    texts = [
-        _make_label(name, where)
-        for name, where in zip(
-            extraction.read_strings(functions), extraction.read_strings(modules), strict=True
-        )
-    ]
+    texts = list(
+        map(_make_label, extraction.read_strings(functions), extraction.read_strings(modules))
+    )
     return extraction.number_names("cpu_function", codes, text=texts)
 
 
@@ -211,16 +186,11 @@ def _make_label(name: str, module: str) -> str:
 
 def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
     """Return local names of modules, ABSENT where a sample has none."""
-    rows = np.flatnonzero(module != NULL)
-    result = np.full(len(module), ABSENT)
-    if len(rows):
-        ids, codes = factorize(module[rows])
-        result[rows] = extraction.number_names(
-            "cpu_module",
-            codes,
-            text=[_take_file_name(text) for text in extraction.read_strings(ids)],
-        )
-    return result
+
+    def make_texts(ids: np.ndarray) -> list[str]:
+        return list(map(_take_file_name, extraction.read_strings(ids)))
+
+    return extraction.name_some_rows("cpu_module", module != NULL, [module], make_texts)
 
 
 def _take_file_name(module: str) -> str:
@@ -228,44 +198,27 @@ def _take_file_name(module: str) -> str:
     return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 
 
-FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
-NO_FILE = "unknown file"
-_HOST_BITS = ~0xFFFF_FFFF_FFFF
-
-
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(
-        part,
-        ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access")),
-    )
-    if extraction.least:
-        columns = columns.where(
-            extraction.mask_long_enough(columns["startedAt"], columns["endedAt"])
-        )
+    wanted = ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access"))
+    columns = extraction.drop_short(extraction.read(part, wanted), "startedAt", "endedAt")
     if not columns.rows:
         return
     ids, places = factorize(columns["fileAccessId"])
     described = _describe_files(extraction, int(ids[ids != NULL].min(initial=0)), int(ids.max()))
-    files = [described.get(int(number), (0, NO_FILE)) for number in ids]
-    pids = np.array([pid for pid, _ in files], np.int64)[places]
-    file = extraction.number_names("files", places, text=[path for _, path in files])
-    yield Rows(
-        "file_access",
-        columns["startedAt"],
-        columns["endedAt"],
-        _find_threads(extraction, pids, columns["threadId"]),
-        {"file": file, **read_fields(extraction, "file_access", columns)},
+    pids, paths = zip(
+        *(described.get(number, (0, NO_FILE)) for number in ids.tolist()), strict=True
     )
+    file = extraction.number_names("files", places, text=paths)
+    threads = _find_threads(extraction, np.array(pids, np.int64)[places], columns["threadId"])
+    fields = {"file": file, **read_fields(extraction, "file_access", columns)}
+    yield Rows("file_access", columns["startedAt"], columns["endedAt"], threads, fields)
 
 
 def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, tuple[int, str]]:
     """Return file access id -> process id and path, of ids from `first` to `last`."""
+    where = f"{{fileAccessId}} BETWEEN {first} AND {last}"
     rows = extraction.database.read_small_table(
-        FILES,
-        "fileAccessId",
-        "processId",
-        "filePath",
-        where=f"{{fileAccessId}} BETWEEN {first} AND {last}",
+        FILES, "fileAccessId", "processId", "filePath", where=where
     )
     return {
         number: (pid if isinstance(pid, int) else 0, str(path or NO_FILE))
@@ -275,24 +228,19 @@ def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, 
 
 def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) -> np.ndarray:
     """Return objects of threads by the ids that the operating system gave processes and threads."""
-    values, codes = factorize_together(pids, np.where(tids == NULL, 0, tids))
+    distinct, codes = factorize(pids)
     process_of_pid = {pid_of(pid): pid for pid in extraction.report.processes}
     host = next(iter(extraction.report.processes), 0) & _HOST_BITS
-    pairs = zip(*map(np.ndarray.tolist, values), strict=True)
-    ids = [
-        process_of_pid.get(pid, host | (pid & 0xFFFFFF) << 24) | (tid & 0xFFFFFF)
-        for pid, tid in pairs
+    processes = [
+        process_of_pid.get(pid, host | (pid & 0xFFFFFF) << 24) for pid in distinct.tolist()
     ]
-    return extraction.number_threads(np.array(ids, np.int64)[codes])
-
-
-SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
-KEY = ("gpuId", "vmId", "contextId")
+    ids = np.array(processes, np.int64)[codes] | (zero_nulls(tids) & 0xFFFFFF)
+    return extraction.number_threads(ids)
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
-    if not extraction.has_table(part.table, "tag", "timestamp", *KEY):
+    if not extraction.database.has(part.table, "tag", "timestamp", *KEY):
         rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
@@ -312,26 +260,21 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not columns.rows:
         return
     ends = _find_switches_out(extraction, part.table, columns)
-    if extraction.least:
-        long = extraction.mask_long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
-        columns, ends = columns.where(long), ends[long]
-    context = blank_negative(columns["contextId"])
-    for gpu, rows in group_rows(columns["gpuId"]):
-        pids, codes = factorize(columns["globalPid"][rows])
-        begin = columns["timestamp"][rows]
-        device = extraction.number_device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
-        yield Rows(
-            "gpu_context",
-            begin,
-            ends[rows],
-            np.full(len(begin), device),
-            {
-                "process": extraction.number_names(
-                    "gpu_contexts", codes, text=[_name_owner(extraction, int(pid)) for pid in pids]
-                ),
-                "context": context[rows],
-            },
-        )
+    long = extraction.mask_long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
+    columns, ends = columns.where(long), ends[long]
+    gpus, gpu_codes = factorize(columns["gpuId"])
+    devices = [
+        extraction.number_device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
+        for gpu in gpus.tolist()
+    ]
+    pids, codes = factorize(columns["globalPid"])
+    owners = [_name_owner(extraction, pid) for pid in pids.tolist()]
+    fields = {
+        "process": extraction.number_names("gpu_contexts", codes, text=owners),
+        "context": blank_negative(columns["contextId"]),
+    }
+    objects = np.array(devices, np.int64)[gpu_codes]
+    yield Rows("gpu_context", columns["timestamp"], ends, objects, fields)
 
 
 def _name_owner(extraction: Extraction, pid: int) -> str:
@@ -352,19 +295,13 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
         f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
     ).sort("timestamp")
-    switches_in = pl.DataFrame(
-        {
-            **{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY},
-            "after": begins["timestamp"] + 1,
-        }
-    )
+    switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in KEY})
+    switches_in = switches_in.with_columns(after=begins["timestamp"] + 1)
     saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), KEY)
     restored = _find_next(switches_in, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
     reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
     left = np.minimum(saved, reset)
-    lost = int((restored < left).sum())
-    if lost:
-        extraction.account.repaired[Reason.NO_SWITCH_OUT] += lost
+    extraction.account.repaired[Reason.NO_SWITCH_OUT] += int((restored < left).sum())
     return np.minimum(left, restored)
 
 
@@ -390,19 +327,16 @@ def _count_switched_in_before(extraction: Extraction, table: str) -> None:
         f"SELECT tag, min(timestamp) FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
         "GROUP BY gpuId, vmId, contextId"
     )
-    count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][
-        0
-    ]
-    if count:
-        extraction.account.dropped[Reason.SWITCHED_IN_BEFORE] += count
+    ((count,),) = extraction.database.query(
+        f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}"
+    )
+    extraction.account.dropped[Reason.SWITCHED_IN_BEFORE] += count
 
 
 def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("timestamp", "source", "severity", "globalPid"), ("text",), times=()
     )
-    if not columns.rows:
-        return
     database = extraction.database
     main = extraction.find_once("main process", lambda: find_main_process(database))
     first, last = extraction.find_once(
@@ -414,23 +348,13 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     codes, texts = columns.texts["text"]
     has_time = columns["timestamp"] != NULL
     begin = np.where(has_time, np.clip(columns["timestamp"], first, last), NULL)
-    outside = int((begin != columns["timestamp"]).sum())
-    if outside:
-        extraction.account.repaired[Reason.MOVED_TO_CAPTURE] += outside
-    yield Rows(
-        "diagnostic",
-        begin,
-        np.where(has_time, begin + 1, NULL),
-        extraction.number_threads(threads),
-        {
-            **read_fields(extraction, "diagnostic", columns),
-            "text": extraction.number_names(
-                "diagnostics",
-                codes,
-                text=[shorten_message(text) for text in decode_texts(texts.series)],
-            ),
-        },
-    )
+    moved = begin != columns["timestamp"]
+    extraction.account.repaired[Reason.MOVED_TO_CAPTURE] += int(moved.sum())
+    messages = [shorten_message(text) for text in decode_texts(texts.series)]
+    fields = read_fields(extraction, "diagnostic", columns)
+    fields["text"] = extraction.number_names("diagnostics", codes, text=messages)
+    end = np.where(has_time, begin + 1, NULL)
+    yield Rows("diagnostic", begin, end, extraction.number_threads(threads), fields)
 
 
 KINDS = (

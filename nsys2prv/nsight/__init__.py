@@ -1,4 +1,5 @@
-"""Opening one Nsight Systems export: its tables, columns, strings, host, processes and devices.
+"""Opening one Nsight Systems export: its tables, columns, strings, host, processes and devices. A
+report is exported with `nsys` first, and an export that cannot be opened read-only is copied.
 
 All differences between schema versions end in this room, by capability (is the column there?),
 never by version number.
@@ -25,6 +26,8 @@ from nsys2prv.nsight.report_files import (
 
 if TYPE_CHECKING:
     from nsys2prv.nsight.source import Source
+#: How often an export in use is copied, until nothing was written meanwhile.
+ATTEMPTS = 5
 
 
 def open_source(path: str | Path) -> Source:
@@ -52,19 +55,8 @@ def make_export_command(nsys: str, report: Path, target: Path) -> list[str]:
     """Return the command that exports a report with everything the converter reads, NVTX payloads
     included.
     """
-    return [
-        nsys,
-        "export",
-        "--type",
-        "sqlite",
-        "--include-json",
-        "true",
-        "--force-overwrite",
-        "true",
-        "--output",
-        str(target),
-        str(report),
-    ]
+    options = shlex.split("--type sqlite --include-json true --force-overwrite true --output")
+    return [nsys, "export", *options, str(target), str(report)]
 
 
 def export_report(report: Path, folder: Path) -> Path:
@@ -74,16 +66,13 @@ def export_report(report: Path, folder: Path) -> Path:
     """
     nsys = find_nsys()
     beside = report.with_suffix(".sqlite")
-    if nsys is None and beside.is_file():
-        raise Nsys2prvError(
-            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
-            f"give {beside}, which lies beside it"
-        )
     if nsys is None:
         command = shlex.join(make_export_command("nsys", report, beside))
+        advice = f"export it where nsys is installed: {command}"
+        if beside.is_file():
+            advice = f"give {beside}, which lies beside it"
         raise Nsys2prvError(
-            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
-            f"export it where nsys is installed: {command}"
+            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; {advice}"
         )
     folder.mkdir()
     target = folder / f"{report.stem}.sqlite"
@@ -97,16 +86,10 @@ def export_report(report: Path, folder: Path) -> Path:
         check=False,
     )
     if run.returncode or not target.exists():
-        last = next(
-            (line.strip() for line in reversed(run.stdout.splitlines()) if line.strip()),
-            f"exit status {run.returncode}",
-        )
+        said = list(filter(None, map(str.strip, run.stdout.splitlines())))
+        last = said[-1] if said else f"exit status {run.returncode}"
         raise Nsys2prvError(f"{report}: nsys export failed: {last}")
     return target
-
-
-#: How often an export in use is copied, until nothing was written meanwhile.
-ATTEMPTS = 5
 
 
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -60,55 +61,36 @@ class Communicators:
 
     def __init__(self, info: ReportInfo, database: Source) -> None:
         rows = _read_rows(database)
+        ranks = {row.rank for row in rows} or set(list(info.launcher_ranks.values())[:1])
         self._ranks = info.ranks
-        ranks = {row.rank for row in rows}
-        self._only_rank = (
-            None
-            if info.ranks or len(ranks) > 1
-            else ranks.pop()
-            if ranks
-            else next(iter(info.launcher_ranks.values()), None)
-        )
+        #: Of processes whose rank is not told: where there is but one.
+        self._only_rank = ranks.pop() if len(ranks) == 1 and not info.ranks else UNKNOWN
         named = _name_communicators(rows)
-        self.names = [name for _, name in named]
-        self._members = [row.members for row, _ in named]
-        self._handles = _extend_first(
-            pl.DataFrame(
-                [
-                    (row.rank, row.handle, row.time, index)
-                    for index, (row, _) in enumerate(named)
-                    if row.handle is not None
-                ],
-                schema={"rank": pl.Int64, "handle": pl.Int64, "time": pl.Int64, "index": pl.Int64},
-                orient="row",
-            )
-        )
-        self._uids = pl.DataFrame(
+        self._mpich_world = len(named)
+        self.names = [*(name for _, name in named), WORLD]
+        columns = dict.fromkeys(("rank", "handle", "uid", "time", "index"), pl.Int64)
+        table = pl.DataFrame(
             [
-                (row.rank, row.uid, index)
+                (row.rank, row.handle, row.uid, row.time, index)
                 for index, (row, _) in enumerate(named)
-                if row.uid is not None
             ],
-            schema={"rank": pl.Int64, "uid": pl.Int64, "by_uid": pl.Int64},
+            schema=columns,
             orient="row",
-        ).unique(["rank", "uid"], keep="first")
-        self._mpich_world = len(self.names)
-        self.names.append(WORLD)
-        lengths = np.array([len(members or ()) for members in self._members] + [0], np.int64)
-        self._start = np.cumsum(lengths) - lengths
-        self._length = lengths
-        self._table = np.array(
-            [rank for members in self._members for rank in members or ()] + [UNKNOWN], np.int64
         )
+        self._handles = _extend_first(table.drop_nulls("handle").drop("uid"))
+        uids = table.drop_nulls("uid").select("rank", "uid", by_uid="index")
+        self._uids = uids.unique(["rank", "uid"], keep="first", maintain_order=True)
+        members = [row.members or () for row, _ in named]
+        self._length = np.array([*map(len, members), 0], np.int64)
+        self._start = np.cumsum(self._length) - self._length
+        self._table = np.array([*chain.from_iterable(members), UNKNOWN], np.int64)
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
         """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where
         nothing tells.
         """
-        otherwise = UNKNOWN if self._only_rank is None else self._only_rank
-        return np.array(
-            [self._ranks.get(int(process), otherwise) for process in processes], np.int64
-        )
+        ranks = [self._ranks.get(process, self._only_rank) for process in processes.tolist()]
+        return np.array(ranks, np.int64)
 
     def find(
         self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
@@ -116,17 +98,14 @@ class Communicators:
         """Return the communicator of each call: by the rank that made it, its commHandle and
         commUid, and when. UNKNOWN where none is.
         """
-        calls = pl.DataFrame(
-            {"rank": ranks, "handle": handles, "uid": uids, "time": times}
-        ).with_row_index("row")
-        by_uid = calls.join(self._uids, on=["rank", "uid"], how="left", maintain_order="left")
-        by_handle = (
-            calls.sort("time")
-            .join_asof(self._handles, on="time", by=["rank", "handle"], check_sortedness=False)
+        calls = pl.DataFrame({"rank": ranks, "handle": handles, "uid": uids, "time": times})
+        calls = calls.with_row_index("row").sort("time")
+        found = (
+            calls.join_asof(self._handles, on="time", by=["rank", "handle"], check_sortedness=False)
+            .join(self._uids, on=["rank", "uid"], how="left")
             .sort("row")
         )
-        index = pl.select(pl.coalesce(by_uid["by_uid"], by_handle["index"])).to_series()
-        indices = index.fill_null(UNKNOWN).to_numpy()
+        indices = found.select(pl.coalesce("by_uid", "index", UNKNOWN)).to_series().to_numpy()
         return np.where((indices == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, indices)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
@@ -181,17 +160,12 @@ def _parse_members(text: object, rank: int, local: object, size: object) -> tupl
     numbers = [int(number) for number in re.findall(r"-?\d+", str(text or ""))]
     if not isinstance(local, int):
         return tuple(numbers) if numbers and rank in numbers else None
-    if (
-        0 <= local < len(numbers)
-        and numbers[local] == rank
-        and len(numbers) == (size if isinstance(size, int) else len(numbers))
-    ):
+    is_whole = not isinstance(size, int) or len(numbers) == size
+    if is_whole and 0 <= local < len(numbers) and numbers[local] == rank:
         return tuple(numbers)
-    by_world_rank = {number: world for world, number in enumerate(numbers) if number >= 0}
-    if by_world_rank.get(local) == rank and sorted(by_world_rank) == list(
-        range(len(by_world_rank))
-    ):
-        return tuple(by_world_rank[number] for number in range(len(by_world_rank)))
+    by_rank = {number: world for world, number in enumerate(numbers) if number >= 0}
+    if by_rank.get(local) == rank and sorted(by_rank) == list(range(len(by_rank))):
+        return tuple(by_rank[number] for number in range(len(by_rank)))
     return None
 
 
@@ -245,9 +219,8 @@ def _format_ranks(members: tuple[int, ...] | None) -> str:
     first = 0
     for position in range(1, len(members) + 1):
         if position == len(members) or members[position] != members[position - 1] + 1:
-            text += f",{members[first]}" + (
-                f"-{members[position - 1]}" if position - 1 > first else ""
-            )
+            text += f",{members[first]}"
+            text += f"-{members[position - 1]}" if position - 1 > first else ""
             first = position
         if len(text) > LONGEST_LIST:
             digest = hashlib.blake2b(repr(members).encode(), digest_size=4).hexdigest()
@@ -263,13 +236,7 @@ def _extend_first(handles: pl.DataFrame) -> pl.DataFrame:
     """Let the first communicator of each handle count for earlier calls too: rows are stamped when
     the creating call ends.
     """
-    return (
-        handles.sort("time", maintain_order=True)
-        .with_columns(
-            pl.when(pl.col("index").cum_count().over("rank", "handle") == 1)
-            .then(NULL)
-            .otherwise("time")
-            .alias("time")
-        )
-        .sort("time", maintain_order=True)
-    )
+    is_first = pl.col("index").cum_count().over("rank", "handle") == 1
+    handles = handles.sort("time", maintain_order=True)
+    handles = handles.with_columns(time=pl.when(is_first).then(NULL).otherwise("time"))
+    return handles.sort("time", maintain_order=True)

@@ -1,5 +1,6 @@
-"""When a report's capture was, and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT:
-errors, lost events, fallbacks.
+"""The metadata of one report, small and picklable: versions, host, clocks, processes, threads, GPUs,
+and its ranks, also by what the launcher of the job says in their environment; when its capture was,
+and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT: errors, lost events, fallbacks.
 
 Rows far outside the capture are damage: one of them would stretch a trace over years.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NewType
 
@@ -16,7 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv.nsight import open_source
-from nsys2prv.nsight.source import NULL, TIME_LIMIT, Part, Source, mask_usable
+from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
 
 TABLE = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
@@ -44,6 +45,56 @@ _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
 _PATH = re.compile(
     r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
 )
+#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
+MARGIN = 10 * 1_000_000_000
+#: A capture that is said to be longer (ns: 30 days) is damage too.
+LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
+#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
+#: before, nor longer than this (ns).
+GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
+#: Of the rows looked at, at least one in so many may lie apart from the others; of more it is not
+#: known which are wrong.
+FEW = 4
+#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
+#: those with other times.
+TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
+ENDS = ("end", "endedAt")
+#: Tables that are not of the program's events.
+OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
+#: So many tables are looked at, the largest.
+MOST_TABLES = 8
+#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Variable of ranks -> that of their number.
+SIZE_VARIABLES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+#: Ids of a job. A heterogeneous job has one for all its parts.
+JOB_VARIABLES = (
+    "SLURM_HET_JOB_ID",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "PJM_JOBID",
+    "COBALT_JOBID",
+)
+#: A version: nothing else of a report's environment may get into an output.
+_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
+PROCESS_MASK = ~0xFFFFFF
+#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
+GlobalPid = NewType("GlobalPid", int)
+#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
+GlobalTid = NewType("GlobalTid", int)
+#: Number that a report gives to a GPU.
+GpuNumber = NewType("GpuNumber", int)
+#: Number that a process gives to an NVTX domain.
+DomainId = NewType("DomainId", int)
 
 
 class Message(Struct, frozen=True):
@@ -82,10 +133,8 @@ def shorten_message(text: str) -> str:
     line = " ".join(_PATH.sub(lambda match: match[1] or match[2], first).split())
     if len(line) <= LONGEST_MESSAGE:
         return line
-    sentences = line[:LONGEST_MESSAGE].rsplit(". ", 1)
-    return (
-        f"{sentences[0]}." if len(sentences) > 1 else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
-    )
+    sentences, end, _ = line[:LONGEST_MESSAGE].rpartition(". ")
+    return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
 
 
 def read_messages(database: Source) -> tuple[Message, ...]:
@@ -96,15 +145,11 @@ def read_messages(database: Source) -> tuple[Message, ...]:
         f"SELECT severity, text, count(*) FROM {TABLE} WHERE typeof(text) = 'text' "
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST}"
     )
-    messages = [
+    messages = (
         Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
         for severity, text, count in rows
-    ]
-    return tuple(
-        message
-        for message in messages
-        if message.severity > INFO or message.loss or message.fallback
     )
+    return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
 
 
 def find_main_process(database: Source) -> int | None:
@@ -122,26 +167,6 @@ def find_main_process(database: Source) -> int | None:
     return rows[0][0] if rows else None
 
 
-#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
-MARGIN = 10 * 1_000_000_000
-#: A capture that is said to be longer (ns: 30 days) is damage too.
-LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
-#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
-#: before, nor longer than this (ns).
-GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: Of the rows looked at, at least one in so many may lie apart from the others; of more it is not
-#: known which are wrong.
-FEW = 4
-#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
-#: those with other times.
-TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
-ENDS = ("end", "endedAt")
-#: Tables that are not of the program's events.
-OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
-#: So many tables are looked at, the largest.
-MOST_TABLES = 8
-
-
 class Capture(Struct, frozen=True):
     """The times (ns, local) that rows may have, both included."""
 
@@ -150,12 +175,13 @@ class Capture(Struct, frozen=True):
     #: Latest time (local ns).
     last: int = TIME_LIMIT
 
-    def has_far_times(self, times: np.ndarray) -> bool:
-        """True if any time may be far outside, by one look at all of them."""
-        return bool(len(times)) and (int(times.min()) < self.first or int(times.max()) > self.last)
-
     def mask_far(self, times: np.ndarray) -> np.ndarray:
         """Return a mask of the times far outside, except those that no trace can hold."""
+        if (
+            times.min(initial=self.first) >= self.first
+            and times.max(initial=self.last) <= self.last
+        ):
+            return np.zeros(len(times), bool)  # as nearly always
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
 
@@ -167,9 +193,8 @@ def read_capture(database: Source, utc_ns: int | None) -> Capture:
     if not len(times):
         return Capture()
     duration = read_duration(database)
-    for begin in (0, utc_ns) if duration is not None else ():
-        if begin is None:
-            continue
+    begins = [0] if utc_ns is None else [0, utc_ns]
+    for begin in begins if duration is not None else ():
         margin = max(duration, MARGIN)
         capture = Capture(begin - margin, begin + duration + margin)
         if 2 * np.count_nonzero((times >= capture.first) & (times <= capture.last)) >= len(times):
@@ -179,32 +204,29 @@ def read_capture(database: Source, utc_ns: int | None) -> Capture:
 
 def read_duration(database: Source) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
+    durations = []
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
-    durations = [duration for duration in map(_parse_duration, rows) if duration is not None]
+    for duration, start, stop in rows:
+        if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
+            duration = stop - start
+        if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE:
+            durations.append(duration)
     return max(durations, default=None)
-
-
-def _parse_duration(row: tuple) -> int | None:
-    duration, start, stop = row
-    if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
-        duration = stop - start
-    return duration if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE else None
 
 
 def _sample_times(database: Source) -> np.ndarray:
     """Return times of a few rows of every table of events, ascending."""
-    columns = dict(_list_time_columns(database))
+    columns = {
+        name: next(column for column in TIMES if column in table)
+        for name, table in database.tables.items()
+        if name not in OTHER_TABLES
+        and not name.startswith("TARGET_INFO")
+        and table.columns.keys() & set(TIMES)
+        and table.extent.rows
+    }
     largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
     times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
-    return np.sort(times[mask_usable(times) & (times != NULL)])
-
-
-def _list_time_columns(database: Source) -> Iterator[tuple[str, str]]:
-    for name, table in database.tables.items():
-        if table.extent.rows and name not in OTHER_TABLES and not name.startswith("TARGET_INFO"):
-            column = next((column for column in TIMES if column in table), None)
-            if column is not None:
-                yield name, column
+    return np.sort(times[mask_usable(times)])
 
 
 def _find_main_span(times: np.ndarray) -> Capture:
@@ -233,81 +255,52 @@ def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
         f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {TABLE}"
     )[0]
-    first, last = (bound if isinstance(bound, int) else None for bound in bounds)
-    first = capture.first if first is None else max(first, capture.first)
-    last = capture.last if last is None else min(last, capture.last)
+    first = max(bounds[0], capture.first) if isinstance(bounds[0], int) else capture.first
+    last = min(bounds[1], capture.last) if isinstance(bounds[1], int) else capture.last
     return (first, last) if first <= last else (capture.first, capture.last)
 
 
-#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-#: Variable of ranks -> that of their number.
-SIZE_VARIABLES = {
-    "RANK": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK": "PMI_SIZE",
-    "SLURM_PROCID": "SLURM_NTASKS",
-}
-#: Ids of a job. A heterogeneous job has one for all its parts.
-JOB_VARIABLES = (
-    "SLURM_HET_JOB_ID",
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "FLUX_JOB_ID",
-    "PJM_JOBID",
-    "COBALT_JOBID",
-)
+def read_environment(database: Source) -> dict[str, list[str]]:
+    """Return the distinct settings, `NAME="text"`, of each of the launcher's variables that the
+    launch environment of the report's processes holds.
 
-
-def read_launcher_ranks(database: Source) -> dict[str, int]:
-    """Return the rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds,
-    in their order.
-
-    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value
-    `NAME="text"`. A variable with several values (several processes launched) tells nothing.
-    """
-    return _read_numbers(database, RANK_VARIABLES)
-
-
-def read_launcher_sizes(database: Source) -> dict[str, int]:
-    """Return the number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment
-    holds.
-    """
-    return _read_numbers(database, tuple(SIZE_VARIABLES.values()))
-
-
-def _read_numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
-    """Return the values of variables that are numbers, in the order of their names; a variable with
-    several values is left out.
+    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
     """
     if not database.has("META_DATA_CAPTURE", "name", "value"):
         return {}
+    names = (*RANK_VARIABLES, *SIZE_VARIABLES.values(), *JOB_VARIABLES)
     wanted = " OR ".join(f"value GLOB '{name}=*'" for name in names)
     rows = database.query(
-        f"SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
+        "SELECT DISTINCT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
+        f"AND typeof(value) = 'text' AND ({wanted})"
     )
-    numbers: dict[str, set[int]] = {}
-    for (value,) in rows:
-        match = re.fullmatch(r'(\w+)="?([0-9]{1,9})"?\s*', str(value))
-        if match:
-            numbers.setdefault(match[1], set()).add(int(match[2]))
-    return {name: numbers[name].pop() for name in names if len(numbers.get(name, ())) == 1}
+    settings: dict[str, list[str]] = {}
+    for (setting,) in rows:
+        settings.setdefault(setting.partition("=")[0], []).append(setting)
+    return settings
 
 
-def read_launcher_job(database: Source) -> str:
-    """Return a digest of the first of :data:`JOB_VARIABLES`, which tells the launcher's jobs apart
-    and reveals nothing else; "" without one.
+def find_numbers(environment: Mapping[str, list[str]], names: Iterable[str]) -> dict[str, int]:
+    """Return the values of variables that are numbers, in the order of these names; a variable with
+    several values (several processes launched) tells nothing and is left out.
     """
-    if not database.has("META_DATA_CAPTURE", "name", "value"):
-        return ""
+    numbers = {}
+    for name in names:
+        settings = environment.get(name, ())
+        matches = (re.fullmatch(r'\w+="?([0-9]{1,9})"?\s*', setting) for setting in settings)
+        values = {int(match[1]) for match in matches if match}
+        if len(values) == 1:
+            numbers[name] = values.pop()
+    return numbers
+
+
+def _find_job(environment: Mapping[str, list[str]]) -> str:
+    """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which tells the
+    launcher's jobs apart and reveals nothing else; "" without one.
+    """
     for name in JOB_VARIABLES:
-        rows = database.query(
-            f"SELECT DISTINCT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
-            f"AND typeof(value) = 'text' AND value GLOB '{name}=*' LIMIT 2"
-        )
-        if len(rows) == 1:
-            return hashlib.sha256(rows[0][0].encode("utf-8", "replace")).hexdigest()[:16]
+        if len(settings := environment.get(name, ())) == 1:
+            return hashlib.sha256(settings[0].encode("utf-8", "replace")).hexdigest()[:16]
     return ""
 
 
@@ -320,23 +313,6 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
         if None not in values and len(set(values)) == len(values):
             return values
     return None
-
-
-#: A version: nothing else of a report's environment may get into an output.
-_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
-PROCESS_MASK = ~0xFFFFFF
-#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
-NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
-
-
-#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
-GlobalPid = NewType("GlobalPid", int)
-#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
-GlobalTid = NewType("GlobalTid", int)
-#: Number that a report gives to a GPU.
-GpuNumber = NewType("GpuNumber", int)
-#: Number that a process gives to an NVTX domain.
-DomainId = NewType("DomainId", int)
 
 
 class Gpu(Struct, frozen=True):
@@ -437,6 +413,11 @@ class ReportInfo(Struct, frozen=True):
         return ordinal if number is None else number
 
 
+def find_processes(global_ids: np.ndarray) -> np.ndarray:
+    """Return the globalPid of each globalPid or globalTid; 0 for NULL."""
+    return zero_nulls(global_ids) & PROCESS_MASK
+
+
 def pid_of(global_id: int) -> int:
     """Return the operating system's process id inside a globalPid or globalTid."""
     return (global_id >> 24) & 0xFFFFFF
@@ -456,29 +437,27 @@ def read_report_info(path: str | Path, source: Path | None = None) -> ReportInfo
 def _inspect_database(database: Source, source: Path | None) -> ReportInfo:
     # First, as a folder's tables are counted together.
     parts = database.list_filled_tables()
+    if not database.has("StringIds", "id", "value"):
+        parts.pop("StringIds", None)  # conditions look strings up, in both columns
+    read = database.read_small_table
     export = dict(
-        database.read_small_table("META_DATA_EXPORT", "name", "value")
-        or database.read_small_table("EXPORT_META_DATA", "name", "value")
+        read("META_DATA_EXPORT", "name", "value") or read("EXPORT_META_DATA", "name", "value")
     )
     starts = [
         (_to_utc(utc), _to_integer(system))
-        for utc, system in database.read_small_table(
-            "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs"
-        )
+        for utc, system in read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")
     ]
     utc_ns, system_ns = min(
         starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
     )
     system: dict[str, str] = {}
-    for name, value in database.read_small_table(
-        "TARGET_INFO_SYSTEM_ENV",
-        "name",
-        "value",
-        where="{name} IN ('Hostname', 'NvDriverVersion')",
-    ):
+    where = "{name} IN ('Hostname', 'NvDriverVersion')"
+    for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value", where=where):
         if value:
             system.setdefault(name, str(value))
-    details = database.read_small_table("ANALYSIS_DETAILS", "duration")
+    details = read("ANALYSIS_DETAILS", "duration")
+    normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
+    environment = read_environment(database)
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -489,26 +468,25 @@ def _inspect_database(database: Source, source: Path | None) -> ReportInfo:
         driver=parse_driver_version(system.get("NvDriverVersion", "")),
         utc_ns=utc_ns,
         system_ns=system_ns,
-        absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
-        in {"1", "true", "yes"},
+        absolute=normalized in {"1", "true", "yes"},
         duration_ns=_to_integer(details[0][0]) if details else None,
         capture=read_capture(database, utc_ns),
-        parts={name: part for name, part in parts.items() if _can_query(database, name)},
+        parts=parts,
         processes=_read_processes(database),
         threads=_read_thread_names(database),
         ranks={
             tid & PROCESS_MASK: rank
-            for tid, rank in database.read_small_table("MPI_RANKS", "globalTid", "rank")
+            for tid, rank in read("MPI_RANKS", "globalTid", "rank")
             if isinstance(tid, int) and isinstance(rank, int)
         },
-        launcher_ranks=read_launcher_ranks(database),
-        launcher_sizes=read_launcher_sizes(database),
+        launcher_ranks=find_numbers(environment, RANK_VARIABLES),
+        launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
         gpus=_read_gpus(database),
         cuda_gpus=_read_cuda_gpus(database),
         domains=domains,
         categories=categories,
         messages=read_messages(database),
-        job=read_launcher_job(database),
+        job=_find_job(environment),
     )
 
 
@@ -519,11 +497,6 @@ def parse_driver_version(text: str) -> str:
     if not text.isdecimal():
         return text if _VERSION.fullmatch(text) else ""
     return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
-
-
-def _can_query(database: Source, table: str) -> bool:
-    """True if a table can be queried. Conditions look strings up, in both columns of their table."""
-    return table != "StringIds" or database.has(table, "id", "value")
 
 
 def _to_integer(value: object) -> int | None:
@@ -550,27 +523,23 @@ def _read_processes(database: Source) -> dict[GlobalPid, str]:
 
 def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
     """Return the name of highest priority of each thread."""
-    rows = [
-        row
-        for row in database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
-        if isinstance(row[0], int)
-    ]
     best: dict[int, tuple[int, int]] = {}
+    rows = database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
     for tid, name, priority in rows:
         rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
-        best[tid] = max(best.get(tid, rank), rank)
+        if isinstance(tid, int):
+            best[tid] = max(best.get(tid, rank), rank)
     texts = database.strings(sorted({name for _, name in best.values()}))
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
 def _read_gpus(database: Source) -> dict[GpuNumber, Gpu]:
-    gpus = {}
-    for number, name, uuid, bus in database.read_small_table(
-        "TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"
-    ):
-        if isinstance(number, int):
-            gpus[number] = Gpu(number, str(name or ""), str(uuid or ""), str(bus or ""))
-    return gpus
+    rows = database.read_small_table("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation")
+    return {
+        number: Gpu(number, *(str(text or "") for text in texts))
+        for number, *texts in rows
+        if isinstance(number, int)
+    }
 
 
 def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], GpuNumber]:
@@ -594,16 +563,9 @@ def _read_nvtx_names(
     A domain may be created on several threads of a process, under the same number; one row is as
     good as another.
     """
-    rows = database.read_small_table(
-        "NVTX_EVENTS",
-        "eventType",
-        "globalTid",
-        "domainId",
-        "category",
-        "text",
-        "textId",
-        where=f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})",
-    )
+    columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
+    where = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
+    rows = database.read_small_table("NVTX_EVENTS", *columns, where=where)
     texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:

@@ -57,17 +57,14 @@ def check_missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         ):
             continue
         missing = sorted(set(range(size)) - present)
-        if missing:
-            return [
-                f"the job has {size} ranks ({size_name}), and there is no report of {_format_ranks(missing)}: collectives and "
-                "messages with other ranks are incomplete"
-            ]
-        return []
+        if not missing:
+            return []
+        named = f"rank{'s' if len(missing) > 1 else ''} {list_some(list(map(str, missing)))}"
+        return [
+            f"the job has {size} ranks ({size_name}), and there is no report of {named}: collectives and "
+            "messages with other ranks are incomplete"
+        ]
     return []
-
-
-def _format_ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {list_some(list(map(str, ranks)))}"
 
 
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
@@ -92,9 +89,9 @@ def make_session_key(info: ReportInfo) -> Hashable | None:
     """Return a key that copies of a report share and few other reports do; None if nothing
     identifies a copy.
     """
-    return (
-        (info.utc_ns, tuple(info.processes)) if info.utc_ns is not None and info.processes else None
-    )
+    if info.utc_ns is None or not info.processes:
+        return None
+    return info.utc_ns, tuple(info.processes)
 
 
 def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
@@ -112,14 +109,14 @@ def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
 
 
 def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
-    by_job: dict[str, ReportInfo] = {}
+    by_job: dict[str, str] = {}
     for info in infos:
         if info.job:
-            by_job.setdefault(info.job, info)
+            by_job.setdefault(info.job, info.name)
     if len(by_job) < 2:
         return []
     return [
-        f"the reports are of {len(by_job)} jobs by the launcher's job id ({list_some([info.name for info in by_job.values()])}): "
+        f"the reports are of {len(by_job)} jobs by the launcher's job id ({list_some(list(by_job.values()))}): "
         "do they belong together?"
     ]
 
@@ -169,7 +166,13 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         or choose_launcher_ranks([info.launcher_ranks for info in infos]) is not None
     ):
         return []
-    copies = {info.given for seen in _check_sessions(infos).values() for info in seen[1:]}
+    sessions: dict[Hashable, ReportInfo] = {}
+    copies = {
+        info.given
+        for info in infos
+        if (session := make_session_key(info)) is not None
+        and sessions.setdefault(session, info) is not info
+    }
     for name in RANK_VARIABLES:
         seen: dict[int, ReportInfo] = {}
         values = {info.launcher_ranks.get(name) for info in infos}
@@ -183,15 +186,6 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
                     f"rank {info.launcher_ranks[name]} ({name}) is in {_name_both(first, info)}: are they of one job?"
                 ]
     return []
-
-
-def _check_sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
-    """Return reports of one session, which are copies."""
-    by_session: dict[Hashable, list[ReportInfo]] = {}
-    for info in infos:
-        if (session := make_session_key(info)) is not None:
-            by_session.setdefault(session, []).append(info)
-    return by_session
 
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of

@@ -1,5 +1,10 @@
-"""SQL on tables that are not in SQLite: what a query mentions of them is brought into a temporary
-database first.
+"""Reading an export that is a folder with a file for each table: Parquet (``nsys export -t
+parquetdir``) or Arrow (``-t arrowdir``).
+
+polars reads rows and columns; what is asked in SQL is answered by SQLite itself (:class:`Queries`),
+so that it means the same as on an SQLite export: what a query mentions of the tables is brought
+into a temporary database first. A condition is decided once for each distinct combination of the
+values that it looks at.
 """
 
 from __future__ import annotations
@@ -15,8 +20,8 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.data_files import panics_unseen
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import panics_unseen
 from nsys2prv.nsight.report_files import remove_quoted_content
 from nsys2prv.nsight.source import (
     SPREAD,
@@ -38,6 +43,14 @@ from nsys2prv.nsight.sqlite_pages import COMBINATIONS, list_columns_in
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "BLOB"}
+T = TypeVar("T")
+SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
+#: What reading a damaged file raises.
+DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
+#: Rows looked at together where all of a table is asked for.
+PIECE_ROWS = 200_000
+#: Types whose values read as integers though they are none.
+NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
 
 
 class Queries:
@@ -86,14 +99,12 @@ class Queries:
         once for each combination of their values.
         """
         self._bring_in(condition)
-        if not columns:
-            return pl.repeat(
-                bool(self._connection.execute(f"SELECT {condition}").fetchone()[0]),
-                rows.height,
-                dtype=pl.Boolean,
-                eager=True,
-            )
-        combinations = rows.select(columns).unique(maintain_order=True)
+        looked_at = (
+            rows.select(columns)
+            if columns
+            else rows.select(one=pl.repeat(1, pl.len(), dtype=pl.Int64))
+        )
+        combinations = looked_at.unique(maintain_order=True)
         self._fill(COMBINATIONS, iter([combinations]))
         matching = self._connection.execute(
             f"SELECT rowid FROM {COMBINATIONS} WHERE {condition}"
@@ -101,14 +112,12 @@ class Queries:
         self._connection.execute(f"DROP TABLE {COMBINATIONS}")
         if len(matching) in (0, combinations.height):
             return pl.repeat(bool(matching), rows.height, dtype=pl.Boolean, eager=True)
-        chosen = combinations[[number - 1 for (number,) in matching]].with_columns(
-            pl.lit(True).alias("\0met")
+        chosen = combinations[[number - 1 for (number,) in matching]]
+        chosen = chosen.with_columns(pl.lit(True).alias("\0met"))
+        joined = looked_at.join(
+            chosen, on=columns, how="left", nulls_equal=True, maintain_order="left"
         )
-        return (
-            rows.select(columns)
-            .join(chosen, on=columns, how="left", nulls_equal=True, maintain_order="left")["\0met"]
-            .fill_null(False)
-        )
+        return joined["\0met"].fill_null(False)
 
     def _find_mentioned(self, table: str, words: Iterable[str]) -> list[str]:
         """Return the table's columns that a query mentions, or for one that only counts rows any of
@@ -146,16 +155,6 @@ class Queries:
             self._connection.execute("COMMIT")
 
 
-T = TypeVar("T")
-SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
-#: What reading a damaged file raises.
-DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
-#: Rows looked at together where all of a table is asked for.
-PIECE_ROWS = 200_000
-#: Types whose values read as integers though they are none.
-NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
-
-
 class Folder(Source):
     """A folder of tables opened for reading. Rows are numbered from 1 in the order of their file."""
 
@@ -179,14 +178,8 @@ class Folder(Source):
         # One query, as each takes a while to begin. Where it fails, the table that it fails at is
         # found when that is counted alone.
         with suppress(*DAMAGE), panics_unseen():
-            counts = (
-                pl.concat([self.scan(name).select(pl.len()) for name in names])
-                .collect()
-                .to_series()
-                if names
-                else ()
-            )
-            self._counted = dict(zip(names, counts, strict=True))
+            counts = pl.concat([self.scan(name).select(pl.len()) for name in names]).collect()
+            self._counted = dict(zip(names, counts.to_series(), strict=True))
         return super().list_filled_tables()
 
     def close(self) -> None:
@@ -239,31 +232,26 @@ class Folder(Source):
         """Return columns (if none are given, any) of those rows of a part that meet a condition.
         The table has these columns.
         """
-        have = self.tables[part.table].columns
-        columns = columns or list(have)[:1]
-        looked_at = [name for name in list_columns_in(where) if name in have]
+        columns = columns or list(self.tables[part.table].columns)[:1]
         rows = self.scan(part.table).slice(part.first - 1, part.last - part.first + 1)
-        frame = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
+        frame = self.collect(
+            part.table, rows.select({*columns, *self._list_looked_at(part.table, where)})
+        )
         if isinstance(part, SomeRows):
             frame = frame[[number - part.first for number in part.rowids]]
-        return (self._keep_meeting(frame, part.table, looked_at, where) if where else frame).select(
-            columns
-        )
+        if where:
+            frame = frame.filter(self._mask_meeting(part.table, frame, where))
+        return frame.select(columns)
 
-    def _keep_meeting(
-        self, rows: pl.DataFrame, table: str, looked_at: list[str], where: str
-    ) -> pl.DataFrame:
-        """Return the rows that meet a condition."""
-        return rows.filter(
-            self._run_query(
-                table, self._queries.mask_met, rows, looked_at, self.condition(table, where)
-            )
-        )
+    def _list_looked_at(self, table: str, where: str) -> list[str]:
+        """Return the columns of a table that a condition looks at."""
+        return [name for name in list_columns_in(where) if name in self.tables[table]]
 
-    def _run_query(self, table: str, query: Callable[..., T], *arguments: object) -> T:
-        """Return the result of a query on a table."""
+    def _mask_meeting(self, table: str, rows: pl.DataFrame, where: str) -> pl.Series:
+        """Return a mask of the rows of a table, with what a condition looks at, that meet it."""
+        looked_at, condition = self._list_looked_at(table, where), self.condition(table, where)
         try:
-            return query(*arguments)
+            return self._queries.mask_met(rows, looked_at, condition)
         except sqlite3.Error as error:
             raise self._make_unreadable_error(table, error) from None
 
@@ -283,9 +271,8 @@ class Folder(Source):
             )
 
     def count(self, table: str, where: str = "") -> int:
-        if not where:
-            return self.tables[table].extent.rows
-        return sum(rows.height for rows in self._read_pieces(table, [], None, where))
+        part = self.get_whole_table(table)
+        return self.count_rows(part, where) if where else self.tables[table].extent.rows
 
     def count_rows(self, part: Part, where: str = "") -> int:
         return sum(rows.height for rows in self._read_pieces(part.table, [], part, where))
@@ -327,23 +314,12 @@ class Folder(Source):
         """
         rows = self.scan(table).select(columns)
         kind = self._try_reading(table, lambda: rows.collect_schema()[key])
-        wanted = (
-            wanted.cast(kind, strict=False, wrap_numerical=True)
-            if kind.is_integer()
-            else wanted.clear()
-        )
-        if not len(wanted):
+        if not len(wanted) or not kind.is_integer():
             return self.collect(table, rows.head(0))
+        wanted = wanted.cast(kind, strict=False, wrap_numerical=True)
         near = rows.filter(pl.col(key).is_between(wanted.min(), wanted.max()))
-        return self.collect(
-            table,
-            near.join(
-                wanted.unique().rename(key).to_frame().lazy(),
-                on=key,
-                how="semi",
-                maintain_order="left",
-            ),
-        )
+        keys = wanted.unique().rename(key).to_frame().lazy()
+        return self.collect(table, near.join(keys, on=key, how="semi", maintain_order="left"))
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         frames = [
@@ -352,14 +328,10 @@ class Folder(Source):
             if self.tables[table].columns[column] not in NO_NUMBERS
             for rows in self._sample_rows(table)
         ]
-        if not frames:
-            return []
-        try:
-            with panics_unseen():
-                return pl.concat(frames).collect().to_series().drop_nulls().to_list()
-        except DAMAGE:
-            # Whoever reads the table tells what is wrong with it.
-            return []
+        # Whoever reads the table tells what is wrong with it.
+        with suppress(*DAMAGE), panics_unseen():
+            return pl.concat(frames).collect().to_series().drop_nulls().to_list()
+        return []
 
     def _sample_rows(self, table: str) -> list[pl.LazyFrame]:
         rows = self.tables[table].extent.rows
@@ -371,9 +343,7 @@ class Folder(Source):
     def read(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
     ) -> Columns:
-        names = [
-            name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]
-        ]
+        names = [name for name in {*integers, *texts} if name in self.tables[part.table]]
         return make_columns(self._read_having(part, names, where), integers, texts)
 
     def read_once(
@@ -383,21 +353,12 @@ class Folder(Source):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> Shared | None:
-        have = self.tables[part.table].columns
-        names = [name for name in dict.fromkeys([*integers, *texts]) if name in have]
-        looked_at = [
-            [name for name in list_columns_in(where) if name in have] for where in conditions
-        ]
-        rows = self._read_having(
-            part,
-            list(dict.fromkeys([*names, *(name for of_one in looked_at for name in of_one)])),
-            "",
-        )
+        names = {name for name in (*integers, *texts) if name in self.tables[part.table]}
+        names.update(*(self._list_looked_at(part.table, where) for where in conditions))
+        rows = self._read_having(part, sorted(names), "")
         condition_bits = np.zeros(rows.height, np.int64)
-        for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
-            chosen = self._run_query(
-                part.table, self._queries.mask_met, rows, of_one, self.condition(part.table, where)
-            )
+        for number, where in enumerate(conditions):
+            chosen = self._mask_meeting(part.table, rows, where)
             condition_bits |= chosen.to_numpy().astype(np.int64) << number
         columns = make_columns(rows, integers, texts)
         return None if columns.damaged else Shared(part, columns, condition_bits)
@@ -405,15 +366,11 @@ class Folder(Source):
     def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
-        looked_at = [name for name in list_columns_in(where) if name in self.tables[table]]
+        columns = {key, *integers, *self._list_looked_at(table, where)}
         wanted = self._read_having(part, [key], "")[key]
-        rows = self._read_matching(
-            table,
-            key,
-            wanted if wanted.dtype == pl.Int64 else wanted.clear(),
-            list({key, *integers, *looked_at}),
-        )
-        return make_columns(self._keep_meeting(rows, table, looked_at, where), integers, ())
+        wanted = wanted if wanted.dtype == pl.Int64 else wanted.clear()
+        rows = self._read_matching(table, key, wanted, list(columns))
+        return make_columns(rows.filter(self._mask_meeting(table, rows, where)), integers, ())
 
     def select_rows(self, part: Part, where: str = "") -> str:
         return self._queries.select_rows(part, where)
@@ -438,9 +395,7 @@ def _to_plain_column(column: pl.Series) -> pl.Series:
         column, kind = column.to_physical(), pl.Int64()
     if kind == pl.UInt64:
         return column.cast(pl.Int64, wrap_numerical=True)
-    if kind.is_integer() or kind == pl.Boolean:
-        return column.cast(pl.Int64)
-    if kind == pl.Null:
+    if kind.is_integer() or kind in (pl.Boolean, pl.Null):
         return column.cast(pl.Int64)
     if kind.is_float():
         return column.cast(pl.Float64)

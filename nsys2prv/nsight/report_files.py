@@ -1,5 +1,5 @@
-"""Find the files of reports, check that they are readable and stay unchanged while they are read.
-Imports neither polars nor numpy.
+"""Find the files of reports, check that they are readable and stay unchanged while they are read, and
+weigh how much work they are. Imports neither polars nor numpy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,20 @@ from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.workers import is_worth_parallelizing
 
 STORE = ".store"
+Signature = tuple[tuple[str, int, int, int, int], ...]
+MAGIC = b"SQLite format 3\x00"
+#: The first bytes of a rollback journal that has something to roll back.
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+DAMAGE = (sqlite3.Error, UnicodeError)
+_KNOWN = re.compile(
+    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
+    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
+)
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 14_000_000
+#: As much work as opening a report and reading each of its tables is, however small they are.
+REPORT_BYTES = 2_200_000
 
 
 def find_reports(paths: Iterable[str | Path]) -> list[Path]:
@@ -32,7 +47,7 @@ def find_reports(paths: Iterable[str | Path]) -> list[Path]:
         raise Nsys2prvError(
             "an argument is empty, as with a variable that is not set; give the name of a report or folder"
         )
-    return [report for one in paths for report in _list_reports_at(Path(one))]
+    return list(chain.from_iterable(_list_reports_at(Path(path)) for path in paths))
 
 
 def _list_reports_at(path: Path) -> list[Path]:
@@ -46,9 +61,8 @@ def _list_reports_at(path: Path) -> list[Path]:
     paths = sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not paths:
         raise Nsys2prvError(f"{path}: no file matches this pattern")
-    return [
-        report for one in paths for report in (_list_reports_at(one) if one.is_dir() else [one])
-    ]
+    lists = (_list_reports_at(one) if one.is_dir() else [one] for one in paths)
+    return list(chain.from_iterable(lists))
 
 
 def _list_reports_in(folder: Path) -> list[Path]:
@@ -93,9 +107,6 @@ def is_report(path: Path) -> bool:
     return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path) or is_archive(path)
 
 
-Signature = tuple[tuple[str, int, int, int, int], ...]
-
-
 def make_file_signature(path: Path) -> Signature:
     """Return name, device, inode, size and time of change of a file, or of all files of a folder;
     nothing where there is none.
@@ -136,22 +147,10 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
             ) from None
 
 
-MAGIC = b"SQLite format 3\x00"
-#: The first bytes of a rollback journal that has something to roll back.
-JOURNAL = bytes.fromhex("d9d505f920a163d7")
-#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
-DAMAGE = (sqlite3.Error, UnicodeError)
-_KNOWN = re.compile(
-    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
-    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
-)
-
-
 def make_database_uri(path: Path) -> str:
     """Return the read-only URI of a database file."""
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
-        "" if has_log(path) else "&immutable=1"
-    )
+    immutable = "" if has_log(path) else "&immutable=1"
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
 
 
 def has_log(path: Path) -> bool:
@@ -176,12 +175,9 @@ def remove_quoted_content(error: Exception) -> str:
     anything, secrets of its user included.
     """
     text = str(error)
-    match = _KNOWN.search(text)
-    return (
-        match[0]
-        if match
-        else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
-    )
+    if match := _KNOWN.search(text):
+        return match[0]
+    return re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
 
 
 def check_file(path: Path) -> int:
@@ -205,12 +201,6 @@ def check_file(path: Path) -> int:
             f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return size
-
-
-#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
-SMALL_JOB_BYTES = 14_000_000
-#: As much work as opening a report and reading each of its tables is, however small they are.
-REPORT_BYTES = 2_200_000
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:

@@ -1,23 +1,34 @@
-"""Columns of numbers and texts, as they are read of an export's rows."""
+"""Interface to one export, whatever its form: its tables, and their rows as columns of numbers and
+texts.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
+#: It in SQL, which has no such literal.
+SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
 #: So many of a column's texts tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
+#: More templates than this are of no use unless there are so many texts of each.
+FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
+#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
+FEW = 20
+#: So many rows of a table tell where its times lie.
+SPREAD = 16
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -31,8 +42,9 @@ def are_all_usable(times: np.ndarray) -> bool:
     return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
 
 
-#: More templates than this are of no use unless there are so many texts of each.
-FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
+def zero_nulls(column: np.ndarray) -> np.ndarray:
+    """Return the column with 0 for NULL."""
+    return np.where(column == NULL, 0, column)
 
 
 class Templates(Struct, frozen=True):
@@ -142,35 +154,30 @@ class Columns(Struct):
 
     def where(self, keep: np.ndarray) -> Columns:
         """Return the rows for which `keep` is true, with the texts that they have."""
+        if keep.all():
+            return self
         rows = np.flatnonzero(keep)
+        integers = {name: column[rows] for name, column in self.integers.items()}
         texts = {
             name: _keep_used(codes[rows], distinct)
             for name, (codes, distinct) in self.texts.items()
         }
-        return Columns(
-            len(rows),
-            {name: column[rows] for name, column in self.integers.items()},
-            texts,
-            self.damaged,
-        )
+        return Columns(len(rows), integers, texts, self.damaged)
 
     def select(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
         """Return some of the columns."""
-        return Columns(
-            self.rows,
-            {name: self.integers[name] for name in integers},
-            {name: self.texts[name] for name in texts},
-            self.damaged,
-        )
+        integers = {name: self.integers[name] for name in integers}
+        texts = {name: self.texts[name] for name in texts}
+        return replace(self, integers=integers, texts=texts)
 
 
 def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
     """Return codes and what they mean, without what none of them means."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
-    return (
-        (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.select(used))
-    )
+    if used.all():
+        return codes, distinct
+    return (np.cumsum(used) - 1)[codes], distinct.select(used)
 
 
 def encode_distinct(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
@@ -198,16 +205,13 @@ def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
 
 def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
     """Return the form of columns that the event kinds know."""
-    damaged = 0
-    numbers: dict[str, np.ndarray] = {}
     types = rows.schema
     whole = _replace_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
-    for name in integers:
-        if name in whole:
-            numbers[name] = whole[name]
-        else:
-            numbers[name] = np.full(rows.height, NULL)
-            damaged += rows.height - rows[name].null_count() if name in types else 0
+    numbers = {
+        name: whole[name] if name in whole else np.full(rows.height, NULL) for name in integers
+    }
+    odd = [name for name in types if name in numbers and name not in whole]
+    damaged = sum(rows.height - rows[name].null_count() for name in odd)
     words = {
         name: encode_distinct(cast_to_bytes(rows[name]))
         if name in types
@@ -246,12 +250,6 @@ def decode_texts(series: pl.Series) -> pl.Series:
     except pl.exceptions.PolarsError:
         texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
         return pl.Series(series.name, texts, dtype=pl.String)
-
-
-#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
-FEW = 20
-#: So many rows of a table tell where its times lie.
-SPREAD = 16
 
 
 class Extent(Struct, frozen=True):
@@ -299,15 +297,12 @@ class Tables(Mapping[str, SourceTable]):
     """The tables of an export, each looked at when it is first asked for."""
 
     def __init__(self, names: Collection[str], look: Callable[[str], SourceTable]) -> None:
-        self._names, self._look = names, look
-        self._known: dict[str, SourceTable] = {}
+        self._names, self._look = names, cache(look)
 
     def __getitem__(self, name: str) -> SourceTable:
-        if name not in self._known:
-            if name not in self._names:
-                raise KeyError(name)
-            self._known[name] = self._look(name)
-        return self._known[name]
+        if name not in self._names:
+            raise KeyError(name)
+        return self._look(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -367,12 +362,8 @@ class Shared(Struct, frozen=True):
         rows = np.flatnonzero(self.mask_meeting(number))
         if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
             return self.part
-        return SomeRows(
-            self.part.table,
-            self.part.first,
-            self.part.last,
-            tuple((rows + self.part.first).tolist()),
-        )
+        rowids = tuple((rows + self.part.first).tolist())
+        return SomeRows(self.part.table, self.part.first, self.part.last, rowids)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
         """True if these columns of this part were asked for."""
@@ -384,8 +375,7 @@ class Shared(Struct, frozen=True):
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        chosen, columns = self.mask_meeting(number), self.rows.select(integers, texts)
-        return columns if chosen.all() else columns.where(chosen)
+        return self.rows.select(integers, texts).where(self.mask_meeting(number))
 
 
 class Source(ABC):

@@ -1,5 +1,8 @@
-"""SQLite's ADBC driver: results of queries in SQL as polars frames, for what is not read from pages
-(:mod:`nsys2prv.nsight.sqlite_pages`).
+"""Reading an SQLite export, from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
+
+Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
+that a read-only folder or a file system without locks works and nothing is ever written beside the
+input.
 """
 
 from __future__ import annotations
@@ -10,8 +13,6 @@ from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
-import adbc_driver_manager as manager
-import adbc_driver_sqlite
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
@@ -50,48 +51,6 @@ from nsys2prv.nsight.sqlite_pages import (
 #: Rows of a batch: more than are read at a time, so that they come in one piece, whose first rows
 #: settle the types of all.
 BATCH_ROWS = str(1 << 18)
-
-
-class Driver:
-    """A connection to a database, which is there until :meth:`close`. unreadable: makes what is
-    raised where the database is damaged.
-
-    first: a statement that is executed before all queries.
-    """
-
-    def __init__(self, uri: str, first: str, unreadable: Callable[[Exception], Exception]) -> None:
-        self._make_unreadable_error = unreadable
-        try:
-            self._database = adbc_driver_sqlite.connect(uri)
-            self._connection = manager.AdbcConnection(self._database)
-            with manager.AdbcStatement(self._connection) as statement:
-                statement.set_sql_query(first)
-                statement.execute_update()
-        except (manager.Error, UnicodeError) as error:
-            raise self._make_unreadable_error(error) from None
-
-    def close(self) -> None:
-        self._connection.close()
-        self._database.close()
-
-    def frame(self, sql: str) -> pl.DataFrame | None:
-        """Return a query's whole result, or None where a column has values of several types."""
-        statement = manager.AdbcStatement(self._connection)
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
-            if "mismatch" in str(error).lower():
-                return None
-            raise self._make_unreadable_error(error) from None
-        finally:
-            # Of a damaged database it may raise again what the reading did.
-            with suppress(manager.Error):
-                statement.close()
-
-
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
 #: The column of the conditions that a row meets.
@@ -108,6 +67,49 @@ _COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
 MOST_KNOWN = 10_000
 
 
+class Driver:
+    """SQLite's ADBC driver: results of queries in SQL as polars frames. The connection to the
+    database is there until :meth:`close`. unreadable: makes what is raised where it is damaged.
+    """
+
+    def __init__(self, uri: str, unreadable: Callable[[Exception], Exception]) -> None:
+        # Few reports need it, and it takes a while to import.
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+
+        self._manager, self._make_unreadable_error = manager, unreadable
+        try:
+            self._database = adbc_driver_sqlite.connect(uri)
+            self._connection = manager.AdbcConnection(self._database)
+            with manager.AdbcStatement(self._connection) as statement:
+                statement.set_sql_query(DISTRUST)
+                statement.execute_update()
+        except (manager.Error, UnicodeError) as error:
+            raise self._make_unreadable_error(error) from None
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
+
+    def frame(self, sql: str) -> pl.DataFrame | None:
+        """Return a query's whole result, or None where a column has values of several types."""
+        manager = self._manager
+        statement = manager.AdbcStatement(self._connection)
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            return pl.DataFrame(stream)
+        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
+            if "mismatch" in str(error).lower():
+                return None
+            raise self._make_unreadable_error(error) from None
+        finally:
+            # Of a damaged database it may raise again what the reading did.
+            with suppress(manager.Error):
+                statement.close()
+
+
 class Database(Source):
     """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one.
 
@@ -121,51 +123,49 @@ class Database(Source):
         self._size = check_file(self.path)
         self._uri = make_database_uri(self.path)
         self._driver: Driver | None = None
-        self._roots: dict[str, int] = {}
         try:
             self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-            self._statements = self._find_statements()
-            self.tables = Tables(self._statements, self._table)
+            # Views and virtual tables are left alone: reading them would run code that came with
+            # the file.
+            tables = self._connection.execute(
+                "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            )
+            #: Table -> the statement that made it, and the number of its first page.
+            self._made = {
+                name: (sql, root) for name, sql, root in tables if not name.startswith("sqlite_")
+            }
+            self.tables = Tables(self._made, self._table)
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
 
     def _make_unreadable_error(self, error: Exception) -> Nsys2prvError:
-        reason = (
-            "names that are no text"
-            if isinstance(error, UnicodeError)
-            else remove_quoted_content(error)
-        )
+        is_text = not isinstance(error, UnicodeError)
+        reason = remove_quoted_content(error) if is_text else "names that are no text"
         return Nsys2prvError(
             f"{self.path}: cannot be read as an SQLite export ({reason}); export the report again with: "
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
-    def _find_statements(self) -> dict[str, str]:
-        """Return the tables, each with the statement that made it."""
-        # Views and virtual tables are left alone: reading them would run code that came with the
-        # file.
-        query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        statements = [
-            row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")
-        ]
-        self._roots = {name: root for name, _, root in statements}
-        return {name: sql for name, sql, _ in statements}
-
     @cached_property
     def _pages(self) -> Pages | None:
         """Return the file's pages, if they are all that there is of the database."""
-        return (
-            None
-            if has_log(self.path) or has_journal(self.path)
-            else open_pages(self.path, self.query)
-        )
+        if has_log(self.path) or has_journal(self.path):
+            return None
+        return open_pages(self.path, self.query)
 
     def _table(self, name: str) -> SourceTable:
-        columns = self._columns(name, self._statements[name])
+        """Return the description of a table: its columns as SQLite takes the statement."""
+        key = name, self._made[name][0]
+        columns = _COLUMNS.get(key)
+        if columns is None:
+            described = self.query(f"PRAGMA table_info({quote_name(name)})")
+            columns = {column: declared for _, column, declared, *_ in described}
+            if len(_COLUMNS) < MOST_KNOWN:
+                _COLUMNS[key] = columns
         return SourceTable(name, columns, partial(self._find_extent, name, columns))
 
     def _find_extent(self, name: str, columns: dict[str, str]) -> Extent:
@@ -176,28 +176,14 @@ class Database(Source):
                 f"SELECT (SELECT min({rowid or 'no'}) FROM {quote_name(name)}), (SELECT max({rowid or 'no'}) FROM {quote_name(name)})"
             ).fetchone()
         except sqlite3.OperationalError:
-            return Extent(1, self._walk_pages(name), "")
+            return Extent(1, self.count(name), "")
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._size:
-            return Extent(1, self._walk_pages(name), "")
+            return Extent(1, self.count(name), "")
         return Extent(first, last, rowid)
-
-    def _columns(self, name: str, statement: str) -> dict[str, str]:
-        """Return the table's columns and their types, as SQLite takes the statement."""
-        cached = _COLUMNS.get((name, statement))
-        if cached is None:
-            cached = {
-                row[1]: row[2] for row in self.query(f"PRAGMA table_info({quote_name(name)})")
-            }
-            if len(_COLUMNS) < MOST_KNOWN:
-                _COLUMNS[name, statement] = cached
-        return cached
-
-    def _walk_pages(self, name: str) -> int:
-        return self.query(f"SELECT count(*) FROM {quote_name(name)}")[0][0]
 
     def close(self) -> None:
         self._connection.close()
@@ -283,7 +269,7 @@ class Database(Source):
         if from_pages is None or (where and from_pages[0].damaged):
             return self._read_by_driver(part, integers, texts, where)
         columns, condition_bits = from_pages
-        return columns if not where or condition_bits.all() else columns.where(condition_bits != 0)
+        return columns.where(condition_bits != 0) if where else columns
 
     def _read_pages(
         self,
@@ -298,25 +284,17 @@ class Database(Source):
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
-        condition_columns = find_condition_columns(conditions)
-        page_columns = self._pages.read(
-            part, self._roots[part.table], integers, texts, condition_columns
-        )
-        if page_columns is None:
+        looked_at = find_condition_columns(conditions)
+        from_pages = self._pages.read(part, self._made[part.table][1], integers, texts, looked_at)
+        if from_pages is None:
             return None
-        columns, values = page_columns
+        columns, values = from_pages
+        if not conditions:
+            return columns, np.zeros(0, np.int64)
+        in_sql = [self.condition(part.table, where) for where in conditions]
         try:
-            condition_bits = (
-                evaluate_conditions(
-                    self._connection,
-                    values,
-                    condition_columns.types,
-                    table.columns,
-                    columns.rows,
-                    [self.condition(part.table, where) for where in conditions],
-                )
-                if conditions
-                else np.zeros(0, np.int64)
+            condition_bits = evaluate_conditions(
+                self._connection, values, looked_at.types, table.columns, columns.rows, in_sql
             )
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
@@ -325,29 +303,26 @@ class Database(Source):
     def _read_by_driver(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str
     ) -> Columns:
-        """Return the driver settles a column's type on its first rows; where a later row breaks it
-        (a damaged export), the part is read again with every value checked.
+        """Return the columns as the driver reads them. It settles a column's type on its first
+        rows; where a later row breaks it (a damaged export), the part is read again with every
+        value checked.
         """
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        text_present = [name for name in texts if name in have]
-        text_part = [_select_text(name) for name in text_present]
-        source = f"FROM {_select_rows(part, self.tables[part.table].extent.rowid)}"
-        source += f" WHERE {self.condition(part.table, where)}" if where else ""
-        plain = [quote_name(name) for name in present]
+        of_texts = [_select_text(name) for name in texts if name in have]
+        source = f"FROM {self.select_rows(part)} WHERE {self.condition(part.table, where)}"
         damaged = 0
-        frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
+        plain = [*map(quote_name, present), *of_texts]
+        frame = self._frame(f"SELECT {', '.join(plain) or 'NULL'} {source}")
         if frame is None or not _are_integers(frame, present):
-            guarded = [*map(_select_integer, present), *text_part]
+            guarded = [*map(_select_integer, present), *of_texts]
             frame = self._frame(f"SELECT {', '.join(guarded) or 'NULL'} {source}")
             if frame is None:
                 raise self._make_unreadable_error(ValueError(f"table {part.table}"))
             if present:
-                bad = " + ".join(
-                    f"sum(typeof({quote_name(name)}) NOT IN ('integer', 'null'))"
-                    for name in present
-                )
-                damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
+                odd = "sum(typeof({}) NOT IN ('integer', 'null'))"
+                counts = " + ".join(odd.format(quote_name(name)) for name in present)
+                damaged = self.query(f"SELECT {counts} {source}")[0][0] or 0
         return replace(make_columns(frame, integers, texts), damaged=damaged)
 
     def read_once(
@@ -386,9 +361,9 @@ class Database(Source):
 
     def select_rows(self, part: Part, where: str = "") -> str:
         rows = _select_rows(part, self.tables[part.table].extent.rowid)
-        return (
-            f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})" if where else rows
-        )
+        if not where:
+            return rows
+        return f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})"
 
     def select(self, sql: str) -> pl.DataFrame:
         frame = self._frame(sql)
@@ -399,9 +374,7 @@ class Database(Source):
     def _frame(self, sql: str) -> pl.DataFrame | None:
         """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
-            # Few reports need it, and it takes a while to import.
-
-            self._driver = Driver(self._uri, DISTRUST, self._make_unreadable_error)
+            self._driver = Driver(self._uri, self._make_unreadable_error)
         return self._driver.frame(sql)
 
 

@@ -28,6 +28,9 @@ COMBINATIONS = "combinations_looked_at"
 FEW, ROWS_PER_COMBINATION = 1000, 8
 #: A value of each type by the type's number, as in native/records.h.
 OF_TYPE = (None, 0, 0.5, "", b"")
+#: Kinds of columns, as in native/records.h.
+INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
+Query = Callable[[str], list[tuple]]
 
 
 class ConditionColumns(Struct, frozen=True):
@@ -82,30 +85,25 @@ def evaluate_conditions(
     them that hold numbers of types. declared: the types that the table's columns were declared
     with, by which SQLite compares.
     """
-    values, codes = (
-        factorize_together(*columns.values()) if columns else ([], np.zeros(rows, np.int64))
-    )
-    count = len(values[0]) if columns else 1
+    # There is a table where conditions look at no column, too.
+    looked_at = columns or {"no column": np.zeros(rows, np.int64)}
+    values, codes = factorize_together(*looked_at.values())
+    count = len(values[0])
     if count > max(FEW, rows // ROWS_PER_COMBINATION):
         return None
-    # One more, so that there is a table where conditions look at no column.
-    combinations = zip(
-        *(
-            _to_sqlite_values(column, name in types)
-            for name, column in zip(columns, values, strict=True)
-        ),
-        [0] * count,
-        strict=True,
+    combinations = (
+        _to_sqlite_values(column, name in types)
+        for name, column in zip(looked_at, values, strict=True)
     )
-    columns_of_table = [
-        *(f"{quote_name(name)} {'' if name in types else declared[name]}" for name in columns),
-        "one_more",
-    ]
-    connection.execute(f"CREATE TEMP TABLE {COMBINATIONS} ({', '.join(columns_of_table)})")
+    declarations = (
+        f"{quote_name(name)} {'' if name in types else declared.get(name, '')}"
+        for name in looked_at
+    )
+    connection.execute(f"CREATE TEMP TABLE {COMBINATIONS} ({', '.join(declarations)})")
     try:
+        marks = ", ".join("?" * len(values))
         connection.executemany(
-            f"INSERT INTO {COMBINATIONS} VALUES ({', '.join('?' * len(columns_of_table))})",
-            combinations,
+            f"INSERT INTO {COMBINATIONS} VALUES ({marks})", zip(*combinations, strict=True)
         )
         combination_bits = connection.execute(
             f"SELECT {select_condition_bits(conditions)} FROM {COMBINATIONS} ORDER BY rowid"
@@ -117,16 +115,9 @@ def evaluate_conditions(
 
 def _to_sqlite_values(column: np.ndarray, of_types: bool) -> list[object]:
     """Return values as SQLite takes them."""
-    return (
-        [OF_TYPE[value] for value in column.tolist()]
-        if of_types
-        else [None if value == NULL else value for value in column.tolist()]
-    )
-
-
-#: Kinds of columns, as in native/records.h.
-INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
-Query = Callable[[str], list[tuple]]
+    if of_types:
+        return [OF_TYPE[value] for value in column.tolist()]
+    return [None if value == NULL else value for value in column.tolist()]
 
 
 class RecordField(Struct, frozen=True):
@@ -149,17 +140,8 @@ class RecordField(Struct, frozen=True):
         texts: Any = None,
     ) -> tuple:
         """Return its description for the compiled reader. values, types: arrays that it fills."""
-        return (
-            self.number,
-            kind,
-            self.is_rowid,
-            self.affinity == "REAL",
-            self.has_default,
-            NULL,
-            values,
-            types,
-            texts,
-        )
+        place = (self.number, kind, self.is_rowid, self.affinity == "REAL", self.has_default)
+        return (*place, NULL, values, types, texts)
 
 
 def find_affinity(declared: str) -> str:

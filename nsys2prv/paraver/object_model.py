@@ -1,6 +1,14 @@
-"""The objects of a trace: nodes, and one application of tasks and threads, every thread with a CPU of
-its own on its node. And the devices of a job: which of them are one and the same, what each is
-called, and in which task its rows stand.
+"""The objects of a trace, made from those that the reports' events sit on: nodes, and one application
+of tasks and threads, every thread with a CPU of its own on its node.
+
+One task per process that has events, in rank order; within a task the main thread comes first, then
+one thread per (device, stream), then one per GPU and sort of other work, then the other host
+threads, then further rows of host threads for ranges that overlap, then GPUs with samples. A
+process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
+device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
+that works on it, those of all others are in a task of their host behind all processes, a switch's
+in the first of these: POP's BasicAnalysis takes every row of a task with streams that is neither a
+stream nor a GPU for a host thread.
 """
 
 from __future__ import annotations
@@ -34,6 +42,12 @@ from nsys2prv.nsight.info import (
     tid_of,
 )
 from nsys2prv.paraver.pcf import clean_label
+
+#: Stands for the pid of the task that a host gets for the rows of its devices.
+NO_PROCESS = 0
+#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
+#: parses.
+OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
 class Task(Struct, frozen=True):
@@ -108,12 +122,8 @@ class ObjectTree(Struct, frozen=True, dict=True):
         return "\n".join(sections)
 
 
-#: Stands for the pid of the task that a host gets for the rows of its devices.
-NO_PROCESS = 0
-
-
 class RankedProcess(Struct, frozen=True):
-    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+    """A process in its place among all of the trace."""
 
     #: Index of the report.
     report: int
@@ -121,167 +131,6 @@ class RankedProcess(Struct, frozen=True):
     pid: int
     #: None where nothing tells.
     rank: int | None
-
-
-#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
-#: parses.
-OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
-
-
-class Device(Struct):
-    """A row for a device: its name, and under what keys the reports have it."""
-
-    #: For the row.
-    name: str
-    #: (report, key) of each report that has it.
-    found: list[tuple[int, DeviceKey]]
-
-
-def identify_gpu(
-    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
-) -> tuple:
-    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
-    report's machine.
-    """
-    if key.name:
-        return (machines[report], report, key.name, key.number)
-    gpu = infos[report].gpus.get(key.number)
-    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
-
-
-def place_devices(
-    devices: list[tuple[int, DeviceKey]],
-    processes: list[RankedProcess],
-    by_process: dict[tuple[int, int], list[ObjectKey]],
-    machines: list[int],
-    gpus: GpuNumbers,
-) -> dict[tuple[int, int], list[Device]]:
-    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
-    order.
-    """
-    first_on: dict[int, RankedProcess] = {}
-    apart_on: dict[int, RankedProcess] = {}
-    users: dict[tuple, tuple[RankedProcess, int]] = {}
-    for process in processes:
-        first_on.setdefault(machines[process.report], process)
-        if process.pid == NO_PROCESS:
-            apart_on.setdefault(machines[process.report], process)
-        streams = [
-            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
-        ]
-        for key in sorted(streams):
-            user = process, gpus.number(process.report, key)
-            users.setdefault(gpus.find_stream_identity(process.report, key), user)
-            users.setdefault(
-                gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
-            )
-    by_identity: dict[tuple, Device] = {}
-    placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
-    for report, key in devices:
-        machine = machines[report]
-        gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
-        if gpu is not None:
-            identity = (key.kind, *gpu)
-        else:
-            identity = (None if key.kind == SWITCH else machine, *key)
-        if identity not in by_identity:
-            user, number = users.get(gpu, (first_on[machine], None))
-            if number is None:
-                number = 0 if gpu is None else gpus.find_gpu_number(report, key.number)
-            if key.kind == GPU:
-                owner = user
-            else:
-                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
-            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
-            by_identity[identity] = Device(name, [])
-            placed[owner.report, owner.pid].append(
-                (make_device_sort_key(key, number), by_identity[identity])
-            )
-        by_identity[identity].found.append((report, key))
-    return {
-        owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
-        for owner, task_devices in placed.items()
-    }
-
-
-def make_device_sort_key(key: DeviceKey, number: int) -> tuple:
-    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
-    return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
-
-
-class GpuNumbers:
-    """Numbers of physical GPUs on their machines, for the names of rows.
-
-    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
-    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
-    """
-
-    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
-        self._infos, self._machines = infos, machines
-        self._seen: set[tuple] = set()
-        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for info, machine in zip(infos, machines, strict=True):
-            for gpu in info.gpus.values():
-                if gpu.key:
-                    keys[machine][gpu.key].add(gpu.number)
-        self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
-
-    def number(self, report: int, key: ObjectKey) -> int:
-        """Return the device number of the row of a stream or queue (0 for a host thread)."""
-        if isinstance(key, QueueKey):
-            return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
-        if not isinstance(key, StreamKey):
-            return 0
-        machine, gpu = self._machines[report], self.gpu(report, key)
-        if gpu is not None and gpu.key:
-            self._seen.add((machine, gpu.key))
-            return self._numbers[machine][gpu.key]
-        self._seen.add((machine, report, key.pid, key.device))
-        return key.device
-
-    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
-        """Return the physical GPU that a row is of, where the report tells."""
-        info = self._infos[report]
-        if isinstance(key, StreamKey):
-            number = info.find_gpu(key.pid, key.device)
-            return None if number is None else info.gpus.get(number)
-        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
-
-    def identity(self, report: int, key: DeviceKey) -> tuple:
-        """Return the identity of one of the report's GPUs among all of the trace."""
-        return identify_gpu(self._infos, self._machines, report, key)
-
-    def find_stream_identity(self, report: int, key: StreamKey) -> tuple:
-        """Return the identity of the GPU of a stream among all of the trace. Where the report does
-        not tell its number, the ordinal is taken for it.
-        """
-        return self.identity(
-            report,
-            DeviceKey(GPU, number=self._infos[report].find_gpu_or_ordinal(key.pid, key.device)),
-        )
-
-    def find_gpu_number(self, report: int, number: int) -> int:
-        """Return the number on its machine of the GPU that the report gives this number."""
-        gpu = self._infos[report].gpus.get(number)
-        gpu_key = gpu is not None and gpu.key
-        return self._numbers[self._machines[report]][gpu.key] if gpu_key else number
-
-    @property
-    def used(self) -> int:
-        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
-        process.
-        """
-        return len(self._seen)
-
-
-def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
-    """Return the number of each GPU of a machine: as reported where all reports agree and no two
-    GPUs share one, else by key.
-    """
-    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
-    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
-        return reported
-    return {key: number for number, key in enumerate(sorted(gpus))}
 
 
 class ObjectModel(Struct):
@@ -332,9 +181,7 @@ def build_object_model(
             continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
-    devices.sort(
-        key=lambda process_keys: (process_keys[0], *make_device_sort_key(process_keys[1], 0))
-    )
+    devices.sort(key=lambda device: (device[0], *_make_device_sort_key(device[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
     for report, key in devices:
@@ -345,26 +192,24 @@ def build_object_model(
     processes, ranked = _order_processes(infos, by_process)
     node_of, nodes = _order_nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
-    placed = place_devices(devices, processes, by_process, machines, gpus)
+    placed = _place_devices(devices, processes, by_process, gpus)
 
     tasks, rows, threads = [], {}, 0
-    ambiguous = _find_names_on_several_hosts(by_process, placed, infos, gpus)
+    ambiguous = _find_names_on_several_hosts(by_process, placed, gpus)
     for process in processes:
         info = infos[process.report]
         process_keys = by_process[process.report, process.pid]
         main = _find_main_thread(process_keys, process, info)
         keys = sorted(
-            process_keys, key=lambda key: _make_thread_sort_key(key, main, process, info, gpus)
+            process_keys, key=lambda key: _make_thread_sort_key(key, main, process.report, gpus)
         )
-        for position, key in enumerate(keys):
-            rows[process.report, key] = threads + position
-        task = len(tasks) + 1
-        names = [
-            _name_thread_row(key, info, task, position + 1, gpus.number(process.report, key))
-            for position, key in enumerate(keys)
-        ]
+        names: list[str] = []
+        for key in keys:
+            rows[process.report, key] = threads + len(names)
+            where = f"THREAD 1.{len(tasks) + 1}.{len(names) + 1}"
+            names.append(_name_thread_row(key, info, where, gpus.number(process.report, key)))
         for device in placed.get((process.report, process.pid), ()):
-            rows.update({process_keys: threads + len(names) for process_keys in device.found})
+            rows.update(dict.fromkeys(device.found, threads + len(names)))
             names.append(device.name)
         if info.host:
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
@@ -443,24 +288,22 @@ def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
     return make_natural_key(info.threads.get(tid, "")), tid_of(tid), tid
 
 
-def _make_thread_sort_key(
-    key: ObjectKey, main: int | None, process: RankedProcess, info: ReportInfo, gpus: GpuNumbers
-) -> tuple:
+def _make_thread_sort_key(key: ObjectKey, main: int | None, report: int, gpus: GpuNumbers) -> tuple:
     """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
     threads, and last the further rows of threads.
     """
     if isinstance(key, ThreadKey):
         group = 4 if key.lane else 0 if key.tid == main else 3
-        return (group, key.tid != main, *_make_name_sort_key(key.tid, info), key.lane)
+        name = _make_name_sort_key(key.tid, gpus.infos[report])
+        return (group, key.tid != main, *name, key.lane)
     if isinstance(key, QueueKey):
-        return (2, key.queue, gpus.number(process.report, key), key.gpu, key.lane)
-    return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
+        return (2, key.queue, gpus.number(report, key), key.gpu, key.lane)
+    return (1, gpus.number(report, key), key.device, key.stream, key.lane)
 
 
 def _find_names_on_several_hosts(
     by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
     placed: Mapping[tuple[int, int], Iterable[Device]],
-    infos: Sequence[ReportInfo],
     gpus: GpuNumbers,
 ) -> set[str]:
     """Return names that rows of streams, queues and devices of several hosts would have, but for
@@ -471,11 +314,12 @@ def _find_names_on_several_hosts(
     for (report, _), keys in by_process.items():
         for key in keys:
             if isinstance(key, StreamKey | QueueKey):
-                hosts[_name_work_row(key, gpus.number(report, key))].add(infos[report].host or "")
+                name = _name_work_row(key, gpus.number(report, key))
+                hosts[name].add(gpus.infos[report].host)
     for (report, _), devices in placed.items():
         for device in devices:
             if not device.name.startswith(OF_GPU[GPU].format("")):
-                hosts[device.name].add(infos[report].host or "")
+                hosts[device.name].add(gpus.infos[report].host)
     return {name for name, name_hosts in hosts.items() if len(name_hosts) > 1}
 
 
@@ -486,16 +330,15 @@ def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
     return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
 
 
-def _name_thread_row(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
-    """Return the name of a row. Further rows of a thread, for ranges that overlap, are numbered:
+def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) -> str:
+    """Return the name of a row; `where`: its address, for those of host threads. Further rows of a thread, for ranges that overlap, are numbered:
     `+1`, `+2`.
     """
     if isinstance(key, StreamKey | QueueKey):
         return _name_work_row(key, device)
     name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
-    label = f"THREAD 1.{task}.{thread}"
-    further = [f"+{key.lane}"] if key.lane else []
-    return " ".join([label, *([name] if name else []), *further, str(tid_of(key.tid))])
+    further = f"+{key.lane}" if key.lane else ""
+    return " ".join(filter(None, (where, name, further, str(tid_of(key.tid)))))
 
 
 def _name_task(process: RankedProcess, info: ReportInfo) -> str:
@@ -504,3 +347,150 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
     name = info.processes.get(process.pid, "")
     who = f"{name} {pid_of(process.pid)}".strip()
     return f"rank {process.rank} {who}" if process.rank is not None else who
+
+
+class Device(Struct):
+    """A row for a device: its name, and under what keys the reports have it."""
+
+    #: For the row.
+    name: str
+    #: (report, key) of each report that has it.
+    found: list[tuple[int, DeviceKey]]
+
+
+def _place_devices(
+    devices: list[tuple[int, DeviceKey]],
+    processes: list[RankedProcess],
+    by_process: Mapping[tuple[int, int], list[ObjectKey]],
+    gpus: GpuNumbers,
+) -> dict[tuple[int, int], list[Device]]:
+    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
+    order.
+    """
+    first_on: dict[int, RankedProcess] = {}
+    apart_on: dict[int, RankedProcess] = {}
+    users: dict[tuple, tuple[RankedProcess, int]] = {}
+    for process in processes:
+        machine = gpus.machines[process.report]
+        first_on.setdefault(machine, process)
+        if process.pid == NO_PROCESS:
+            apart_on.setdefault(machine, process)
+        streams = [
+            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
+        ]
+        for key in sorted(streams):
+            user = process, gpus.number(process.report, key)
+            # Where the report does not tell the GPU's number, the ordinal is taken for it.
+            number = gpus.infos[process.report].find_gpu_or_ordinal(key.pid, key.device)
+            for gpu in (DeviceKey(GPU, number=number), DeviceKey(GPU, str(key.pid), key.device)):
+                users.setdefault(gpus.identify(process.report, gpu), user)
+    by_identity: dict[tuple, Device] = {}
+    placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
+    for report, key in devices:
+        machine = gpus.machines[report]
+        gpu = gpus.identify(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
+        if gpu is not None:
+            identity = (key.kind, *gpu)
+        else:
+            identity = (None if key.kind == SWITCH else machine, *key)
+        if identity not in by_identity:
+            user, number = users.get(gpu, (first_on[machine], None))
+            if number is None:
+                number = 0 if gpu is None else gpus.find_gpu_number(report, key.number)
+            if key.kind == GPU:
+                owner = user
+            else:
+                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
+            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
+            by_identity[identity] = Device(name, [])
+            placed[owner.report, owner.pid].append(
+                (_make_device_sort_key(key, number), by_identity[identity])
+            )
+        by_identity[identity].found.append((report, key))
+    return {
+        owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
+        for owner, task_devices in placed.items()
+    }
+
+
+def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
+    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
+    return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
+
+
+class GpuNumbers:
+    """Numbers of physical GPUs on their machines, for the names of rows.
+
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
+    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
+    """
+
+    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
+        self.infos, self.machines = infos, machines
+        self._seen: set[tuple] = set()
+        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for info, machine in zip(infos, machines, strict=True):
+            for gpu in info.gpus.values():
+                if gpu.key:
+                    keys[machine][gpu.key].add(gpu.number)
+        self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
+
+    def number(self, report: int, key: ObjectKey) -> int:
+        """Return the device number of the row of a stream or queue (0 for a host thread)."""
+        if isinstance(key, QueueKey):
+            return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
+        if not isinstance(key, StreamKey):
+            return 0
+        machine, gpu = self.machines[report], self.gpu(report, key)
+        if gpu is not None and gpu.key:
+            self._seen.add((machine, gpu.key))
+            return self._numbers[machine][gpu.key]
+        self._seen.add((machine, report, key.pid, key.device))
+        return key.device
+
+    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+        """Return the physical GPU that a row is of, where the report tells."""
+        info = self.infos[report]
+        if isinstance(key, StreamKey):
+            number = info.find_gpu(key.pid, key.device)
+            return None if number is None else info.gpus.get(number)
+        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
+
+    def identify(self, report: int, key: DeviceKey) -> tuple:
+        """Return the identity of one of the report's GPUs among all of the trace."""
+        return identify_gpu(self.infos, self.machines, report, key)
+
+    def find_gpu_number(self, report: int, number: int) -> int:
+        """Return the number on its machine of the GPU that the report gives this number."""
+        gpu = self.infos[report].gpus.get(number)
+        gpu_key = gpu is not None and gpu.key
+        return self._numbers[self.machines[report]][gpu.key] if gpu_key else number
+
+    @property
+    def used(self) -> int:
+        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
+        process.
+        """
+        return len(self._seen)
+
+
+def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
+    """Return the number of each GPU of a machine: as reported where all reports agree and no two
+    GPUs share one, else by key.
+    """
+    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
+    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
+        return reported
+    return {key: number for number, key in enumerate(sorted(gpus))}
+
+
+def identify_gpu(
+    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
+) -> tuple:
+    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
+    report's machine.
+    """
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)

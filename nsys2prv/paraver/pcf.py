@@ -5,7 +5,7 @@ values that names have there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +13,7 @@ from typing import BinaryIO
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import LARGEST_PCF, read_given
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
 
@@ -28,49 +28,9 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 #: What is written as an escape, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
-
-
-def clean_label(text: str) -> str:
-    """Return one line of valid text without control characters, never empty, never all in a pair of
-    brackets.
-    """
-    line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
-    if len(line) > LONGEST:
-        line = line[: LONGEST - 3].rstrip() + "..."
-    if _IN_BRACKETS.fullmatch(line):
-        line = f"({line[1:-1]})"
-    return NO_NAME if line in ("", "()") else line
-
-
-def to_ascii(text: str) -> str:
-    """Return the text with `\u00e9` or `\U0001f600` for characters that are not ASCII, which some
-    readers of .pcf files refuse.
-
-    :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
-    as one.
-    """
-    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
-
-
-def _escape_character(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def from_ascii(text: str) -> str:
-    """Return the text that :func:`to_ascii` was given."""
-    return _ESCAPE.sub(_unescape_character, text) if "\\" in text else text
-
-
-def _unescape_character(escape: re.Match[str]) -> str:
-    number = int(escape[1] or escape[2], 16)
-    return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else escape[0]
-
-
 END = "End"
 #: Labels written at a time.
 PIECE_ROWS = 100_000
-
 OPTIONS = """DEFAULT_OPTIONS
 
 LEVEL               THREAD
@@ -87,6 +47,11 @@ DEFAULT_SEMANTIC
 THREAD_FUNC         State As Is
 
 """
+_TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
+_VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
+#: Greater values are none of ours, and leave no room behind them.
+GREATEST = 10**9
+NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 
 
 class EventType(Struct, frozen=True):
@@ -129,22 +94,19 @@ def write_pcf(
             f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states
         )
         file.write(f"\nSTATES\n{labels}\n\nSTATES_COLOR\n{colors}\n".encode())
-    for named, alike in groupby(
+    for _, alike in groupby(
         types, key=lambda one: id(one.labels) if one.labels is not None else -one.code
     ):
         group = list(alike)
-        if named < 0:
-            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {_to_line(group[0].label)}\n".encode())
+        labels = group[0].labels
+        color = 7 if labels is None else 0
+        heads = "".join(f"{color} {one.code} {_to_line(one.label)}\n" for one in group)
+        file.write(f"\nEVENT_TYPE\n{heads}".encode())
+        if labels is None:
             continue
-        heads = "".join(
-            f"0 {event_type.code} {_to_line(event_type.label)}\n" for event_type in group
-        )
-        file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
-        for piece in group[0].labels.iter_slices(PIECE_ROWS):
-            lines = "".join(
-                f"{value} {label}\n"
-                for value, label in zip(piece["value"], piece["label"], strict=True)
-            )
+        file.write(f"VALUES\n0 {END}\n".encode())
+        for piece in labels.select("value", "label").iter_slices(PIECE_ROWS):
+            lines = "".join(f"{value} {label}\n" for value, label in piece.iter_rows())
             file.write(to_ascii(lines).encode())
 
 
@@ -152,66 +114,41 @@ def _to_line(label: str) -> str:
     return to_ascii(clean_label(label))
 
 
-def _change_labels(
-    labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]
-) -> pl.DataFrame:
-    """Return the labels with some of them changed."""
-    changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
-    return labels.with_columns(
-        label=pl.when(rows)
-        .then(pl.col("value").replace_strict(changed, default="", return_dtype=pl.String))
-        .otherwise("label")
-    )
+def clean_label(text: str) -> str:
+    """Return one line of valid text without control characters, never empty, never all in a pair of
+    brackets.
+    """
+    line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
+    if len(line) > LONGEST:
+        line = line[: LONGEST - 3].rstrip() + "..."
+    if _IN_BRACKETS.fullmatch(line):
+        line = f"({line[1:-1]})"
+    return NO_NAME if line in ("", "()") else line
 
 
-class PcfType(Struct):
-    """An event type as a .pcf has it."""
+def to_ascii(text: str) -> str:
+    """Return the text with `\u00e9` or `\U0001f600` for characters that are not ASCII, which some
+    readers of .pcf files refuse.
 
-    #: Number of the type.
-    code: int
-    #: One line.
-    label: str
-    #: Value -> label.
-    labels: dict[int, str] = field(default_factory=dict)
-
-
-_TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
-_VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
+    :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
+    as one.
+    """
+    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
 
 
-def is_trace(path: Path) -> bool:
-    """True if the file begins like a .prv."""
-    with path.open("rb") as file:
-        return file.read(8) == b"#Paraver"
+def _escape_character(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def read_pcf(path: Path) -> list[PcfType]:
-    """Return the event types of a .pcf, whoever wrote it. Raises one line where it is none."""
-    try:
-        if path.is_file() and is_trace(path):
-            raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
-        text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
-    types: list[PcfType] = []
-    block: list[PcfType] = []
-    inside, valued = False, False
-    for line in text.split("\n"):
-        # A section begins with a word at the begin of its line; entries begin with a number.
-        if inside and line[:1].isdigit():
-            if valued and (match := _VALUE.match(line)):
-                for pcf_type in block:
-                    pcf_type.labels[int(match[1])] = from_ascii(match[2].strip())
-            elif not valued and (match := _TYPE.match(line)):
-                block.append(PcfType(int(match[1]), from_ascii(match[2].strip())))
-                types.append(block[-1])
-        elif line.strip() == "VALUES":
-            valued = True
-        elif line[:1].isalpha() and not line.startswith("PRECISION"):
-            inside, valued, block = line.strip() == "EVENT_TYPE", False, []
-    if not types:
-        raise Nsys2prvError(f"{path}: is no .pcf of a Paraver trace: it names no event type")
-    return types
+def from_ascii(text: str) -> str:
+    """Return the text that :func:`to_ascii` was given."""
+    return _ESCAPE.sub(_unescape_character, text) if "\\" in text else text
+
+
+def _unescape_character(escape: re.Match[str]) -> str:
+    number = int(escape[1] or escape[2], 16)
+    return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else escape[0]
 
 
 def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
@@ -224,13 +161,14 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
         bracket=pl.col("label").str.contains("[", literal=True),
     )
     if checked["odd"].any():
-        labels = _change_labels(labels, checked["odd"], clean_label)
+        odd = labels.filter(checked["odd"])
+        labels = _rename(labels, {value: clean_label(label) for value, label in odd.iter_rows()})
     if checked["bracket"].any():
-        labels = replace_brackets(labels)
+        labels = _replace_brackets(labels)
     return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 
 
-def replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
+def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with braces where they have brackets.
 
     Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
@@ -259,16 +197,57 @@ def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
                 counts[label] += 1
             taken.add(candidate)
             renamed[value] = candidate
-    return labels.with_columns(
-        label=pl.col("value").replace_strict(
-            renamed, default=pl.col("label"), return_dtype=pl.String
-        )
-    )
+    return _rename(labels, renamed)
 
 
-#: Greater values are none of ours, and leave no room behind them.
-GREATEST = 10**9
-NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
+def _rename(labels: pl.DataFrame, renamed: dict[int, str]) -> pl.DataFrame:
+    """Return the labels with new ones for some values."""
+    label = pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String)
+    return labels.with_columns(label=label)
+
+
+class PcfType(Struct):
+    """An event type as a .pcf has it."""
+
+    #: Number of the type.
+    code: int
+    #: One line.
+    label: str
+    #: Value -> label.
+    labels: dict[int, str] = field(default_factory=dict)
+
+
+def read_pcf(path: Path) -> list[PcfType]:
+    """Return the event types of a .pcf, whoever wrote it. Raises one line where it is none."""
+    with blame_file(path):
+        if path.is_file() and _is_trace(path):
+            raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
+        text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
+    types: list[PcfType] = []
+    block: list[PcfType] = []
+    inside, valued = False, False
+    for line in text.split("\n"):
+        # A section begins with a word at the begin of its line; entries begin with a number.
+        if inside and line[:1].isdigit():
+            if valued and (match := _VALUE.match(line)):
+                for pcf_type in block:
+                    pcf_type.labels[int(match[1])] = from_ascii(match[2].strip())
+            elif not valued and (match := _TYPE.match(line)):
+                block.append(PcfType(int(match[1]), from_ascii(match[2].strip())))
+                types.append(block[-1])
+        elif line.strip() == "VALUES":
+            valued = True
+        elif line[:1].isalpha() and not line.startswith("PRECISION"):
+            inside, valued, block = line.strip() == "EVENT_TYPE", False, []
+    if not types:
+        raise Nsys2prvError(f"{path}: is no .pcf of a Paraver trace: it names no event type")
+    return types
+
+
+def _is_trace(path: Path) -> bool:
+    """True if the file begins like a .prv."""
+    with path.open("rb") as file:
+        return file.read(8) == b"#Paraver"
 
 
 def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
@@ -302,7 +281,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
             schema={"value": pl.Int64, "label": pl.String},
             orient="row",
         )
-        labels = replace_brackets(
+        labels = _replace_brackets(
             labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
         )
         for name_set in {

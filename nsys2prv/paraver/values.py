@@ -30,18 +30,28 @@ Labeller = Callable[[list[str], list[str]], list[str]]
 Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
-
-
 NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+DEFAULT_DOMAIN = "default domain"
+#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
+MOST_ZEROS = 6
+#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
+#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
+#: of BSC declares them beside every kernel.
+ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
+BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+#: The event type whose labels name what views compute, and the layouts from which they do: it is
+#: declared with these even where a trace has no kernels.
+NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
+COMPUTED_FROM = ON_GPU | {
+    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
+    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
+}
 
 
 class NameFile(Struct, frozen=True):
-    """The names that one reading task met of one set, in the order of their local indices.
+    """The names that one reading task met of one set, in the order of their local indices."""
 
-    Columns: text; where any name has one, short and domain, an index into `domains`.
-    """
-
-    #: Columns text, and where any name has one short and domain.
+    #: Columns text, and where any name has one short and domain, an index into `domains`.
     frame: StoredFrame
     #: Names of NVTX domains that the column domain indexes.
     domains: Sequence[str] = ()
@@ -71,21 +81,6 @@ class NameValues(Struct):
         return self.labels.join(values, on="value", how="semi")
 
 
-def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
-    """Return short kernel names that are still distinctive: the functor stays where the short name
-    alone is useless.
-    """
-    return make_labels_unique(
-        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)],
-        texts,
-    )
-
-
-def strip_folders(texts: list[str], _: list[str]) -> list[str]:
-    """Return the last parts of paths."""
-    return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
-
-
 def assign_values(
     sets: Mapping[str, NameSet],
     met: Mapping[str, Mapping[int, NameFile]],
@@ -99,23 +94,45 @@ def assign_values(
     base. The rest are numbered in the order of their texts, from their set's first value on, or
     behind those of the base; sets of one space do not overlap.
     """
-    result = {}
+    result: dict[str, NameValues] = {}
     following: dict[str, int] = {}
-    used = {
-        space: _list_used_values(sets, base, space)
-        for space in {item.space for item in sets.values()}
-    }
     for name_set in sorted(sets.values(), key=lambda item: (item.space, item.first)):
+        values = result[name_set.name] = NameValues()
+        if not (files := met.get(name_set.name)):
+            continue
         first = max(name_set.first, following.get(name_set.space, 0))
-        result[name_set.name], following[name_set.space] = _assign_set(
-            name_set,
-            first,
-            met.get(name_set.name, {}),
-            labellers.get(name_set.name),
-            base.get(name_set.name, NO_NAMES) if base else None,
-            used[name_set.space],
+        labeller, batches = labellers.get(name_set.name), _Batches(files)
+        distinct = _number_names(name_set, first, _find_distinct(batches, labeller is not None))
+        end = first + distinct["known"].null_count()
+        labels = distinct["text"]
+        if labeller:
+            made = labeller(labels.to_list(), distinct["short"].to_list())
+            labels = pl.Series(made, dtype=pl.String)
+        values.labels = make_labels_safe(
+            pl.DataFrame({"value": distinct["value"], "label": labels})
         )
+        if base:
+            before = base.get(name_set.name, NO_NAMES)
+            used = _list_used_values(sets, base, name_set.space)
+            distinct, end = _reuse_values(values, distinct, name_set, before, first, used)
+        following[name_set.space] = end
+        _look_up(values, batches, distinct)
     return result
+
+
+def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
+    """Return short kernel names that are still distinctive: the functor stays where the short name
+    alone is useless.
+    """
+    return make_labels_unique(
+        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)],
+        texts,
+    )
+
+
+def strip_folders(texts: list[str], _: list[str]) -> list[str]:
+    """Return the last parts of paths."""
+    return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
 
 def describe_reused_values(values: Iterable[NameValues]) -> str:
@@ -136,50 +153,20 @@ def _list_used_values(
     )
 
 
-def _assign_set(
-    name_set: NameSet,
-    first: int,
-    files: Mapping[int, NameFile],
-    labeller: Labeller | None,
-    base: pl.DataFrame | None,
-    used: np.ndarray,
-) -> tuple[NameValues, int]:
-    """Return the values of one set, and the first value after them. used: values of the base in the
-    set's space.
-    """
-    if not files:
-        return NameValues(), first
-    batches = _Batches(files)
-    fixed_values = pl.LazyFrame(
+def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.DataFrame:
+    """Return distinct names with the value of each, and that of the catalogue, `known`."""
+    known = pl.LazyFrame(
         list(name_set.list_known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},
         orient="row",
     )
-    distinct = (
-        _find_distinct(batches, labeller is not None)
-        .lazy()
-        .join(fixed_values, on="text", how="left", maintain_order="left")
-        .with_columns(
-            value=pl.coalesce(
-                "known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)
-            )
-        )
+    numbers = first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)
+    return (
+        distinct.lazy()
+        .join(known, on="text", how="left", maintain_order="left")
+        .with_columns(value=pl.coalesce("known", numbers))
         .collect()
     )
-    following = first + distinct["known"].null_count()
-    values = NameValues()
-    labels = (
-        distinct["text"]
-        if labeller is None
-        else pl.Series(
-            labeller(distinct["text"].to_list(), distinct["short"].to_list()), dtype=pl.String
-        )
-    )
-    values.labels = make_labels_safe(pl.DataFrame({"value": distinct["value"], "label": labels}))
-    if base is not None:
-        distinct, following = _reuse_values(values, distinct, name_set, base, first, used)
-    _look_up(values, batches, distinct)
-    return values, following
 
 
 def _reuse_values(
@@ -294,23 +281,6 @@ class _Batches:
             self._all = [batch]
         if batch:
             yield batch
-
-
-DEFAULT_DOMAIN = "default domain"
-#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
-MOST_ZEROS = 6
-#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
-#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
-#: of BSC declares them beside every kernel.
-ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
-BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
-#: The event type whose labels name what views compute, and the layouts from which they do: it is
-#: declared with these even where a trace has no kernels.
-NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
-COMPUTED_FROM = ON_GPU | {
-    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
-    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
-}
 
 
 def make_event_types(

@@ -12,7 +12,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.store.runs import TRACE, SpillWriter
-from nsys2prv.store.task_result import FactBook, TaskResult
+from nsys2prv.store.task_result import FactBook, TaskResult, batch_by_report
 
 if TYPE_CHECKING:
     from nsys2prv.relations.blocks import CallPortion, MessageFile
@@ -70,6 +70,31 @@ class RelationContext(Struct, frozen=True):
         a pure function over files.
         """
         return list(self.workers(run_step, steps))
+
+    def run_each(
+        self, name: str, step: Callable[..., T], *columns: Iterable, more: tuple = ()
+    ) -> list[T]:
+        """Call the step on the workers, as `map` does with an element of each column, then a path of
+        its own for the files that it writes, then `more`; return the results in order. name: how
+        the names of these files begin.
+        """
+        steps = [
+            partial(step, *own, self.folder / f"{name}-{self.number}-{place}", *more)
+            for place, own in enumerate(zip(*columns, strict=True))
+        ]
+        return self.run(steps)
+
+    def batch_facts(self, first: str, *names: str) -> list[list]:
+        """Return columns for steps that read the facts of some reports each: the files of each of
+        these names, and the tasks.
+        """
+        batches = batch_by_report(self.files[first])
+        reports = [{file.report for file in batch} for batch in batches]
+        others = [
+            [tuple(file for file in self.files[name] if file.report in some) for some in reports]
+            for name in names
+        ]
+        return [batches, *others, [self.tasks] * len(batches)]
 
 
 def run_step(step: Callable[[], T]) -> T:

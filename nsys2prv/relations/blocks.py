@@ -17,23 +17,25 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from nsys2prv._util.columns import factorize_together
-from nsys2prv.clock import Role
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactFile, TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
+    from nsys2prv.clock.gathering import GatheredCalls
     from nsys2prv.clock.observations import Calls, Messages
 
-#: A block, or what holds one.
-Grouped = TypeVar("Grouped", "Block", "MemberBlock")
+AnyBlock = TypeVar("AnyBlock", bound="Block")
 #: Samples of a part, to cut parts by.
 SAMPLES = 64
+#: Facts (bytes) of a bucket, which one step matches.
+BUCKET_BYTES = 8_000_000
+#: Lines that one step stores.
+LINE_ROWS = 200_000
 
 
 def split_column_names(text: str) -> tuple[str, ...]:
@@ -56,8 +58,6 @@ class Block(Struct, frozen=True):
     rows: int
     #: int64 a row.
     width: int
-    #: True if ordinals are sequence numbers.
-    by_number: bool = False
 
     def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
         """Return the rows with low <= ordinal < high (None: without a limit), copied from the file."""
@@ -125,14 +125,19 @@ def hash_signatures(*columns: np.ndarray) -> np.ndarray:
     return np.where(mixed > 0, mixed >> np.uint64(33) | np.uint64(1), 0).astype(np.int64)
 
 
+def count_buckets(files: Sequence[FactFile]) -> int:
+    """Return how many buckets the rows of these facts are to be sorted into."""
+    return max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
+
+
 def assign_buckets(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
     """Return the bucket of each row: rows of one communicator and rank share one."""
     return (hash_rows(communicators, ranks) % np.uint64(count)).astype(np.int64)
 
 
-def group_blocks(blocks: Iterable[Grouped]) -> list[tuple[Grouped, ...]]:
+def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:
     """Return the blocks of each group, ascending by group."""
-    groups: dict[int, list[Grouped]] = {}
+    groups: dict[int, list[AnyBlock]] = {}
     for block in blocks:
         groups.setdefault(block.group, []).append(block)
     return [tuple(groups[group]) for group in sorted(groups)]
@@ -160,14 +165,14 @@ PAIR = ("send", "sender", "receive", "receiver", "size", "tag")
 
 
 def store_lines(
-    context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
+    context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
 ) -> list[TaskResult]:
-    """Return the lines of all pairs, about `most` a step; one result without any where there are
+    """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
     steps = [
         partial(_store_span, name, kind, tagged, number, tuple(pairs), *span, context.folder)
-        for number, span in enumerate(divide_ordinals(pairs, most), context.number)
+        for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.number)
         if pairs
     ]
     return context.run(steps) or [TaskResult(context.number, TRACE, 0)]
@@ -208,13 +213,14 @@ class MessageFile(Struct, frozen=True):
 
 def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
-    from nsys2prv.clock.observations import Calls, Messages, find_span
+    from nsys2prv.clock.observations import Messages
 
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
     messages = Messages(np.full(pairs.height, source), *columns)
     path.write_bytes(pickle.dumps(messages))
-    return MessageFile(path, find_span(Calls.make_empty(), messages) or ())
+    times = np.append(messages.send_begin, messages.receive_end)
+    return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
 
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
@@ -229,11 +235,9 @@ GROUPS = 64
 PORTION_ROWS = 50_000
 
 
-class MemberBlock(Struct, frozen=True):
-    """Calls of a member on a communicator, by their begins."""
+class MemberBlock(Block, frozen=True):
+    """Calls of a member on a communicator, its group, by their begins."""
 
-    #: The calls.
-    block: Block
     #: Number of the process.
     member: int
     #: Host whose clock their times are of.
@@ -244,35 +248,32 @@ class MemberBlock(Struct, frozen=True):
     sane: bool
     #: True if the report has the communicator's beginning.
     began: bool
-    #: First and last of their times, ns.
-    first: int
-    #: Last time (ns).
-    last: int
-
-    @property
-    def group(self) -> int:
-        return self.block.group
+    #: First of their times (ns).
+    earliest: int
+    #: Last of their times (ns).
+    latest: int
 
 
 def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     """Return the calls of some reports (`communicator` and CALL_COLUMNS) in a file of blocks."""
+    calls = calls.select("communicator", *CALL_COLUMNS).cast(pl.Int64)
     calls = calls.sort("communicator", "member", "begin", maintain_order=True)
     owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64))
     blocks = write_blocks(
         path,
         owner.to_series().to_numpy(),
-        calls.select(pl.col(CALL_COLUMNS).cast(pl.Int64)).to_numpy(),
+        calls.select(CALL_COLUMNS).to_numpy(),
     )
     members = calls.group_by("communicator", "member", maintain_order=True).agg(
         pl.col("host").first(),
         numbered=(pl.col("number") >= 0).all(),
         sane=(pl.col("end") >= pl.col("begin")).all(),
         began=pl.col("began").first() == 1,
-        first=pl.min_horizontal(pl.col("begin", "end").min()),
-        last=pl.max_horizontal(pl.col("begin", "end").max()),
+        earliest=pl.min_horizontal(pl.col("begin", "end").min()),
+        latest=pl.max_horizontal(pl.col("begin", "end").max()),
     )
     return tuple(
-        MemberBlock(replace(block, group=communicator), *rest)
+        MemberBlock(*astuple(replace(block, group=communicator)), *rest)
         for block, (communicator, *rest) in zip(blocks, members.iter_rows(), strict=True)
     )
 
@@ -282,7 +283,7 @@ def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortio
     portions: list[CallPortion] = []
     room = 0
     for number, blocks in enumerate(group_blocks(members)):
-        rows = sum(block.block.rows for block in blocks)
+        rows = sum(block.rows for block in blocks)
         if rows > room:
             portions.append(CallPortion((), source, number))
             room = PORTION_ROWS
@@ -304,15 +305,15 @@ class CallPortion(Struct, frozen=True):
     @property
     def times(self) -> list[int]:
         """Return times (ns) between which all of its times are."""
-        return [time for block in self.blocks for time in (block.first, block.last)]
+        return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def calls(self) -> Calls:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
         from nsys2prv.clock.observations import Calls
 
-        rows = np.concatenate([block.block.read() for block in self.blocks])
+        rows = np.concatenate([block.read() for block in self.blocks])
         column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
-        sizes = [block.block.rows for block in self.blocks]
+        sizes = [block.rows for block in self.blocks]
         communicator = np.repeat([block.group for block in self.blocks], sizes)
         others = {block.group for block in self.blocks if not block.numbered}
         numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
@@ -334,7 +335,7 @@ class CallPortion(Struct, frozen=True):
         is_one = len({block.group for block in self.blocks}) == 1
         is_sane = all(block.sane for block in self.blocks)
         is_numbered = all(block.numbered for block in self.blocks)
-        is_large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
+        is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
         if is_one and is_sane and is_large and not is_numbered:
             return self._gather_by_member(pivot)
         return gather_calls(self.calls(), pivot)
@@ -346,33 +347,23 @@ class CallPortion(Struct, frozen=True):
         from nsys2prv.clock.gathering import gather_by_member
         from nsys2prv.clock.sequences import Member
 
-        members: dict[int, list[MemberBlock]] = {}
+        by_member: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
-            members.setdefault(block.member, []).append(block)
-        ordered = [
+            by_member.setdefault(block.member, []).append(replace(block, numbered=False))
+        members = [
             Member(
                 member,
-                sum(block.block.rows for block in member_blocks),
-                partial(_read_member_calls, member_blocks, pivot),
-                all(block.began for block in member_blocks),
-                member_blocks[0].host,
+                sum(block.rows for block in blocks),
+                partial(_load_calls, replace(self, blocks=tuple(blocks)), pivot),
+                all(block.began for block in blocks),
+                blocks[0].host,
             )
-            for member, member_blocks in sorted(members.items())
+            for member, blocks in sorted(by_member.items())
         ]
-        return gather_by_member(ordered, self.source, 1 + self.number * GROUPS)
+        return gather_by_member(members, self.source, 1 + self.number * GROUPS)
 
 
-def _read_member_calls(blocks: Sequence[MemberBlock], pivot: int) -> MemberCalls:
-    from nsys2prv.clock.gathering import MemberCalls
+def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
+    from nsys2prv.clock.observations import make_call_frame
 
-    rows = np.concatenate([block.block.read() for block in blocks])
-    rows = rows[np.argsort(rows[:, CALL_COLUMNS.index("begin")], kind="stable")]
-    column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
-    return MemberCalls(
-        (column["end"] - pivot).astype(np.float64),
-        column["signature"],
-        column["role"] == Role.ALL,
-        column["begin"] - pivot,
-        column["role"],
-        column["is_root"] == 1,
-    )
+    return make_call_frame(portion.calls(), pivot).sort("begin", maintain_order=True)

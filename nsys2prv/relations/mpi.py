@@ -1,19 +1,18 @@
-"""Sends and receives of MPI messages as the ranks made them: what persistent requests transferred,
-and what completed receives.
+"""MPI: sends matched with the receives that took them, as lines; collectives as observations of the
+hosts' clocks.
 
-A receive through a request is complete with the first Wait of its handle, else with the last Test
-before the handle is used again, else with the receive call itself. All of this is known from one
-report.
+Sends and receives are first brought to what the ranks made of them: what persistent requests
+transferred, and what completed receives. A receive through a request is complete with the first Wait
+of its handle, else with the last Test before the handle is used again, else with the receive call
+itself. All of this is known from one report.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -38,12 +37,13 @@ from nsys2prv.events.mpi import (
     USED,
 )
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext, T
+from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     MessageFile,
     assign_buckets,
+    count_buckets,
     divide_calls,
     group_blocks,
     hash_signatures,
@@ -55,10 +55,13 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
+from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
+NAME, KIND = "mpi_messages", "mpi_message"
+#: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
+OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 #: A message whose partner or tag the report does not tell.
-ANY = "any"
+ANY = "from any source or with any tag: the report does not tell which message they received"
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
 WHY = (
     "of a process whose rank is not in its report",
@@ -68,29 +71,22 @@ WHY = (
     "with a partner that the communicator does not have",
     "with a rank that has no report",
 )
+#: Why a message of a stream has no line.
+UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
+#: Columns of the facts that are read.
+READ = split_column_names(
+    "process object_thread time_begin time_end role communicator source destination named tag size"
+    " request"
+)
 #: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
 #: the completing call did not end; of others NULL. place: the order of the messages of a report.
 KEPT = split_column_names(
     "role why communicator source destination tag named time_begin completed object_thread host size"
     " report place"
 )
-#: Columns of the facts that are read.
-READ = split_column_names(
-    "process object_thread time_begin time_end role communicator source destination named tag size"
-    " request"
-)
+#: What tells requests apart, and streams of messages in order.
 _HANDLE = ["task", "request"]
-
-
-class Process(NamedTuple):
-    """Process of the job."""
-
-    #: MPI rank; -1 if unknown.
-    rank: int
-    #: True if it was recorded from MPI_Init on.
-    began: bool
-    #: True if it was recorded until MPI_Finalize.
-    ended: bool = False
+_STREAM = ["communicator", "source", "destination", "tag"]
 
 
 class MessageSides(Struct, frozen=True):
@@ -102,19 +98,71 @@ class MessageSides(Struct, frozen=True):
     either: int
 
 
+class MatchedMessages(Struct, frozen=True):
+    """Messages that a step matched."""
+
+    #: That are certain and complete, PAIR of each and then its report and place.
+    pairs: tuple[Block, ...]
+    #: How many messages, by side and why they are of no pair, "" for those of one.
+    fates: Counter[tuple[int, str]]
+    #: Receives that were not complete in the end.
+    unfinished: int
+    #: Those before their sends, by whether both are on one host.
+    early: Counter[bool]
+
+
+def relate_messages(context: RelationContext) -> list[TaskResult]:
+    """Return lines for the messages that are matched, and notes on those that are not."""
+    sides, processes = _sort_into_buckets(context)
+    matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=(processes,))
+    pairs = [block for part in matched for block in part.pairs]
+    results = store_lines(context, NAME, KIND, True, pairs)
+    results[0].notes = _describe_unmatched(
+        sum((part.fates for part in matched), Counter()),
+        sum(part.either for part in sides),
+        sum(part.unfinished for part in matched),
+        sum((part.early for part in matched), Counter()),
+    )
+    return results
+
+
+def observe_messages(context: RelationContext) -> Observed:
+    """Return files of bounds from messages between hosts: none is received before it is sent."""
+    sides, processes = _sort_into_buckets(context)
+    messages = context.run_each("mpi-pairs", observe_pairs, _group_sides(sides), more=(processes,))
+    return Observed(messages=messages)
+
+
+def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], pl.DataFrame]:
+    """Return the sides of messages, by report, and of the processes of the job the MPI rank (-1 if
+    unknown), and whether it was recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`).
+    """
+    processes = (
+        read_fact(context.files[PROCESSES], context.tasks)
+        .group_by("task")
+        .agg(pl.col("rank").max(), pl.col("began", "ended").any())
+    )
+    more = (processes, count_buckets(context.files[MESSAGES]))
+    batches = context.batch_facts(MESSAGES, REQUESTS)
+    return context.run_each("mpi-sides", sort_sides, *batches, more=more), processes
+
+
+def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
+    return group_blocks(block for part in sides for block in part.blocks)
+
+
 def sort_sides(
     messages: tuple[FactFile, ...],
     requests: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
-    processes: Sequence[Process],
-    buckets: int,
     path: Path,
+    processes: pl.DataFrame,
+    buckets: int,
 ) -> MessageSides:
     """Sort the messages of some reports into so many buckets by communicator and receiver; one that
     may be sent or received comes to the bucket of either.
     """
-    request_facts = read_fact(requests, tasks) if requests else _make_no_requests()
-    sides = _find_sides(read_fact(messages, tasks, READ), request_facts, processes)
+    sides = _find_sides(read_fact(messages, tasks, READ), read_fact(requests, tasks), processes)
     communicator = sides["communicator"].to_numpy()
     bucket, back = (
         assign_buckets(communicator, sides[rank].to_numpy(), buckets)
@@ -130,7 +178,7 @@ def sort_sides(
 
 
 def _find_sides(
-    messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]
+    messages: pl.DataFrame, requests: pl.DataFrame, processes: pl.DataFrame
 ) -> pl.DataFrame:
     """Return all messages with `why`, `completed` and `place`."""
     messages = _repeat_persistent(
@@ -151,10 +199,10 @@ def _find_sides(
     return messages
 
 
-def _explain_unmatchable(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
+def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Expr:
     """Return the number of why a message cannot be looked for, -1 if it can."""
-    ranks = Counter(process.rank for process in processes if process.rank >= 0)
-    twice = sorted(rank for rank, count in ranks.items() if count > 1)
+    ranks = processes["rank"].filter(processes["rank"] >= 0)
+    twice = ranks.filter(ranks.is_duplicated()).implode()
     unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
     return (
         pl.when(pl.col(own) < 0)
@@ -167,15 +215,10 @@ def _explain_unmatchable(processes: Sequence[Process], own: str, other: str) -> 
         .then(wild)
         .when(pl.col(other) < 0)
         .then(alone)
-        .when(~pl.col(other).is_in(sorted(ranks)))
+        .when(~pl.col(other).is_in(ranks.implode()))
         .then(absent)
         .otherwise(pl.lit(-1))
     )
-
-
-def _make_no_requests() -> pl.DataFrame:
-    integers = ("task", "object_thread", "time_begin", "time_end", "request")
-    return pl.DataFrame(schema={**dict.fromkeys(integers, pl.Int64), "role": pl.Int8})
 
 
 def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -184,7 +227,7 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Dat
     """
     prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
     plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
-    if not prepared.height:
+    if not prepared.height or not requests.height:
         return plain
     starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort(
         "time_begin"
@@ -209,180 +252,58 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
     )
     if not through.height or not requests.height:
         return pl.DataFrame()
-    uses = pl.concat(
-        [
-            messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
-            requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin"),
-        ]
-    ).sort("time_begin")
-    through = through.sort("time_begin").join_asof(
-        uses.with_columns(next="time_begin"),
-        on="time_begin",
-        by=_HANDLE,
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    through = through.with_columns(pl.col("next").fill_null(OPEN))
-    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin")
+    calls = requests.filter(pl.col("time_begin") != NULL)
     waits, tests = (
-        ends.filter(pl.col("role") == role).select(
-            *_HANDLE, "time_begin", "time_end", at="time_begin"
-        )
+        calls.filter(pl.col("role") == role).select(*_HANDLE, "time_end", at="time_begin")
         for role in (COMPLETED, ASKED)
     )
-    waited = through.join_asof(
-        waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False
-    ).select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-    tested = (
-        through.sort("next")
-        .join_asof(
-            tests,
-            left_on="next",
-            right_on="time_begin",
-            by=_HANDLE,
-            strategy="backward",
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .select("place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
+    used = requests.filter(pl.col("role") == USED)
+    uses = pl.concat(
+        side.select(*_HANDLE, next="time_begin")
+        for side in (messages.filter(pl.col("request") != NULL), used)
     )
+    through = _join_nearest(through, uses, "time_begin", "next", "forward").with_columns(
+        pl.col("next").fill_null(OPEN)
+    )
+    waited = _join_nearest(through, waits, "time_begin", "at", "forward", or_equal=True)
+    tested = _join_nearest(through, tests, "next", "at", "backward")
     return (
-        waited.join(tested, on="place")
+        waited.select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
+        .join(
+            tested.select(
+                "place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end")
+            ),
+            on="place",
+        )
         .select("place", completed=pl.coalesce("completed", "tested"))
         .drop_nulls()
     )
 
 
-def observe_collectives(context: RelationContext) -> Observed:
-    """Return the blocking calls of every process, by communicator; the n-th of each is the others'
-    n-th unless rows are missing.
+def _join_nearest(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    left_on: str,
+    right_on: str,
+    strategy: str,
+    or_equal: bool = False,
+) -> pl.DataFrame:
+    """Return the left rows with the nearest right row of their handle, in the direction of the
+    strategy.
     """
-    processes = read_fact(context.files[PROCESSES], context.tasks)
-    began = processes.filter("began")["task"].to_list() if processes.height else []
-    steps = []
-    for number, files in enumerate(batch_by_report(context.files[MEETINGS])):
-        path = context.folder / f"mpi-calls-{number}.blocks"
-        steps.append(partial(sort_collective_calls, files, context.tasks, sorted(set(began)), path))
-    return Observed(divide_calls(chain.from_iterable(context.run(steps)), SOURCE))
-
-
-def sort_collective_calls(
-    files: tuple[FactFile, ...],
-    tasks: Mapping[tuple[int, int], int],
-    began: Sequence[int],
-    path: Path,
-) -> tuple[MemberBlock, ...]:
-    """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
-    MPI_Init on.
-    """
-    has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
-    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & has_times)
-    nothing = pl.lit(0, pl.Int64)
-    calls = calls.select(
-        "communicator",
-        "host",
-        "is_root",
-        member=pl.col("task") * DEVICES,
-        number=nothing - 1,
-        function=nothing,
-        role="waits",
-        begin="time_begin",
-        end="time_end",
-        signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
-        began=pl.col("task").is_in(began),
+    return left.sort(left_on).join_asof(
+        right.sort(right_on),
+        left_on=left_on,
+        right_on=right_on,
+        by=_HANDLE,
+        strategy=strategy,
+        allow_exact_matches=or_equal,
+        coalesce=False,
+        check_sortedness=False,
     )
-    return sort_calls(calls.cast(pl.Int64), path)
 
 
-NAME, KIND = "mpi_messages", "mpi_message"
-#: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
-OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
-#: Why a message of a stream has no line.
-UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
-#: Facts (bytes) that one step matches; lines that one step stores.
-BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
-_STREAM = ["communicator", "source", "destination", "tag"]
-
-
-def relate_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for the messages that are matched, and notes on those that are not."""
-    sides, processes = _sort_into_buckets(context, "messages")
-    path = context.folder / f"mpi-pairs-{context.number}"
-    matched = _run_by_bucket(context, match_messages, sides, processes, path)
-    pairs = [block for part in matched for block in part.pairs]
-    results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
-    results[0].notes = _describe_unmatched(
-        sum((part.fates for part in matched), Counter()),
-        sum(part.either for part in sides),
-        sum(part.unfinished for part in matched),
-        sum((part.early for part in matched), Counter()),
-    )
-    return results
-
-
-def observe_messages(context: RelationContext) -> Observed:
-    """Return files of bounds from messages between hosts: none is received before it is sent."""
-    sides, processes = _sort_into_buckets(context, "clock-messages")
-    path = context.folder / "observed-mpi-messages"
-    return Observed(messages=_run_by_bucket(context, observe_pairs, sides, processes, path))
-
-
-def _sort_into_buckets(
-    context: RelationContext, name: str
-) -> tuple[list[MessageSides], list[Process]]:
-    """Return the sides of messages, by report, and the processes of the job."""
-    processes = (
-        read_fact(context.files[PROCESSES], context.tasks)
-        .group_by("task")
-        .agg(pl.col("rank").max(), pl.col("began", "ended").any())
-        .select("rank", "began", "ended")
-        .sort("rank", "began", "ended")
-    )
-    process_list = [Process(*row) for row in processes.iter_rows()]
-    files = context.files[MESSAGES]
-    count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
-    steps = []
-    for number, part in enumerate(batch_by_report(files)):
-        reports = {file.report for file in part}
-        requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
-        path = context.folder / f"mpi-{name}-{number}.blocks"
-        steps.append(partial(sort_sides, part, requests, context.tasks, process_list, count, path))
-    return context.run(steps), process_list
-
-
-def _run_by_bucket(
-    context: RelationContext,
-    match: Callable[[Sequence[Block], Sequence[Process], Path], T],
-    sides: Sequence[MessageSides],
-    processes: Sequence[Process],
-    path: Path,
-) -> list[T]:
-    """Match the blocks of each bucket at once. path: of files, but for their endings."""
-    buckets = group_blocks(block for part in sides for block in part.blocks)
-    steps = [
-        partial(match, blocks, processes, path.with_suffix(f".{place}"))
-        for place, blocks in enumerate(buckets)
-    ]
-    return context.run(steps)
-
-
-class MatchedMessages(Struct, frozen=True):
-    """Messages that a step matched."""
-
-    #: That are certain and complete, PAIR of each and then its report and place.
-    pairs: tuple[Block, ...]
-    #: How many messages, by side and why they are of no pair, "" for those of one.
-    fates: Counter[tuple[int, str]]
-    #: Receives that were not complete in the end.
-    unfinished: int
-    #: Those before their sends, by whether both are on one host.
-    early: Counter[bool]
-
-
-def match_messages(
-    blocks: Sequence[Block], processes: Sequence[Process], path: Path
-) -> MatchedMessages:
+def match_messages(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MatchedMessages:
     """Match the messages of some communicators and receivers."""
     pairs, fates = _pair_messages(_read_blocks(blocks), processes, in_time=True)
     taken = _keep_complete(pairs)
@@ -405,7 +326,7 @@ def match_messages(
     )
 
 
-def observe_pairs(blocks: Sequence[Block], processes: Sequence[Process], path: Path) -> MessageFile:
+def observe_pairs(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MessageFile:
     """Match the messages of some communicators and receivers, and store those between hosts."""
     pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
     return save_messages(_keep_complete(pairs), SOURCE, path)
@@ -420,7 +341,7 @@ def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_messages(
-    messages: pl.DataFrame, processes: Sequence[Process], in_time: bool
+    messages: pl.DataFrame, processes: pl.DataFrame, in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
     """Return the pairs that are certain, by sends, and the fates of sends and receives, see
     :class:`MatchedMessages`.
@@ -484,7 +405,7 @@ def _find_streams(
     receives: pl.DataFrame,
     wild: pl.DataFrame,
     either: pl.DataFrame,
-    processes: Sequence[Process],
+    processes: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the streams with both sends and receives: how many of each (`sent`, `received`),
     whether both ranks were recorded from the beginning (`began`), when the first of the `wild`
@@ -498,7 +419,7 @@ def _find_streams(
         .join(receives.group_by(_STREAM).agg(received=pl.len()), on=_STREAM)
     )
     for name in ("began", "ended"):
-        ranks = sorted({process.rank for process in processes if getattr(process, name)})
+        ranks = processes.filter(name)["rank"].implode()
         both = pl.col("source").is_in(ranks) & pl.col("destination").is_in(ranks)
         streams = streams.with_columns(both.alias(name))
     ranks = ["communicator", "destination"]
@@ -531,24 +452,20 @@ def _find_streams(
 def _describe_unmatched(
     fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
 ) -> list[str]:
-    descriptions = {
-        side: {why: count for (of, why), count in fates.items() if of == side and count}
-        for side in (SEND, RECEIVE)
-    }
     # To anybody nobody sends: such rows are damaged.
-    descriptions[SEND].pop(ANY, None)
-    if any_ := descriptions[RECEIVE].pop(ANY, 0):
-        descriptions[RECEIVE][
-            "from any source or with any tag: the report does not tell which message they received"
-        ] = any_
-    sends, receives = (sum(counts.values()) for counts in descriptions.values())
+    told = {key: count for key, count in fates.items() if count and key != (SEND, ANY)}
+    sends, receives = (
+        sum(count for (of, _), count in told.items() if of == side) for side in (SEND, RECEIVE)
+    )
     lines = fates[SEND, ""] - unfinished
     lacking = {
-        **{f"sends {why}": count for why, count in sorted(descriptions[SEND].items()) if why},
-        **{f"receives {why}": count for why, count in sorted(descriptions[RECEIVE].items()) if why},
-        "messages of MPI_Sendrecv whose direction the report does not tell": either,
-        "receives not complete when the report ends": unfinished,
+        f"{noun} {why}": count
+        for side, noun in ((SEND, "sends"), (RECEIVE, "receives"))
+        for (of, why), count in sorted(told.items())
+        if of == side and why
     }
+    lacking["messages of MPI_Sendrecv whose direction the report does not tell"] = either
+    lacking["receives not complete when the report ends"] = unfinished
     notes: list[str] = [
         Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
         *(f"MPI messages: {count:,} {lack}" for lack, count in lacking.items() if count),
@@ -565,6 +482,46 @@ def _describe_unmatched(
             "some calls are not in the reports, or wrong"
         )
     return notes
+
+
+def observe_collectives(context: RelationContext) -> Observed:
+    """Return the blocking calls of every process, by communicator; the n-th of each is the others'
+    n-th unless rows are missing.
+    """
+    processes = read_fact(context.files[PROCESSES], context.tasks)
+    began = processes.filter("began")["task"].to_list() if processes.height else []
+    batches = context.batch_facts(MEETINGS)
+    more = (sorted(set(began)),)
+    blocks = context.run_each("mpi-calls", sort_collective_calls, *batches, more=more)
+    return Observed(divide_calls(chain.from_iterable(blocks), SOURCE))
+
+
+def sort_collective_calls(
+    files: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+    began: Sequence[int],
+) -> tuple[MemberBlock, ...]:
+    """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
+    MPI_Init on.
+    """
+    has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
+    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & has_times)
+    nothing = pl.lit(0, pl.Int64)
+    calls = calls.select(
+        "communicator",
+        "host",
+        "is_root",
+        member=pl.col("task") * DEVICES,
+        number=nothing - 1,
+        function=nothing,
+        role="waits",
+        begin="time_begin",
+        end="time_end",
+        signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
+        began=pl.col("task").is_in(began),
+    )
+    return sort_calls(calls, path)
 
 
 RELATIONS = (

@@ -15,7 +15,7 @@ kernel, and stand in records that last as long as it; bus bandwidth as nccl-test
 
 The work is divided: the kernels of a few reports are brought into order (nccl_kernels.py), then
 parts of communicators are matched (nccl_matching.py), whose collectives are numbered through at the
-end.
+end. What the communicators tell of ranks without a report is a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import partial
 import polars as pl
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import NCCL, Relation, RelationContext
 from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
@@ -54,26 +54,33 @@ from nsys2prv.relations.nccl_matching import (
     store_records,
 )
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import TaskResult, read_fact
+from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
+#: Ranks that are named.
+MOST_NAMED = 8
 
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
-    surveys = order_kernels(context, "kernels")
+    surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
         return []
     has_communicators = any(matched.blocks for matched in surveys)
     match = _match_by_communicator if has_communicators else _match_by_order
     matched, notes = match(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
+    lone = sum(part.lone for part in surveys) if has_communicators else 0
     results[0].notes = [
         *notes,
-        *_describe_unused(surveys, has_communicators),
+        *_describe_lone(
+            sum(part.graphs for part in surveys),
+            "were launched by CUDA graphs, without a call that names their communicator",
+        ),
+        *_describe_lone(lone, "have no call that names their communicator"),
         *_describe_unplaced(matched),
     ]
     return results
@@ -120,7 +127,9 @@ def _match_by_communicator(
     }
     doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
     certain = [piece for group, piece in pieces.items() if group not in doubtful]
-    first = _match_pieces(context, certain, True)
+    first = context.run_each(
+        "matched", match_kernels, divide_kernels(certain, STEP_ROWS), more=(True,)
+    )
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
     # once more.
@@ -133,7 +142,9 @@ def _match_by_communicator(
     by_ends = communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong)))
     settled, lone = _number_by_ends(context, pieces, by_ends)
     rest = [*(pieces[group] for group in sorted(again)), *settled]
-    matched += _match_pieces(context, rest, True, len(first))
+    matched += context.run_each(
+        "matched-again", match_kernels, divide_kernels(rest, STEP_ROWS), more=(True,)
+    )
     return matched, [
         *_describe_methods(matched),
         *_describe_lone(lone, "belong to no collective of the other ranks"),
@@ -162,14 +173,13 @@ def _group_blocks(
     context: RelationContext, surveys: Sequence[OrderedKernels], numbered: frozenset[int]
 ) -> dict[int, tuple[Block, ...]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
-    kept, steps = [], []
-    for place, block in enumerate(block for part in surveys for block in part.blocks):
-        if block.by_number and block.group not in numbered:
-            path = context.folder / f"launches-{context.number}-{place}.blocks"
-            steps.append(partial(order_by_launch, block, path))
-        else:
-            kept.append(block)
-    return {blocks[0].group: blocks for blocks in group_blocks([*kept, *context.run(steps)])}
+    kept, others = [], []
+    for part in surveys:
+        for block in part.blocks:
+            other = block.group in part.by_number and block.group not in numbered
+            (others if other else kept).append(block)
+    reordered = context.run_each("launches", order_by_launch, others)
+    return {blocks[0].group: blocks for blocks in group_blocks([*kept, *reordered])}
 
 
 def _number_by_ends(
@@ -181,27 +191,9 @@ def _number_by_ends(
     if not communicators.height:
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
-    steps = []
-    for place, row in enumerate(communicators.iter_rows(named=True)):
-        path = context.folder / f"ends-{context.number}-{place}.blocks"
-        piece = pieces[row["communicator"]]
-        steps.append(partial(number_by_ends, piece, row["even"], pivot, path))
-    results = context.run(steps)
+    chosen = [pieces[communicator] for communicator in communicators["communicator"]]
+    results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=(pivot,))
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
-
-
-def _match_pieces(
-    context: RelationContext,
-    pieces: Sequence[CollectivePiece],
-    has_communicators: bool,
-    first: int = 0,
-) -> list[MatchedCollectives]:
-    """Return the results of matching the pieces. first: number of the first step."""
-    steps = []
-    for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first):
-        path = context.folder / f"matched-{context.number}-{place}"
-        steps.append(partial(match_kernels, portion, has_communicators, path))
-    return context.run(steps)
 
 
 def _match_by_order(
@@ -216,7 +208,8 @@ def _match_by_order(
     members = len(frozenset().union(*(part.members for part in surveys)))
     why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
     pieces = [CollectivePiece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
-    collectives = [] if why else _match_pieces(context, pieces, False)
+    portions = () if why else divide_kernels(pieces, STEP_ROWS)
+    collectives = context.run_each("matched", match_kernels, portions, more=(False,))
     matched = sum(part.matched for part in collectives)
     if not why and any(part.matched_by_way != part.whole for part in collectives):
         why = "the ranks execute different sequences of kernels"
@@ -254,17 +247,6 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
     return notes
 
 
-def _describe_unused(surveys: Sequence[OrderedKernels], has_communicators: bool) -> list[str]:
-    """Describe the kernels that could not be matched at all."""
-    graphs = sum(part.graphs for part in surveys)
-    lone = sum(part.lone for part in surveys) if has_communicators else 0
-    why = "were launched by CUDA graphs, without a call that names their communicator"
-    return [
-        *_describe_lone(graphs, why),
-        *_describe_lone(lone, "have no call that names their communicator"),
-    ]
-
-
 def _describe_lone(count: int, why: str) -> list[str]:
     return (
         [f"NCCL: {format_count(count, 'kernel')} that {why}: not compared across ranks"]
@@ -294,6 +276,49 @@ def _describe_unplaced(matched: Sequence[MatchedCollectives]) -> list[str]:
             )
         )
     return notes
+
+
+def warn_of_absent_members(book: FactBook) -> list[str]:
+    """Return a warning where the largest communicator that lacks ranks says that there are more
+    ranks than reports of them.
+    """
+    files = book.files([COMMUNICATORS])[COMMUNICATORS]
+    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
+
+
+def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
+    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
+    process told of one: communicator, task, ranks (their number), rank.
+    """
+    with_ranks = communicators.filter(
+        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
+    )
+    # A process may have several GPUs, each with a rank of its own; all members may not have told
+    # theirs.
+    groups = with_ranks.group_by("communicator").agg(
+        size=pl.col("ranks").max(),
+        sizes=pl.col("ranks").n_unique(),
+        told=pl.struct("task", "rank").n_unique(),
+        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
+    )
+    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
+        "size", "communicator", descending=True
+    )
+    if not lacking.height:
+        return []
+    row = lacking.row(0, named=True)
+    missing = (
+        sorted(set(range(row["size"])) - set(row["present"]))
+        if len(row["present"]) == row["told"]
+        else []
+    )
+    named = list_some([*map(str, missing)], MOST_NAMED)
+    which = (
+        f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
+    )
+    return [
+        f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
+    ]
 
 
 RELATIONS = (

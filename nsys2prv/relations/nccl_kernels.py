@@ -8,7 +8,6 @@ all kernels of a job at once. And the same kernels as observations of the hosts'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,8 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
-from nsys2prv.events.classes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.call_indexes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
@@ -27,12 +27,13 @@ from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
     divide_calls,
+    divide_ordinals,
     hash_signatures,
     sort_calls,
     split_column_names,
     write_blocks,
 )
-from nsys2prv.store.task_result import FactFile, batch_by_report, read_fact
+from nsys2prv.store.task_result import FactFile, read_fact
 
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
@@ -59,6 +60,8 @@ class OrderedKernels(Struct, frozen=True):
 
     #: By communicator: rows of KEPT.
     blocks: tuple[Block, ...]
+    #: Communicators whose ordinals there are sequence numbers.
+    by_number: frozenset[int]
     #: Rows of kernels of no known communicator, by row of streams.
     rest: tuple[Block, ...]
     #: (task, device) of all kernels.
@@ -72,25 +75,17 @@ class OrderedKernels(Struct, frozen=True):
     lone: int
 
 
-def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
-    """Return all NCCL kernels in order."""
-    steps = []
-    for number, files in enumerate(batch_by_report(context.files[KERNELS])):
-        path = context.folder / f"{name}-{context.number}-{number}.blocks"
-        steps.append(partial(_order_kernels_of_reports, files, context.tasks, path))
-    return context.run(steps)
-
-
-def _order_kernels_of_reports(
+def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
     """Bring kernels of some reports into order, in files of blocks."""
     kernels = keep_sound_kernels(read_fact(files, tasks, READ))
-    blocks, members = _order_by_communicator(kernels, path)
+    blocks, by_number, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
     return OrderedKernels(
         blocks,
+        by_number,
         _order_by_stream(kernels, lone, path.with_suffix(".rest")),
         frozenset(kernels.select(MEMBER).unique().iter_rows()),
         members,
@@ -101,9 +96,9 @@ def _order_kernels_of_reports(
 
 def _order_by_communicator(
     kernels: pl.DataFrame, path: Path
-) -> tuple[tuple[Block, ...], pl.DataFrame]:
-    """Return blocks of the kernels of collectives whose communicator is known, and what is told of
-    these.
+) -> tuple[tuple[Block, ...], frozenset[int], pl.DataFrame]:
+    """Return blocks of the kernels of collectives whose communicator is known, which communicators
+    are ordered by number, and what is told of these.
     """
     owner = ("task", "device", "communicator")
     operations = pl.col("fused") - pl.col("messages")
@@ -122,12 +117,11 @@ def _order_by_communicator(
     lacking = members.filter(~pl.col("numbered"))["communicator"].unique()
     by_number = ~pl.col("communicator").is_in(lacking.implode())
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
-    others = set(lacking)
-    blocks = tuple(
-        replace(block, by_number=block.group not in others)
-        for block in _write_blocks(path, kernels, "communicator")
+    return (
+        _write_blocks(path, kernels, "communicator"),
+        frozenset(members.filter(by_number)["communicator"]),
+        members.drop("task", "device"),
     )
-    return blocks, members.drop("task", "device")
 
 
 def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tuple[Block, ...]:
@@ -197,6 +191,14 @@ def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
     return pl.max_horizontal(exact.round(), exact.sign())
 
 
+def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
+    """Return records of a layout with these fields. begin: the column of their begins."""
+    column = {
+        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
+    }
+    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
+
+
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
     """Write the kernels as blocks of a group, in which those of equal ordinals keep their order."""
     kernels = kernels.sort(group, "ordinal", maintain_order=True)
@@ -208,8 +210,13 @@ def order_by_launch(block: Block, path: Path) -> Block:
     """Put a block in the order of launches, where its sequence numbers are not to be heeded."""
     rows = block.read()
     rows[:, 0] = rows[:, 1]
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return write_blocks(path, np.full(len(rows), block.group), rows)[0]
+    return write_block_in_order(path, block.group, rows)[0]
+
+
+def write_block_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write rows of one group as a block, ascending by ordinal."""
+    order = np.argsort(rows[:, 0], kind="stable")
+    return write_blocks(path, np.full(len(rows), group), rows[order])
 
 
 class CollectivePiece(Struct, frozen=True):
@@ -253,7 +260,8 @@ def divide_kernels(
     room = most
     for piece in pieces:
         if piece.rows > most:
-            portions += [(part,) for part in _split_piece(piece, -(-piece.rows // most))]
+            spans = divide_ordinals(piece.blocks, most)
+            portions += [(replace(piece, low=low, high=high),) for low, high in spans]
             continue
         if few and piece.rows > room:
             portions.append(tuple(few))
@@ -261,16 +269,6 @@ def divide_kernels(
         few.append(piece)
         room -= piece.rows
     return [*portions, tuple(few)] if few else portions
-
-
-def _split_piece(piece: CollectivePiece, count: int) -> list[CollectivePiece]:
-    """Return the piece in about so many parts, by the ordinals of its largest block."""
-    largest = max(piece.blocks, key=lambda block: block.rows)
-    cuts = np.unique(largest.sample_ordinals(count + 1)[1:-1]).tolist()
-    return [
-        replace(piece, low=low, high=high)
-        for low, high in zip([None, *cuts], [*cuts, None], strict=True)
-    ]
 
 
 #: Columns of the facts that observations of clocks need; and those without communicators.
@@ -285,18 +283,11 @@ def observe_collectives(context: RelationContext) -> Observed:
     """Return the kernels of collectives: by communicator and, where the trace numbers them,
     function. Where no communicator is known, by their order.
     """
-    facts, path = context.files, context.folder / "nccl-calls"
-    steps = []
-    for number, files in enumerate(batch_by_report(facts[KERNELS])):
-        reports = {file.report for file in files}
-        told = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
-        calls = path.with_suffix(f".{number}")
-        steps.append(partial(_sort_by_communicator, files, told, context.tasks, calls))
-    results = context.run(steps)
+    batches = context.batch_facts(KERNELS, COMMUNICATORS)
+    results = context.run_each("nccl-calls", _sort_by_communicator, *batches)
     if not any(has_calls for _, has_calls in results):
-        results = context.run(
-            [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
-        )
+        everything = ([context.files[KERNELS]], [context.files[COMMUNICATORS]], [context.tasks])
+        results = context.run_each("nccl-calls-by-order", _sort_by_order, *everything)
     return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
 
 
@@ -387,4 +378,4 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
         signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in KIND))),
         began="began",
     )
-    return sort_calls(calls.cast(pl.Int64), path)
+    return sort_calls(calls, path)

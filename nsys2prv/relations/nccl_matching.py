@@ -1,29 +1,24 @@
 """Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks' orders
-of launches differ, and records on their kernels. A step looks at some of them. And a warning where
-reports of ranks are missing.
+of launches differ, and records on their kernels. A step looks at some of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.classes import GROUP, SEND_RECEIVE
-from nsys2prv.events.kind import Rows
-from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.events.call_indexes import GROUP, SEND_RECEIVE
 from nsys2prv.relations import DEVICES, write_result
-from nsys2prv.relations.blocks import Block, hash_signatures, write_block, write_blocks
+from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     BY_LAUNCH,
@@ -32,12 +27,11 @@ from nsys2prv.relations.nccl_kernels import (
     CollectivePiece,
     find_bandwidth,
     list_operation_roles,
+    make_rows,
     where_comparable,
+    write_block_in_order,
 )
-from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
-
-if TYPE_CHECKING:
-    from nsys2prv.clock.sequences import CallSequence
+from nsys2prv.store.task_result import TaskResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
@@ -83,7 +77,7 @@ class MatchedCollectives(Struct, frozen=True):
 
 
 def match_kernels(
-    pieces: tuple[CollectivePiece, ...], has_communicators: bool, path: Path
+    pieces: tuple[CollectivePiece, ...], path: Path, has_communicators: bool
 ) -> MatchedCollectives:
     """Match the kernels of the pieces. has_communicators: whether they are of known communicators. path: of
     files, but for their endings.
@@ -221,53 +215,20 @@ def store_records(
         stored.append(rows)
     moved = [block.read(low, high) for block in transfers]
     made = [
-        _make_rows(LAYOUT, RECORD, FIELDS, stored),
-        _make_rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, moved),
+        make_rows(LAYOUT, _sort_records(stored, RECORD), "begin", FIELDS),
+        make_rows(TRANSFER, _sort_records(moved, TRANSFER_RECORD), "ready", TRANSFER_FIELDS),
     ]
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
 
-def _make_rows(
-    layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]
-) -> Rows:
-    """Return records of a layout from parts with these columns, which begin with begin, end and
-    object, in their order among equals.
-    """
+def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.DataFrame:
+    """Return records from parts with these columns, in their order among equals."""
     table = np.concatenate([np.zeros((0, len(columns)), np.int64), *parts])
-    column = dict(zip(columns, table.T, strict=True))
-    order = np.lexsort([column[name] for name in reversed(ORDER)])
-    begin, end, object_ = (table[order, place] for place in range(3))
-    return Rows(layout, begin, end, object_, {name: column[name][order] for name in fields})
-
-
-#: Findings that say that ends tell nothing, rather than that they speak against a match.
-UNCLEAR = ("few", "ambiguous")
-
-
-class _MemberKernels(Struct, frozen=True):
-    """Kernels of a member in a block."""
-
-    #: The kernels.
-    block: Block
-    #: Number of the device.
-    member: int
-    #: Number of kernels.
-    count: int
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return its columns KEPT, and `place` in the block, by begins."""
-        columns = dict(zip(KEPT, self.block.read().T, strict=True))
-        place = np.flatnonzero(_number_members(columns) == self.member)
-        place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
-        return {name: column[place] for name, column in columns.items()} | {"place": place}
-
-
-def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    return columns["task"] * DEVICES + columns["device"]
+    return pl.DataFrame(table, columns, orient="row").sort(ORDER, maintain_order=True)
 
 
 def number_by_ends(
-    piece: CollectivePiece, even: bool, pivot: int, path: Path
+    piece: CollectivePiece, even: bool, path: Path, pivot: int
 ) -> tuple[CollectivePiece, int]:
     """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
     how many kernels are of no collective. Where ends cannot tell, the order stands if all members
@@ -277,98 +238,58 @@ def number_by_ends(
     """
     from nsys2prv.clock.sequences import Member, number_group
 
-    members, parts = [], set()
+    owned, parts = [], set()
     for block in piece.blocks:
-        rows = block.read()
-        columns = dict(zip(KEPT, rows.T, strict=True))
+        columns = dict(zip(KEPT, block.read().T, strict=True))
         owners, counts = np.unique(_number_members(columns), return_counts=True)
-        members += map(partial(_MemberKernels, block), owners.tolist(), counts.tolist())
+        for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            load = partial(_load_calls, block, member, pivot)
+            owned.append((Member(member, count, load), block))
         parts.update(np.unique(columns["part"]).tolist())
-    members.sort(key=lambda part: part.member)
+    owned.sort(key=lambda item: item[0].member)
     # Times of one part are aligned.
-    fits, findings = number_group(
-        [Member(part.member, part.count, partial(_read_calls, part, pivot)) for part in members],
-        SOURCE,
-        0,
-        ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR,
-    )
+    error = ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR
+    fits, findings = number_group([member for member, _ in owned], SOURCE, 0, error)
     if even and any(finding.kind in UNCLEAR for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []
     for number, block in enumerate(piece.blocks):
-        numbered = [(members[at], ordinals) for at, ordinals in fits.items()]
-        own = [(part, ordinals) for part, ordinals in numbered if part.block == block]
+        own = {owned[at][0].member: fit for at, fit in fits.items() if owned[at][1] == block}
         blocks += _write_numbered(block, own, path.with_suffix(f".{number}"))
     kept = sum(block.rows for block in blocks)
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
 
 
-def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
-    from nsys2prv.clock.sequences import CallSequence
-
-    columns = part.read()
-    return CallSequence(
-        (columns["time_end"] - pivot).astype(np.float64),
-        hash_signatures(*(columns[name] for name in KIND)),
-        list_operation_roles(columns["first_operation"]) == Role.ALL,
+def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
+    """Return the end, signature and role of a member's calls in a block, by their begins."""
+    rows = block.read()
+    columns = dict(zip(KEPT, rows[_find_member(rows, member)].T, strict=True))
+    return pl.DataFrame(
+        {
+            "end": columns["time_end"] - pivot,
+            "signature": hash_signatures(*(columns[name] for name in KIND)),
+            "role": list_operation_roles(columns["first_operation"]),
+        }
     )
+
+
+def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
+    """Return the places of a member's kernels among the rows of a block, by their begins."""
+    columns = dict(zip(KEPT, rows.T, strict=True))
+    place = np.flatnonzero(_number_members(columns) == member)
+    return place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
+
+
+def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["task"] * DEVICES + columns["device"]
 
 
 def _write_numbered(
-    block: Block, numbered: Iterable[tuple[_MemberKernels, np.ndarray]], path: Path
+    block: Block, ordinals: Mapping[int, np.ndarray], path: Path
 ) -> tuple[Block, ...]:
-    """Write the block with these ordinals, without kernels that have none."""
+    """Write the block with the ordinals of these members, without kernels that have none."""
     rows = block.read()
     rows[:, 0] = -1
-    for part, ordinals in numbered:
-        rows[part.read()["place"], 0] = ordinals
-    rows = rows[rows[:, 0] >= 0]
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return write_blocks(path, np.full(len(rows), block.group), rows)
-
-
-#: Ranks that are named.
-MOST_NAMED = 8
-
-
-def warn_of_absent_members(book: FactBook) -> list[str]:
-    """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them.
-    """
-    files = book.files([COMMUNICATORS])[COMMUNICATORS]
-    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
-
-
-def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
-    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
-    process told of one: communicator, task, ranks (their number), rank.
-    """
-    with_ranks = communicators.filter(
-        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
-    )
-    # A process may have several GPUs, each with a rank of its own; all members may not have told
-    # theirs.
-    groups = with_ranks.group_by("communicator").agg(
-        size=pl.col("ranks").max(),
-        sizes=pl.col("ranks").n_unique(),
-        told=pl.struct("task", "rank").n_unique(),
-        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
-    )
-    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
-        "size", "communicator", descending=True
-    )
-    if not lacking.height:
-        return []
-    row = lacking.row(0, named=True)
-    missing = (
-        sorted(set(range(row["size"])) - set(row["present"]))
-        if len(row["present"]) == row["told"]
-        else []
-    )
-    named = list_some([*map(str, missing)], MOST_NAMED)
-    which = (
-        f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
-    )
-    return [
-        f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
-    ]
+    for member, numbers in ordinals.items():
+        rows[_find_member(rows, member), 0] = numbers
+    return write_block_in_order(path, block.group, rows[rows[:, 0] >= 0])

@@ -19,15 +19,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UNRELATED, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.classes import RECEIVE, SEND, SEND_RECEIVE
+from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
@@ -35,6 +34,7 @@ from nsys2prv.relations.blocks import (
     Block,
     MessageFile,
     assign_buckets,
+    count_buckets,
     group_blocks,
     read_frame,
     save_messages,
@@ -43,16 +43,19 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.relations.nccl_kernels import find_bandwidth, keep_sound_kernels, where_comparable
-from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
+from nsys2prv.relations.nccl_kernels import (
+    find_bandwidth,
+    keep_sound_kernels,
+    make_rows,
+    where_comparable,
+)
+from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
 NAME, KIND = "nccl_messages", "nccl_message"
 #: Layouts of records on kernels that only send and receive.
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
-#: Findings that say that ends do not tell.
-TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
 READ = split_column_names(
@@ -69,20 +72,14 @@ ORDER = ("task", "communicator", "time_call", "place")
 #: other side's kernel, whether it sends, its bytes (ABSENT where unknown), how many messages the
 #: kernel has, whether it does nothing else, and whether the times can be compared.
 SIDE = split_column_names("begin end object there sends bytes messages pure comparable")
-#: Facts (bytes) that one step matches; lines that one step stores.
-BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
-    buckets = _sort_into_buckets(context, "messages")
-    steps = []
-    for place, blocks in enumerate(buckets):
-        path = context.folder / f"pairs-{context.number}-{place}.blocks"
-        steps.append(partial(pair_messages, blocks, len(buckets), path))
-    paired = context.run(steps)
+    buckets = _sort_into_buckets(context)
+    paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
     records = [block for part in paired for block in part.records]
-    results = store_lines(context, NAME, KIND, False, records, STEP_ROWS)
+    results = store_lines(context, NAME, KIND, False, records)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
     results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
     if left:
@@ -99,26 +96,20 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 def observe_messages(context: RelationContext) -> Observed:
     """Return observations of clocks from messages between hosts, by senders."""
-    steps = [
-        partial(observe_pairs, blocks, context.folder / f"observed-messages-{place}.pickle")
-        for place, blocks in enumerate(_sort_into_buckets(context, "clock-messages"))
-    ]
-    return Observed(messages=context.run(steps))
+    buckets = _sort_into_buckets(context)
+    return Observed(messages=context.run_each("nccl-pairs", observe_pairs, buckets))
 
 
-def _sort_into_buckets(context: RelationContext, name: str) -> list[tuple[Block, ...]]:
+def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
     """Return the messages by communicator and sender, several of them together, in blocks."""
-    files = context.files[MESSAGES]
-    count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
-    steps = []
-    for number, part in enumerate(batch_by_report(files)):
-        path = context.folder / f"{name}-{number}.blocks"
-        steps.append(partial(sort_messages, part, context.tasks, count, path))
-    return group_blocks(block for blocks in context.run(steps) for block in blocks)
+    more = (count_buckets(context.files[MESSAGES]),)
+    batches = context.batch_facts(MESSAGES)
+    parts = context.run_each("nccl-messages", sort_messages, *batches, more=more)
+    return group_blocks(block for part in parts for block in part)
 
 
 def sort_messages(
-    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], buckets: int, path: Path
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path, buckets: int
 ) -> tuple[Block, ...]:
     """Sort the messages of some reports into so many buckets by communicator and sender."""
     messages = _keep_usable(read_fact(files, tasks, READ))
@@ -139,7 +130,7 @@ class PairedMessages(Struct, frozen=True):
     sides: tuple[Block, ...]
 
 
-def pair_messages(blocks: Sequence[Block], buckets: int, path: Path) -> PairedMessages:
+def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMessages:
     """Match the messages of some senders. buckets: of the kernels' rows."""
     messages = read_frame(blocks, KEPT)
     pairs = _pair_messages(
@@ -253,7 +244,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     )
     ordinals, findings = recognise_collectives(calls, SOURCE, error)
     unknown = pl.col("group").is_in(
-        sorted({finding.group for finding in findings if finding.kind in TELL_NOTHING})
+        sorted({finding.group for finding in findings if finding.kind in (*UNCLEAR, UNRELATED)})
     )
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(
@@ -327,16 +318,9 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         .with_columns(algorithm_bandwidth=speed, bus_bandwidth=speed)
     )
     return (
-        _make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
-        _make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
+        make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
+        make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
     )
-
-
-def _make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
-    column = {
-        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
-    }
-    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
 
 
 RELATIONS = (

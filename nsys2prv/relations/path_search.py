@@ -195,25 +195,16 @@ def _make_pieces(
     """
     n, m = len(work.begin), len(calls.begin)
     kind = np.searchsorted([n, 2 * n, 2 * n + m], path, "right")
-    came = np.append(path[1:], -1)
     came_kind = np.append(kind[1:], -1)
     end, begin = times[path], np.append(times[path[1:]], 0)
-    of_op, of_call = kind < 2, kind >= 2
-    index = path - np.array([0, n, 2 * n, 2 * n + m])[kind]
-    thread = np.empty(len(path), np.int64)
-    thread[of_op], thread[of_call] = work.thread[index[of_op]], calls.thread[index[of_call]]
-    cause, kernel_class = np.full(len(path), HOST), np.full(len(path), ABSENT)
-    executes = kind == 0
-    cause[executes] = work.cause[index[executes]]
-    kernel_class[executes] = work.kernel_class[index[executes]]
-    cause[kind == 1] = QUEUED
-    inside = kind == 2
-    cause[inside] = calls.cause[index[inside]]
-    cause[inside & (came_kind == 0)] = RETURN
-    cause[came < 0] = OUTSIDE
+    thread = np.concatenate([work.thread, work.thread, calls.thread, calls.thread])[path]
+    cause = np.concatenate([work.cause, np.full(n, QUEUED), calls.cause, np.full(m, HOST)])[path]
+    kernel_class = np.concatenate([work.kernel_class, np.full(n + 2 * m, ABSENT)])[path]
+    cause[(kind == 2) & (came_kind == 0)] = RETURN
+    cause[-1] = OUTSIDE
     # From the begin of an operation to that of its call: the latency, and the call.
     launch = np.flatnonzero((kind == 1) & (came_kind == 3))
-    call = came[launch] - 2 * n - m
+    call = path[launch + 1] - 2 * n - m
     returned = np.minimum(calls.end[call], end[launch])
     no_class = np.full(len(call), ABSENT)
     columns = (

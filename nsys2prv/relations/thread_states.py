@@ -1,8 +1,8 @@
-"""Find, for every time, the state of the innermost open range of each object; vectorized, ranges
-may overlap arbitrarily.
+"""Make state records of threads and streams: a task for each report, in chunks of its time.
 
-Times are int64 ns. Objects are small indices. All functions are about one stretch of time, first <=
-time < limit.
+For every time the state of the innermost open range of each row counts; ranges may overlap
+arbitrarily. What finds it is vectorized and about one stretch of time, first <= time < limit. Times
+are int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import Layout, NameSet, StateRule, load_catalogue
+from nsys2prv.events.catalogue import Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -35,10 +35,252 @@ from nsys2prv.store.runs import (
 )
 from nsys2prv.store.task_result import TaskResult
 
+#: Ranges looked at together.
+CHUNK_RECORDS = 300_000
+#: States of rows outside of all ranges.
+IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 #: No range tells.
 NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
+
+
+class ThreadStateTask(Struct, frozen=True):
+    """A report's runs, and what is needed to make states of them."""
+
+    #: Number of the task.
+    number: int
+    #: Begins of layouts that imply states.
+    runs: tuple[Run, ...]
+    #: Source of runs -> names per name set.
+    names: Mapping[int, Mapping[str, StoredFrame]]
+    #: Source of runs -> thread of the trace of each object.
+    threads: Mapping[int, np.ndarray]
+    #: Thread -> the state in which it is outside of all ranges; only these have states.
+    states: Mapping[int, int]
+    #: Threads that have states only if a range implies one.
+    with_states: frozenset[int]
+    #: Map to trace time.
+    clock: ClockMap
+    #: Length of the trace, ns.
+    duration: int
+    #: Folder for runs.
+    spill: Path
+    #: Runs of begins, samples and lines that imply no states.
+    others: tuple[Run, ...] = ()
+
+
+def plan_state_tasks(
+    results: Sequence[TaskResult],
+    rows: Mapping[tuple[int, ObjectKey], int],
+    threads: Mapping[int, np.ndarray],
+    clocks: Sequence[ClockMap],
+    duration: int,
+    spill: Path,
+) -> list[ThreadStateTask]:
+    """Return a task for each report that has rows with states. rows: of the objects of reports;
+    threads: of each task's objects.
+    """
+    states: dict[int, dict[int, int]] = {}
+    threads_by_report: dict[int, set[int]] = {}
+    for (report, key), thread in rows.items():
+        if isinstance(key, QueueKey):
+            threads_by_report.setdefault(report, set()).add(thread)
+        # Further rows of a thread are for ranges that overlap others, and no threads.
+        if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
+            states.setdefault(report, {})[thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
+    first = max((result.task for result in results), default=-1) + 1
+    tasks = []
+    for number, report in enumerate(sorted(states), first):
+        own = [result for result in results if result.report == report]
+        runs = [
+            run
+            for result in own
+            for run in result.runs
+            if run.shape.stream in (BEGIN, COUNTER, LINE)
+        ]
+        tasks.append(
+            ThreadStateTask(
+                number,
+                tuple(filter(_has_states, runs)),
+                {result.task: result.names for result in own},
+                {result.task: threads[result.task] for result in own},
+                states[report],
+                frozenset(threads_by_report.get(report, ())),
+                clocks[report],
+                duration,
+                spill,
+                tuple(filterfalse(_has_states, runs)),
+            )
+        )
+    return tasks
+
+
+def _has_states(run: Run) -> bool:
+    """True for begins of a layout that implies states."""
+    layout = load_catalogue().layouts.get(run.shape.name)
+    return run.shape.stream == BEGIN and layout.state is not None
+
+
+def make_states(task: ThreadStateTask) -> TaskResult:
+    """Return the state records of one report's rows, as runs in trace time."""
+    result = TaskResult(task.number, TRACE, 0)
+    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
+    shape = Shape(STATE, STATE)
+    try:
+        for thread, begin, end, state in _make_records(task):
+            if len(thread):
+                records = np.empty(len(thread), shape.dtype)
+                records["time"], records["end"] = begin, end
+                records["object"], records["state"] = thread, state
+                result.runs.append(writer.append(shape, records, int(end.max())))
+    finally:
+        writer.close()
+    return result
+
+
+def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
+    the other.
+    """
+    threads = np.array(sorted(task.states), np.int64)
+    outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
+    outside[_find_idle_threads(task, threads)] = NOT_CREATED
+    wanted = ~np.isin(threads, np.fromiter(task.with_states, np.int64, len(task.with_states)))
+    records = OpenStates(outside)
+    ranges, holding = Ranges.make_empty(), Ranges.make_empty()
+    first = 0
+    for new_ranges, new_holding, limit in read_range_chunks(task, threads):
+        wanted[new_ranges.object] = True
+        ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
+        # What a clock moved to the limit or behind it is for the next chunk.
+        begun, held = (part.take(part.begin < limit) for part in (ranges, holding))
+        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
+        layers = [
+            find_innermost_states(begun.take(begun.yields == yields), keys)
+            for yields in (False, True)
+        ]
+        layers.append((keys.join(held.object, held.begin), held.state))
+        objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
+        yield threads[objects], *columns
+        outside[held.object] = held.state
+        # What ends at the limit is told to end with the next chunk.
+        ranges, holding = ranges.take(ranges.end >= limit), holding.take(holding.begin >= limit)
+        first = limit
+    objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
+    yield threads[objects], *columns
+
+
+def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
+    """Return which of the threads are of a host and have no event at all, nor a line."""
+    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
+    reader = SpillReader()
+    for run in (*task.runs, *task.others):
+        if not silent.any():
+            break
+        objects = [run.object]
+        if run.object < 0:
+            records = reader.read_between(run, -OPEN, None)
+            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
+            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
+        silent &= ~np.isin(threads, task.threads[run.source][objects])
+    reader.close()
+    return silent
+
+
+def read_range_chunks(
+    task: ThreadStateTask, threads: np.ndarray
+) -> Iterator[tuple[Ranges, Ranges, int]]:
+    """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
+    begin), and up to when all that began is told.
+
+    Objects are indices into `threads`.
+    """
+    reader = SpillReader()
+    rules = _StateRules(task.names)
+    for first, last, limit in _choose_chunks(task):
+        ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
+        for run in task.runs:
+            if run.until < first or (last is not None and run.first >= last):
+                continue
+            records = reader.read_between(run, first, last)
+            if len(records):
+                part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
+                part.append(_read_ranges(task, run, records, threads, rules))
+        states = Ranges.concat(holding)
+        yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
+    reader.close()
+
+
+def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int, int | None, int]]:
+    """Yield chunks of local time (None: without an end), and the trace time up to which each and
+    those before it are complete.
+    """
+    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
+    step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
+    first, done = -OPEN, 0
+    for time in sorted({int(time) for time in samples[step::step]}):
+        # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
+        limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
+        if done < limit < task.duration:
+            yield first, time, limit
+            first, done = time, limit
+    yield first, None, task.duration
+
+
+def _read_ranges(
+    task: ThreadStateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
+) -> Ranges:
+    """Return the records of a run that imply states of rows with states."""
+    layout = load_catalogue().layouts[run.shape.name]
+    begin = windows.to_begin_times(records, task.clock)
+    end = windows.to_end_times(records, task.clock, task.duration)
+    thread = task.threads[run.source][records["object"]]
+    object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
+    state = rules.find_states(run, layout, records)
+    kept = np.flatnonzero(
+        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
+    )
+    yields = np.full(len(kept), layout.state.yields)
+    return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
+
+
+class _StateRules:
+    """State rules of layouts, applied to records; caches the states of the names of each task."""
+
+    def __init__(self, names: Mapping[int, Mapping[str, StoredFrame]]) -> None:
+        self._names = names
+        self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
+
+    def find_states(self, run: Run, layout: Layout, records: np.ndarray) -> np.ndarray:
+        """Return the state that each record implies, NOTHING where it implies none."""
+        rule = layout.state
+        default = NOTHING if rule.otherwise is None else rule.otherwise
+        wanted = rule.field or layout.fields[0].name
+        field = next(field for field in layout.fields if field.name == wanted)
+        if field in list_present_fields(layout, run.shape.present):
+            if rule.names and isinstance(field.values, NameSet):
+                states = self._map_names(run.source, layout, field.values.name, default)
+                return states[records[wanted]]
+            if rule.values:
+                # Of each value up to one more than the greatest that the rule knows.
+                known = dict(rule.values)
+                states = np.full(max(known) + 2, default)
+                states[list(known)] = list(known.values())
+                return states[np.minimum(records[wanted], len(states) - 1)]
+        return np.full(len(records), default)
+
+    def _map_names(self, source: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
+        """Return the state for each of the names that a task met."""
+        key = source, layout.name, name_set
+        if key not in self._of_names:
+            patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
+            states = [
+                next((state for state, pattern in patterns if pattern.search(text)), default)
+                for text in read_frame(self._names[source][name_set])["text"].to_list()
+            ]
+            self._of_names[key] = np.array(states, np.int64)
+        return self._of_names[key]
 
 
 class Ranges(Struct):
@@ -70,19 +312,6 @@ class Ranges(Struct):
     @classmethod
     def make_empty(cls) -> Ranges:
         return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
-
-
-class Changes(Struct):
-    """From `time` on, `object` has `state`. By object, then time; at most one at a time of an
-    object.
-    """
-
-    #: Row of the trace.
-    object: np.ndarray
-    #: ns.
-    time: np.ndarray
-    #: From then on.
-    state: np.ndarray
 
 
 class Keys:
@@ -168,9 +397,10 @@ def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 def overlay_layers(
     layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
-) -> Changes:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Overlay layers of (keys, states): at each time the first layer with a state counts; the last
-    one always has one.
+    one always has one. Return objects, times and the states from then on, by object, then time; at
+    most one at a time of an object.
 
     before: of each object what the last layer says before its first key; the others say NOTHING
     then.
@@ -191,7 +421,7 @@ def overlay_layers(
         state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
     final = np.ones(len(where), bool)
     final[:-1] = np.diff(where) != 0
-    return Changes(object_[final], time[final], state[final])
+    return object_[final], time[final], state[final]
 
 
 class OpenStates:
@@ -205,9 +435,12 @@ class OpenStates:
         self._state = state.copy()
         self._since = np.zeros(len(state), np.int64)
 
-    def close_changed(self, changes: Changes) -> tuple[np.ndarray, ...]:
-        """Return object, begin, end and state of the records that these changes end, by begin."""
-        object_, time, state = changes.object, changes.time, changes.state
+    def close_changed(
+        self, object_: np.ndarray, time: np.ndarray, state: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return object, begin, end and state of the records that changes end, by begin. The
+        changes: as of :func:`overlay_layers`.
+        """
         # An object's changes with its present state in front of them.
         seen, first = np.unique(object_, return_index=True)
         object_ = np.insert(object_, first, seen)
@@ -235,256 +468,3 @@ def _sort_by_begin(
     kept = np.flatnonzero(begin < end)
     order = kept[np.argsort(begin[kept], kind="stable")]
     return object_[order], begin[order], end[order], state[order]
-
-
-#: Ranges looked at together.
-CHUNK_RECORDS = 300_000
-IDLE, RUNNING, NOT_CREATED = 0, 1, 2
-
-
-class ThreadStateTask(Struct, frozen=True):
-    """A report's runs, and what is needed to make states of them."""
-
-    #: Number of the task.
-    number: int
-    #: Begins of layouts that imply states.
-    runs: tuple[Run, ...]
-    #: Source of runs -> names per name set.
-    names: Mapping[int, Mapping[str, StoredFrame]]
-    #: Source of runs -> thread of the trace of each object.
-    threads: Mapping[int, np.ndarray]
-    #: Thread -> the state in which it is outside of all ranges; only these have states.
-    states: Mapping[int, int]
-    #: Threads that have states only if a range implies one.
-    with_states: frozenset[int]
-    #: Map to trace time.
-    clock: ClockMap
-    #: Length of the trace, ns.
-    duration: int
-    #: Folder for runs.
-    spill: Path
-    #: Runs of begins, samples and lines that imply no states.
-    others: tuple[Run, ...] = ()
-
-
-def plan_state_tasks(
-    results: Sequence[TaskResult],
-    rows: Mapping[tuple[int, ObjectKey], int],
-    threads: Mapping[int, np.ndarray],
-    clocks: Sequence[ClockMap],
-    duration: int,
-    spill: Path,
-) -> list[ThreadStateTask]:
-    """Return a task for each report that has rows with states. rows: of the objects of reports;
-    threads: of each task's objects.
-    """
-    states: dict[int, dict[int, int]] = {}
-    threads_by_report: dict[int, set[int]] = {}
-    for (report, key), thread in rows.items():
-        if isinstance(key, QueueKey):
-            threads_by_report.setdefault(report, set()).add(thread)
-        # Further rows of a thread are for ranges that overlap others, and no threads.
-        if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
-            states.setdefault(report, {})[thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
-    first = max((result.task for result in results), default=-1) + 1
-    tasks = []
-    for number, report in enumerate(sorted(states), first):
-        own = [result for result in results if result.report == report]
-        runs = [
-            run
-            for result in own
-            for run in result.runs
-            if run.shape.stream in (BEGIN, COUNTER, LINE)
-        ]
-        tasks.append(
-            ThreadStateTask(
-                number,
-                tuple(filter(_has_states, runs)),
-                {result.task: result.names for result in own},
-                {result.task: threads[result.task] for result in own},
-                states[report],
-                frozenset(threads_by_report.get(report, ())),
-                clocks[report],
-                duration,
-                spill,
-                tuple(filterfalse(_has_states, runs)),
-            )
-        )
-    return tasks
-
-
-def _has_states(run: Run) -> bool:
-    """True for begins of a layout that implies states."""
-    layout = load_catalogue().layouts.get(run.shape.name)
-    return run.shape.stream == BEGIN and layout.state is not None
-
-
-def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
-    """Return which of the threads are of a host and have no event at all, nor a line."""
-    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
-    reader = SpillReader()
-    for run in (*task.runs, *task.others):
-        if not silent.any():
-            break
-        objects = [run.object]
-        if run.object < 0:
-            records = reader.read_between(run, -OPEN, None)
-            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
-            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.source][objects])
-    reader.close()
-    return silent
-
-
-def make_states(task: ThreadStateTask) -> TaskResult:
-    """Return the state records of one report's rows, as runs in trace time."""
-    result = TaskResult(task.number, TRACE, 0)
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
-    shape = Shape(STATE, STATE)
-    try:
-        for thread, begin, end, state in _make_records(task):
-            if len(thread):
-                records = np.empty(len(thread), shape.dtype)
-                records["time"], records["end"] = begin, end
-                records["object"], records["state"] = thread, state
-                result.runs.append(writer.append(shape, records, int(end.max())))
-    finally:
-        writer.close()
-    return result
-
-
-def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
-    the other.
-    """
-    threads = np.array(sorted(task.states), np.int64)
-    outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
-    outside[_find_idle_threads(task, threads)] = NOT_CREATED
-    wanted = ~np.isin(threads, np.fromiter(task.with_states, np.int64, len(task.with_states)))
-    records = OpenStates(outside)
-    ranges, holding = Ranges.make_empty(), Ranges.make_empty()
-    first = 0
-    for new_ranges, new_holding, limit in read_range_chunks(task, threads):
-        wanted[new_ranges.object] = True
-        ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
-        # What a clock moved to the limit or behind it is for the next chunk.
-        begun, held = (part.take(part.begin < limit) for part in (ranges, holding))
-        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
-        layers = [
-            find_innermost_states(begun.take(begun.yields == yields), keys)
-            for yields in (False, True)
-        ]
-        layers.append((keys.join(held.object, held.begin), held.state))
-        objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
-        yield threads[objects], *columns
-        outside[held.object] = held.state
-        # What ends at the limit is told to end with the next chunk.
-        ranges, holding = ranges.take(ranges.end >= limit), holding.take(holding.begin >= limit)
-        first = limit
-    objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
-    yield threads[objects], *columns
-
-
-def read_range_chunks(
-    task: ThreadStateTask, threads: np.ndarray
-) -> Iterator[tuple[Ranges, Ranges, int]]:
-    """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
-    begin), and up to when all that began is told.
-
-    Objects are indices into `threads`.
-    """
-    reader = SpillReader()
-    rules = _StateRules(task.names)
-    for first, last, limit in _choose_chunks(task):
-        ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
-        for run in task.runs:
-            if (last is not None and run.first >= last) or (
-                first is not None and run.until < first
-            ):
-                continue
-            records = reader.read_between(run, -OPEN if first is None else first, last)
-            if len(records):
-                part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
-                part.append(_read_ranges(task, run, records, threads, rules))
-        states = Ranges.concat(holding)
-        yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
-    reader.close()
-
-
-def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int | None, int | None, int]]:
-    """Yield chunks of local time (None: without a bound), and the trace time up to which each and
-    those before it are complete.
-    """
-    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
-    step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
-    first, done = None, 0
-    for time in sorted({int(time) for time in samples[step::step]}):
-        # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
-        limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
-        if done < limit < task.duration:
-            yield first, time, limit
-            first, done = time, limit
-    yield first, None, task.duration
-
-
-def _read_ranges(
-    task: ThreadStateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
-) -> Ranges:
-    """Return the records of a run that imply states of rows with states."""
-    layout = load_catalogue().layouts[run.shape.name]
-    begin = windows.to_begin_times(records, task.clock)
-    end = windows.to_end_times(records, task.clock, task.duration)
-    thread = task.threads[run.source][records["object"]]
-    object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = rules.find_states(run, layout, records)
-    kept = np.flatnonzero(
-        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
-    )
-    yields = np.full(len(kept), layout.state.yields)
-    return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
-
-
-class _StateRules:
-    """State rules of layouts, applied to records; caches the states of the names of each task."""
-
-    def __init__(self, names: Mapping[int, Mapping[str, StoredFrame]]) -> None:
-        self._names = names
-        self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
-
-    def find_states(self, run: Run, layout: Layout, records: np.ndarray) -> np.ndarray:
-        """Return the state that each record implies, NOTHING where it implies none."""
-        rule = layout.state
-        wanted = rule.field or layout.fields[0].name
-        field = next(field for field in layout.fields if field.name == wanted)
-        if field in list_present_fields(layout, run.shape.present):
-            if rule.names and isinstance(field.values, NameSet):
-                return self._map_names(run.source, layout, field.values.name)[records[wanted]]
-            if rule.values:
-                table = _make_value_table(rule)
-                return table[np.minimum(records[wanted], len(table) - 1)]
-        return np.full(len(records), _find_default_state(rule))
-
-    def _map_names(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
-        """Return the state for each of the names that a task met."""
-        key = source, layout.name, name_set
-        if key not in self._of_names:
-            default = _find_default_state(layout.state)
-            patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
-            states = [
-                next((state for state, pattern in patterns if pattern.search(text)), default)
-                for text in read_frame(self._names[source][name_set])["text"].to_list()
-            ]
-            self._of_names[key] = np.array(states, np.int64)
-        return self._of_names[key]
-
-
-def _find_default_state(rule: StateRule) -> int:
-    return NOTHING if rule.otherwise is None else rule.otherwise
-
-
-def _make_value_table(rule: StateRule) -> np.ndarray:
-    """Return the state for each value up to one more than the greatest that the rule knows."""
-    table = np.full(max(value for value, _ in rule.values) + 2, _find_default_state(rule))
-    for value, state in rule.values:
-        table[value] = state
-    return table

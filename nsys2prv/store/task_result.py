@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, FrameWriter, StoredFrame, factorize, read_frame
-from nsys2prv._util.foreign_data import panics_unseen
+from nsys2prv._util.data_files import panics_unseen
 from nsys2prv._util.store_file import check_unpacked, from_json, to_json
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment

@@ -30,7 +30,7 @@ from nsys2prv.analysis.stragglers import (
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.cli import main
-from nsys2prv.paraver import views
+from nsys2prv.paraver.cfg import list_core_views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -333,7 +333,7 @@ def test_every_kind_is_explained_and_has_its_section() -> None:
 
 
 def test_views_of_findings_are_there() -> None:
-    known = {Path(str(name)).stem for name in views.list_core_views()}
+    known = {Path(str(name)).stem for name in list_core_views()}
     named = {
         view
         for module in (findings, stragglers)

@@ -374,15 +374,6 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     assert [(f.kind, f.count) for f in alignment.findings] == [("backwards", backwards.sum())]
 
 
-def test_sources_without_a_noise_model_are_refused() -> None:
-    rng = np.random.default_rng(18)
-    calls = simulate_collectives(
-        rng, Clocks.random(rng, 2), np.arange(2), draw_end_times(rng, 20, 10), source=5
-    )
-    with pytest.raises(ValueError, match="noise model"):
-        align_hosts(2, calls)
-
-
 def test_maps_of_corrections() -> None:
     rng = np.random.default_rng(19)
     clocks = Clocks.random(rng, 2)

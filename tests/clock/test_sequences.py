@@ -16,7 +16,7 @@ from tools.clocks import (
     simulate_collectives,
 )
 
-from nsys2prv.clock.observations import Calls, ClockFinding, make_call_frame
+from nsys2prv.clock.observations import Calls, ClockFinding, find_shared_calls
 from nsys2prv.clock.observations import Messages as NoMessages
 from nsys2prv.clock.sequences import number_calls
 
@@ -60,7 +60,7 @@ def recognize(
 
     truth: the collective of each call, -1 for none.
     """
-    table, findings = make_call_frame(calls, find_pivot(calls, NoMessages.make_empty()))
+    table, findings = find_shared_calls(calls, find_pivot(calls, NoMessages.make_empty()))
     known = {
         (int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)
     }

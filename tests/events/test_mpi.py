@@ -14,8 +14,8 @@ import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import MPI_LAYOUTS, find_layout, normalize_function_name
-from nsys2prv.relations import mpi
+from nsys2prv.events.mpi import MPI_LAYOUTS, find_layout, normalize_function_name
+from nsys2prv.relations import blocks
 from nsys2prv.store import task_result
 
 P2P, COLLECTIVES, WAITS, OTHER = (
@@ -38,8 +38,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Match messages at once and in small steps."""
     if request.param == "in small steps":
         monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
-        monkeypatch.setattr(mpi, "BUCKET_BYTES", 100)
-        monkeypatch.setattr(mpi, "STEP_ROWS", 1)
+        monkeypatch.setattr(blocks, "BUCKET_BYTES", 100)
+        monkeypatch.setattr(blocks, "LINE_ROWS", 1)
 
 
 def make_mpi_call(

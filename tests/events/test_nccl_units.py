@@ -13,8 +13,16 @@ import polars as pl
 import pytest
 
 from nsys2prv._util.columns import ABSENT, FrameWriter
-from nsys2prv.events.call_indexes import SAID, RegionIndex
-from nsys2prv.events.classes import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
+from nsys2prv.events.call_indexes import (
+    GROUP,
+    GROUP_END,
+    GROUP_START,
+    LAST_OPERATION,
+    RECEIVE,
+    SAID,
+    SEND,
+    RegionIndex,
+)
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 

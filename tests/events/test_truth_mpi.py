@@ -17,7 +17,7 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.relations import mpi as mpi_messages
+from nsys2prv.relations import blocks
 from nsys2prv.store import task_result
 
 pytestmark = pytest.mark.skipif(
@@ -78,8 +78,8 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
             patch.setattr(task_result, "BATCH_BYTES", 1)
-            patch.setattr(mpi_messages, "BUCKET_BYTES", 500)
-            patch.setattr(mpi_messages, "STEP_ROWS", 5)
+            patch.setattr(blocks, "BUCKET_BYTES", 500)
+            patch.setattr(blocks, "LINE_ROWS", 5)
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
     trace = read_trace(folder / "mpi.prv")
     exports = [sqlite3.connect(path) for path in paths]

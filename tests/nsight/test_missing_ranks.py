@@ -12,7 +12,7 @@ from samples import generate
 from nsys2prv.cli import main
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.relations.nccl_matching import _describe_missing_ranks
+from nsys2prv.relations.nccl_collectives import _describe_missing_ranks
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,12 @@ from nsys2prv import Options, convert
 from nsys2prv.paraver import window_writer
 from nsys2prv.paraver.window_writer import (
     LINES_AT_ONCE,
+    NUMBER,
     ROW_BITS,
     Batch,
     Choice,
     Indices,
-    LineShape,
-    Number,
-    Text,
+    make_program,
     merge_lines,
 )
 
@@ -78,7 +77,7 @@ def test_numbers(text_of: Write, largest: int) -> None:
     values = np.array(
         sorted({0, largest, *(limit for limit in LIMITS if limit <= largest)}), np.int64
     )
-    shape = LineShape([Text(b"<"), Number(), Text(b">\n")])
+    shape = [b"<", NUMBER, b">\n"]
     assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
         f"<{value}>\n" for value in values
     )
@@ -87,7 +86,7 @@ def test_numbers(text_of: Write, largest: int) -> None:
 def test_every_number_of_few_digits_and_beside_each_power_of_ten(text_of: Write) -> None:
     near = [10**power + offset for power in range(4, 19) for offset in range(-50, 51)]
     values = np.array([*range(20_001), *near], np.int64)
-    shape = LineShape([Number(), Text(b"\n")])
+    shape = [NUMBER, b"\n"]
     assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
         f"{value}\n" for value in values.tolist()
     )
@@ -103,14 +102,8 @@ def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -
     records["value"] = [0, largest, *random.integers(0, largest, 998, np.uint64)]
     records["which"] = random.integers(0, 3, 1000)
     names = (b"", b"x", b"a text that is longer than what is copied at once, twice")
-    shape = LineShape(
-        [
-            Choice(names),
-            Text(b" of "),
-            Number(),
-            Text(b", a rather long text that is the same in all lines\n"),
-        ]
-    )
+    ending = b", a rather long text that is the same in all lines\n"
+    shape = [Choice(names), b" of ", NUMBER, ending]
     expected = "".join(
         f"{names[which].decode()} of {value}, a rather long text that is the same in all lines\n"
         for which, value in zip(records["which"].tolist(), records["value"].tolist(), strict=True)
@@ -124,7 +117,7 @@ def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -
 @pytest.mark.parametrize("dtype", TYPES)
 def test_indices_stand_for_what_their_table_says(text_of: Write, dtype: type) -> None:
     names, table = (b"a", b"bc"), np.array([1, 0, 2**40])
-    shape = LineShape([Choice(names), Text(b" "), Number(), Text(b"\n")])
+    shape = [Choice(names), b" ", NUMBER, b"\n"]
     which, what = np.array([0, 1, 1], dtype), np.array([2, 1, 0], dtype)
     batch = Batch(shape, np.arange(3), [Indices(which, table[:2]), Indices(what, table)])
     assert text_of([batch]) == f"bc {2**40}\na 0\na 1\n"
@@ -141,7 +134,7 @@ def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
         times = random.integers(0, 50_000, count)
         values = random.integers(0, 10 ** int(random.integers(1, 18)), count)
         kinds = random.integers(0, 3, count)
-        shape = LineShape([Choice(names), Number(), Text(b":%d:" % place), Number(), Text(b"\n")])
+        shape = [Choice(names), NUMBER, b":%d:" % place, NUMBER, b"\n"]
         batches.append(Batch(shape, times, [kinds, times, values]))
         expected += [
             (time, place, row, f"{names[kind].decode()}{time}:{place}:{value}\n")
@@ -153,7 +146,7 @@ def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
 
 
 def test_ties_order_lines_of_equal_time(text_of: Write) -> None:
-    shape = LineShape([Number(), Text(b"\n")])
+    shape = [NUMBER, b"\n"]
     times = np.array([5, 5, 5, 7], np.int64)
     free = Batch(shape, np.array([5]), [np.array([100])])
     assert (
@@ -163,7 +156,7 @@ def test_ties_order_lines_of_equal_time(text_of: Write) -> None:
 
 
 def test_far_apart_times_still_sort(text_of: Write) -> None:
-    shape = LineShape([Number(), Text(b"\n")])
+    shape = [NUMBER, b"\n"]
     times = np.array([2**61, 0, 5], np.int64)
     assert text_of([Batch(shape, times, [times])]) == f"0\n5\n{2**61}\n"
 
@@ -174,7 +167,7 @@ def test_nothing_gives_nothing(text_of: Write) -> None:
         text_of(
             [
                 Batch(
-                    LineShape([Number(), Text(b"\n")]),
+                    [NUMBER, b"\n"],
                     np.zeros(0, np.int64),
                     [np.zeros(0, np.int64)],
                 )
@@ -187,7 +180,7 @@ def test_nothing_gives_nothing(text_of: Write) -> None:
 def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
     """Its room for lines grows with what is asked of it."""
     names = (b"a:", b"bcdef:")
-    shape = LineShape([Choice(names), Number(), Text(b":end\n")])
+    shape = [Choice(names), NUMBER, b":end\n"]
     random = np.random.default_rng(5)
     for count in (3, 1, 40, 8191, LINES_AT_ONCE + 7, 5):
         chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
@@ -206,7 +199,7 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
         pytest.skip("installed without a compiler")
     monkeypatch.setattr(window_writer, "TEXT_BYTES", room)
     values = np.arange(995, 1300)
-    shape = LineShape([Text(b"line "), Number(), Text(b"\n")])
+    shape = [b"line ", NUMBER, b"\n"]
     pieces = [bytes(piece) for piece in merge_lines([Batch(shape, values, [values])])]
     assert b"".join(pieces).decode() == "".join(f"line {value}\n" for value in values)
     assert all(len(piece) <= room and piece.endswith(b"\n") for piece in pieces)
@@ -215,18 +208,18 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
 @pytest.mark.parametrize(
     ("pieces", "columns"),
     [
-        ([Number()], [np.array([1, -1])]),
+        ([NUMBER], [np.array([1, -1])]),
         ([Choice((b"a", b"b"))], [np.array([0, 2])]),
         ([Choice((b"a", b"b"))], [np.array([0, -1])]),
-        ([Number()], [Indices(np.array([0, 2]), np.arange(2))]),
-        ([Number()], [Indices(np.array([0, -1]), np.arange(2))]),
-        ([Number()], [Indices(np.array([0, 1]), np.array([3, -1]))]),
+        ([NUMBER], [Indices(np.array([0, 2]), np.arange(2))]),
+        ([NUMBER], [Indices(np.array([0, -1]), np.arange(2))]),
+        ([NUMBER], [Indices(np.array([0, 1]), np.array([3, -1]))]),
         ([Choice((b"a", b"b"))], [Indices(np.array([0, 1]), np.array([0, 2]))]),
-        ([Number()], [np.array([1])]),
-        ([Number()], []),
-        ([Number()], [np.array([1.5, 2.5])]),
-        ([Number()], [np.array([[1], [2]])]),
-        ([Text(b"x" * 2000)], []),
+        ([NUMBER], [np.array([1])]),
+        ([NUMBER], []),
+        ([NUMBER], [np.array([1.5, 2.5])]),
+        ([NUMBER], [np.array([[1], [2]])]),
+        ([b"x" * 2000], []),
     ],
     ids=[
         "negative",
@@ -251,13 +244,13 @@ def test_what_does_not_fit_is_refused(
         pytest.skip("installed without a compiler")
     monkeypatch.setattr(window_writer, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
-        _write_text([Batch(LineShape(pieces), np.arange(2), columns)])
+        _write_text([Batch(pieces, np.arange(2), columns)])
 
 
 def test_orders_out_of_bounds_are_refused() -> None:
     if window_writer.core is None:
         pytest.skip("installed without a compiler")
-    batch = (LineShape([Number(), Text(b"\n")]).program, (np.arange(3),), 3)
+    batch = (make_program([NUMBER, b"\n"]), (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
     order = np.arange(3, dtype=np.uint64)
     second = order + np.uint64(1 << ROW_BITS)
@@ -284,7 +277,7 @@ def test_both_order_lines_alike(span: int, tied: bool) -> None:
     if window_writer.core is None:
         pytest.skip("installed without a compiler")
     random = np.random.default_rng(span)
-    shape = LineShape([Text(b"\n")])
+    shape = [b"\n"]
     batches = [
         Batch(
             shape,

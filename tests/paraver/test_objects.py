@@ -21,7 +21,14 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.nsight.info import Gpu, ReportInfo, choose_launcher_ranks, read_launcher_ranks
+from nsys2prv.nsight.info import (
+    RANK_VARIABLES,
+    Gpu,
+    ReportInfo,
+    choose_launcher_ranks,
+    find_numbers,
+    read_environment,
+)
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 
@@ -79,9 +86,8 @@ def test_rank_from_the_launchers_environment(
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
     with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
-        assert choose_launcher_ranks([read_launcher_ranks(database)]) == (
-            None if rank is None else [rank]
-        )
+        ranks = find_numbers(read_environment(database), RANK_VARIABLES)
+    assert choose_launcher_ranks([ranks]) == (None if rank is None else [rank])
 
 
 def test_the_variable_that_tells_reports_apart_counts() -> None:

@@ -50,9 +50,9 @@ from nsys2prv.paraver.cfg.catalogue import (
     load_views,
 )
 from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
+from nsys2prv.paraver.cfg.fits import choose_first_views
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import list_codes
-from nsys2prv.paraver.views import choose_first_views
 from nsys2prv.relations import all_relations
 
 ROOT = Path(__file__).parents[2]

@@ -32,21 +32,19 @@ from nsys2prv.paraver.cfg import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.catalogue import FILE, load_menus, load_views
+from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus, load_views
 from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
     OTHERS,
-    Workspace,
     copy_views,
-    find_views_folder,
     find_views_for_trace,
     format_workspace,
 )
 
 ROOT = Path(__file__).parents[2]
-VIEWS = {view.path: view for view in load_views(find_views_folder() / FILE)}
+VIEWS = {view.path: view for view in load_views(find_catalogue())}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
 KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
@@ -464,9 +462,7 @@ def test_listed_are_all_views_each_once(
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
     assert all(VIEWS[line.split()[0]].title in line for line in shown)
     titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [
-        title for title in (*load_menus(find_views_folder() / FILE), OTHERS) if title in titles
-    ]
+    assert titles == [title for title in (*load_menus(find_catalogue()), OTHERS) if title in titles]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 
@@ -487,7 +483,7 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
     )
     first = {
         title: [view.path for view in group if view.path in shown]
-        for title, group in load_menus(find_views_folder() / FILE).items()
+        for title, group in load_menus(find_catalogue()).items()
     }
     assert all(group[0] in named for group in first.values() if group)
 
@@ -625,9 +621,7 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             for item in space.iterfind("hintCFGs/item")
         ]
         assert [file for file, _ in hints] == list(parts)
-        group = load_menus(find_views_folder() / FILE)[
-            space.findtext("name").removeprefix("nsys2prv ")
-        ]
+        group = load_menus(find_catalogue())[space.findtext("name").removeprefix("nsys2prv ")]
         assert [title for _, title in hints] == [view.title for view in group]
         for file, title in hints:
             candidates = {
@@ -640,7 +634,7 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             assert parts[file] == (target / path).read_text(encoding="utf-8")
             listed |= candidates
     assert listed == {
-        view.path for group in load_menus(find_views_folder() / FILE).values() for view in group
+        view.path for group in load_menus(find_catalogue()).values() for view in group
     }
 
 
@@ -696,12 +690,10 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 
 def test_names_are_written_as_xml_and_not_twice() -> None:
     kernels = VIEWS["extra/basics/cuda_kernels.cfg"]
-    odd = format_workspace(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
+    odd = format_workspace("a & b", (1,), (replace(kernels, title="1 < 2"),))
     space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
     assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
     (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
     assert isinstance(window, Single)
     with pytest.raises(CfgError, match="one file name"):
-        format_workspace(
-            Workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))
-        )
+        format_workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))

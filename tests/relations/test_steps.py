@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import yaml
 from samples import Options, generate
+from tools.clocks import concatenate_calls
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.columns import read_frame
-from nsys2prv.clock import NCCL, gathering
-from nsys2prv.clock.gathering import MemberCalls, gather_by_member, gather_calls
-from nsys2prv.clock.observations import Calls
+from nsys2prv.clock import NCCL
+from nsys2prv.clock.gathering import gather_by_member, gather_calls
+from nsys2prv.clock.observations import Calls, make_call_frame
 from nsys2prv.clock.sequences import Member
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
@@ -48,10 +49,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
-    monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
-    monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
+    monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
+    monkeypatch.setattr(blocks, "LINE_ROWS", 20)
     monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
-    monkeypatch.setattr(gathering, "ROWS", 100)
 
 
 def load_truth(folder: Path, **options: object) -> dict:
@@ -193,39 +193,30 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
         for member, kept in rows.items()
     }
 
-    def load(member: int) -> MemberCalls:
-        member_rows = rows[member]
-        zero = np.zeros(len(member_rows), np.int64)
-        return MemberCalls(
-            end[member].astype(np.float64),
-            sizes[member_rows],
-            zero == 0,
-            end[member] - 15_000,
-            zero,
-            zero.astype(bool),
-        )
-
-    parts = [load(member) for member in rows]
-    owner = np.repeat(list(rows), [len(kept) for kept in rows.values()])
-    zero = np.zeros(len(owner), np.int64)
-    together = gather_calls(
-        Calls(
+    def make_calls(member: int) -> Calls:
+        zero = np.zeros(len(rows[member]), np.int64)
+        return Calls(
             zero + NCCL,
             zero + 7,
-            owner,
-            owner // 2,
+            zero + member,
+            zero + member // 2,
             zero - 1,
-            np.concatenate([part.signature for part in parts]),
+            sizes[rows[member]],
             zero,
             zero.astype(bool),
-            np.concatenate([part.begin for part in parts]),
-            np.concatenate([end[member] for member in rows]),
-        ),
-        0,
-    )
+            end[member] - 15_000,
+            end[member],
+        )
+
+    together = gather_calls(concatenate_calls(*map(make_calls, rows)), 0)
     alone = gather_by_member(
         [
-            Member(member, len(kept), lambda member=member: load(member), clock=member // 2)
+            Member(
+                member,
+                len(kept),
+                lambda member=member: make_call_frame(make_calls(member), 0),
+                clock=member // 2,
+            )
             for member, kept in rows.items()
         ],
         NCCL,

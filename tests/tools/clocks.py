@@ -11,7 +11,7 @@ from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import ClockMap, HostClock
-from nsys2prv.clock.observations import Calls, Messages, find_span
+from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 
 SECOND = 1_000_000_000
@@ -163,6 +163,14 @@ def restore_order(
     calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
     pivot = find_pivot(calls, messages)
     return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
+
+
+def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
+    """Return the first and the last of all times, None of nothing."""
+    times = [
+        t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
+    ]
+    return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
 def find_pivot(calls: Calls, messages: Messages) -> int:

@@ -8,10 +8,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, load_views
-from nsys2prv.paraver.views import copy_views, find_views_folder
+from nsys2prv.paraver.cfg.catalogue import EXTRA, find_catalogue, load_views
+from nsys2prv.paraver.views import copy_views
 
-VIEWS = load_views(find_views_folder() / FILE)
+VIEWS = load_views(find_catalogue())
 BY_PATH = {view.path: view for view in VIEWS}
 
 

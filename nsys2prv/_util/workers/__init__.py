@@ -1,4 +1,11 @@
-"""Running tasks in order on an executor, again where a worker was lost."""
+"""Run pure functions over files on any :class:`concurrent.futures.Executor`: tasks in order, again
+where a worker was lost.
+
+An engine is a function here that takes the number of workers and a scheduler's address; its context
+gives a :class:`Pool`. Those of other packages (Dask, mpi4py) are imported when they are asked for.
+All workers read the reports and the temporary folder by the same paths: on several machines both
+are on a file system that they share.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +23,54 @@ from typing import Any, Generic, TypeVar
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 
 T, R = TypeVar("T"), TypeVar("R")
+#: Workers of this machine: this process if it is one, else threads of it or other processes.
+DEFAULT = "local"
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
 #: Up to so many workers of this machine, for a job of up to so many reports, are threads: they start
 #: at once and share what is imported, and most of the work on a large report releases Python's lock.
 #: More of them would wait for that lock, and so would those that work on many small reports.
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
+CGROUPS = Path("/sys/fs/cgroup")
+#: How long to wait for a Dask scheduler, in seconds.
+SCHEDULER_TIMEOUT = "10s"
+
+
+def check_engine(engine: str, scheduler: str | None) -> None:
+    """Check that there is such an engine and that it takes these options. Raises UsageError
+    otherwise.
+    """
+    if engine not in (DEFAULT, *ENGINES):
+        engine_names = ", ".join((DEFAULT, *ENGINES))
+        raise UsageError(f"--engine {engine}: there is no such engine; give one of {engine_names}")
+    if scheduler and engine != "dask":
+        raise UsageError(
+            "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
+        )
+
+
+def make_pool(
+    engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
+) -> AbstractContextManager[Pool]:
+    """Return the workers of an engine. Raises UsageError where its packages are not installed.
+
+    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
+    """
+    check_engine(engine, scheduler)
+    jobs = jobs or count_available_cpus()
+    if engine == DEFAULT:
+        if jobs <= 1:
+            return nullcontext(make_serial_pool())
+        engine = "threads" if should_use_threads(jobs, reports) else "processes"
+    start, needed = ENGINES[engine]
+    try:
+        for module in needed:
+            import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"--engine {engine} needs the package {error.name}: pip install {needed[0]}"
+        ) from None
+    return start(jobs, scheduler)
 
 
 def should_use_threads(jobs: int, reports: int) -> bool:
@@ -36,12 +85,49 @@ def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
 
-@dataclass
-class _Submitted(Generic[T, R]):
-    #: The task, kept to be submitted again if its worker is lost.
-    task: T
-    #: Its result, once it is done.
-    future: Future[R]
+def count_available_cpus(
+    memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS
+) -> int:
+    """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
+    if its control groups limit CPU time.
+    """
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, min([allowed, *_read_quotas(memberships, root)]))
+
+
+def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
+    """Yield the whole processors that each control group of this process, and each above it, may
+    use (cgroups of version 2, then 1).
+    """
+    try:
+        lines = memberships.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "cpu" if controllers else root
+        folder = base / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            quota, period = _read_limit(group) if group.is_relative_to(base) else (0, 0)
+            if quota > 0 and period > 0:
+                yield quota // period
+
+
+def _read_limit(group: Path) -> tuple[int, int]:
+    """Return microseconds of processor time in each period, and the period; 0 where there is no
+    limit.
+    """
+    with suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return (0 if quota == "max" else int(quota)), int(period)
+    with suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota), int(period)
+    return 0, 0
 
 
 @dataclass
@@ -153,49 +239,12 @@ class Pool:
         ) from None
 
 
-R = TypeVar("R")
-#: Workers of this machine: this process if it is one, else threads of it or other processes.
-DEFAULT = "local"
-CGROUPS = Path("/sys/fs/cgroup")
-#: How long to wait for a Dask scheduler, in seconds.
-SCHEDULER_TIMEOUT = "10s"
-
-
-def check_engine(engine: str, scheduler: str | None) -> None:
-    """Check that there is such an engine and that it takes these options. Raises UsageError
-    otherwise.
-    """
-    if engine not in (DEFAULT, *ENGINES):
-        engine_names = ", ".join((DEFAULT, *ENGINES))
-        raise UsageError(f"--engine {engine}: there is no such engine; give one of {engine_names}")
-    if scheduler and engine != "dask":
-        raise UsageError(
-            "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
-        )
-
-
-def make_pool(
-    engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
-) -> AbstractContextManager[Pool]:
-    """Return the workers of an engine. Raises UsageError where its packages are not installed.
-
-    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
-    """
-    check_engine(engine, scheduler)
-    jobs = jobs or count_available_cpus()
-    if engine == DEFAULT:
-        if jobs <= 1:
-            return nullcontext(make_serial_pool())
-        engine = "threads" if should_use_threads(jobs, reports) else "processes"
-    start, needed = ENGINES[engine]
-    try:
-        for module in needed:
-            import_module(module)
-    except ImportError as error:
-        raise UsageError(
-            f"--engine {engine} needs the package {error.name}: pip install {needed[0]}"
-        ) from None
-    return start(jobs, scheduler)
+@dataclass
+class _Submitted(Generic[T, R]):
+    #: The task, kept to be submitted again if its worker is lost.
+    task: T
+    #: Its result, once it is done.
+    future: Future[R]
 
 
 def make_serial_pool() -> Pool:
@@ -216,7 +265,6 @@ class SerialExecutor(Executor):
 
 
 def _make_process_pool(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
-
     from nsys2prv._util.workers import processes
 
     return processes.make_workers(jobs)
@@ -312,55 +360,11 @@ def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     raise SystemExit(0)
 
 
-#: Engine but for DEFAULT -> the function that starts its workers, and the modules of other packages that it needs.
+#: Engine but for DEFAULT -> the function that starts its workers, and the modules of other packages
+#: that it needs.
 ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str, ...]]] = {
     "processes": (_make_process_pool, ()),
     "threads": (_make_thread_pool, ()),
     "dask": (_make_dask_pool, ("distributed",)),
     "mpi": (_make_mpi_pool, ("mpi4py", "mpi4py.MPI")),
 }
-
-
-def count_available_cpus(
-    memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS
-) -> int:
-    """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
-    if its control groups limit CPU time.
-    """
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, min([allowed, *_read_quotas(memberships, root)]))
-
-
-def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
-    """Yield the whole processors that each control group of this process, and each above it, may
-    use (cgroups of version 2, then 1).
-    """
-    try:
-        lines = memberships.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "cpu" if controllers else root
-        folder = base / path.lstrip("/")
-        for group in (folder, *folder.parents):
-            quota, period = _read_limit(group) if group.is_relative_to(base) else (0, 0)
-            if quota > 0 and period > 0:
-                yield quota // period
-
-
-def _read_limit(group: Path) -> tuple[int, int]:
-    """Return microseconds of processor time in each period, and the period; 0 where there is no
-    limit.
-    """
-    with suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        return (0 if quota == "max" else int(quota)), int(period)
-    with suppress(OSError, ValueError):
-        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return int(quota), int(period)
-    return 0, 0

@@ -115,7 +115,12 @@ class ProcessExecutor(Executor):
     def begin(self, count: int, first: Callable[[], object] = int) -> None:
         """Let `count` of the workers start now, and do this first."""
         while len(self._threads) < min(count, self._processes):
-            self._run(self._serve_worker, first)
+            thread = threading.Thread(target=self._serve_worker, args=(first,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise WorkerLost(str(error)) from None
+            self._threads.append(thread)
 
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
         if not self._closed:
@@ -139,8 +144,7 @@ class ProcessExecutor(Executor):
 
     def kill(self) -> None:
         """End the workers at once, whatever they are doing, and wait until they have ended."""
-        for task in self._close(take=True):
-            task.future.cancel()
+        self.shutdown(wait=False, cancel_futures=True)
         self._kill_workers()
         self._join()
 
@@ -171,14 +175,6 @@ class ProcessExecutor(Executor):
             if task.future.set_running_or_notify_cancel():
                 task.future.set_exception(error)
         self._kill_workers()
-
-    def _run(self, target: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise WorkerLost(str(error)) from None
-        self._threads.append(thread)
 
     def _take_next(self) -> _Task | None:
         with self._lock:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec.structs import replace
 
-from nsys2prv._util.foreign_data import read_data_text
+from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.page.drawing import draw_all

@@ -1,5 +1,6 @@
-"""Event types, their labels and their values: the data of the files in ``events`` as typed
-declarations (how to write them stands in ``events/README.md``).
+"""Event types, their labels and their values: the data of the files in ``events`` and of
+``counters.yaml``, the names of sampled numbers, as typed declarations (how to write them stands in
+``events/README.md``).
 
 Everything that gives a Paraver number a meaning is read from here: the writer of records, the
 ``.pcf`` and the tables of the documentation. That an event type has one meaning is tested.
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.foreign_data import load_shipped, read_data_text, read_data_texts
+from nsys2prv._util.data_files import load_shipped, read_data_text, read_data_texts
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
@@ -27,6 +28,17 @@ FORBIDDEN_DOMAINS = frozenset({204})
 #: Event types of a line of ``calls``: its code names the event, code + 1 is the result, code + 2...
 #: the numbers.
 RESULT, NUMBERS = 1, 2
+#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
+#: Nsight's display factor.
+REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
+#: Units that older sets leave out of the names.
+IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
+_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
+#: Precision of fractions until all of their name are known: the integers are the bits of floating
+#: point (64 bits, not negative).
+UNSCALED = -1
+#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+FRACTION = " (fraction)"
 
 
 class DomainCode(Struct, frozen=True):
@@ -208,14 +220,12 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         fields: dict[str, dict[str, Any]] = {
             "call": {"code": self.code, "label": self.label, "values": {"names": self.name}}
         }
-        result = (self.code + RESULT, "result", self.result, f"Result of {self.label}")
-        numbers = enumerate(self.numbers.items(), self.code + NUMBERS)
-        for code, name, column, label in (
-            *([result] if self.result else []),
-            *((code, column, column, label) for code, (column, label) in numbers),
-        ):
-            fields[name] = {"code": code, "label": label, "optional": True}
-            fields[name] |= {"column": column, "least": 1}
+        further = {"optional": True, "least": 1}
+        if self.result:
+            label, code = f"Result of {self.label}", self.code + RESULT
+            fields["result"] = {"code": code, "label": label, "column": self.result, **further}
+        for code, (column, label) in enumerate(self.numbers.items(), self.code + NUMBERS):
+            fields[column] = {"code": code, "label": label, "column": column, **further}
         return {
             "title": self.label,
             "nests": not self.queue,
@@ -314,19 +324,14 @@ def _make_state_rule(
     if isinstance(spec, str):
         return StateRule(values[spec])
     rule = rules[spec["rule"]]
+    # Blanks are for the eye.
+    names = {label: pattern.replace(" ", "") for label, pattern in rule.get("names", {}).items()}
+    of_labels = rule.get("values", {}).items()
     return StateRule(
         values[rule["otherwise"]] if "otherwise" in rule else None,
         rule.get("field", ""),
-        # Blanks are for the eye.
-        tuple(
-            (values[label], pattern.replace(" ", ""))
-            for label, pattern in rule.get("names", {}).items()
-        ),
-        tuple(
-            (value, values[label])
-            for label, numbers in rule.get("values", {}).items()
-            for value in numbers
-        ),
+        tuple((values[label], pattern) for label, pattern in names.items()),
+        tuple((value, values[label]) for label, numbers in of_labels for value in numbers),
         spec.get("yields", False),
     )
 
@@ -386,24 +391,8 @@ def number_domains(domains: set[str]) -> dict[str, int]:
     """
     fixed_domains = load_catalogue().domains
     numbers = {name: fixed_domains.index(name) for name in domains if name in fixed_domains}
-    return numbers | hash_to_numbers(
-        domains - set(numbers), FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN, FORBIDDEN_DOMAINS
-    )
-
-
-#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
-#: Nsight's display factor.
-REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
-#: Units that older sets leave out of the names.
-IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
-_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
-
-
-#: Precision of fractions until all of their name are known: the integers are the bits of floating
-#: point (64 bits, not negative).
-UNSCALED = -1
-#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
-FRACTION = " (fraction)"
+    bounds = FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN
+    return numbers | hash_to_numbers(domains - set(numbers), *bounds, FORBIDDEN_DOMAINS)
 
 
 class Metric(NamedTuple):
@@ -446,16 +435,14 @@ def load_counter_tables() -> dict[str, CounterTable]:
     }
     listed = load_shipped(read_data_text(__package__, "counters.yaml")) | load_catalogue().counters
     for layout, entries in listed.items():
-        listed_labels: dict[tuple[str, str], str] = {}
-        for names in entries.values():
-            for name in names:
-                base, unit = _reduce_name(name)
-                listed_labels.setdefault((base, unit), names[0])
-                if unit in IMPLIED_UNITS:
-                    listed_labels.setdefault((base, ""), names[0])
-        tables[layout] = CounterTable(
-            {code: names[0] for code, names in entries.items()}, listed_labels
-        )
+        known: dict[tuple[str, str], str] = {}
+        for label, name in ((names[0], name) for names in entries.values() for name in names):
+            base, unit = _reduce_name(name)
+            known.setdefault((base, unit), label)
+            if unit in IMPLIED_UNITS:
+                known.setdefault((base, ""), label)
+        labels = {code: names[0] for code, names in entries.items()}
+        tables[layout] = CounterTable(labels, known)
     return tables
 
 
@@ -468,10 +455,9 @@ def split_unit(name: str) -> tuple[str, str]:
 def _reduce_name(name: str) -> tuple[str, str]:
     """Return the common form of two spellings of one name."""
     base, unit = split_unit(name)
+    base = re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip()
     unit = re.sub(r"\s+", "", unit.casefold())
-    return re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip(), REAL_UNITS.get(
-        unit, unit
-    ).casefold()
+    return base, REAL_UNITS.get(unit, unit).casefold()
 
 
 def find_known_label(layout: str, name: str) -> str | None:

@@ -1,14 +1,16 @@
-"""A view as data, the words of Paraver's .cfg files as its loader knows them, and what is wrong with
-a view.
+"""Paraver views (.cfg files) as data: the words of their grammar as Paraver's loader knows them, what
+is wrong with a view, and where those of the package are.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
 derived window without parents end the program. So every name is checked against these tables before
-a view is written.
+a view is written. ``python tools/make_views.py`` writes every view of ``cfgs/catalogue`` that is
+committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct, field
@@ -139,6 +141,9 @@ LAST_TYPE = 2**31 - 1
 
 #: An event value that no trace holds.
 NO_VALUE = -1
+#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
+#: event types that one window shows together by their values.
+FIRST, GROUPS = "first.jsonl", "groups.json"
 
 
 class CfgError(Nsys2prvError):
@@ -278,12 +283,11 @@ class Cfg(Struct, frozen=True):
 
 def check_view(cfg: Cfg) -> None:
     """Check a view. Raises CfgError with everything that is wrong with it."""
-    problems = list(find_problems(cfg))
-    if problems:
-        raise CfgError("; ".join(problems))
+    if problems := "; ".join(_find_problems(cfg)):
+        raise CfgError(problems)
 
 
-def find_problems(cfg: Cfg) -> Iterator[str]:
+def _find_problems(cfg: Cfg) -> Iterator[str]:
     if not cfg.windows:
         yield "no window"
     if any(
@@ -371,10 +375,18 @@ def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) ->
         yield f"parents {window.parents} are not windows before it"
         return
     levels = [windows[parent - 1].level for parent in window.parents]
+    finer = f"level {window.level} is finer than those of its parents"
+    yield from _check_levels(window.level, levels, finer)
+
+
+def _check_levels(level: str, others: Sequence[str], finer: str) -> Iterator[str]:
+    """Check that a level is of one kind with others, and not finer than all of these; `finer`: what
+    is wrong then.
+    """
     for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
-        if all(level in kind for level in (window.level, *levels)):
-            if kind.index(window.level) > max(map(kind.index, levels)):
-                yield f"level {window.level} is finer than those of its parents"
+        if all(one in kind for one in (level, *others)):
+            if kind.index(level) > max(map(kind.index, others)):
+                yield finer
             return
     yield "levels of processes and of resources together"
 
@@ -395,15 +407,10 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
             yield f"{name} window {number} is not there"
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
-    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
-        if (
-            control.level in kind
-            and data.level in kind
-            and kind.index(data.level) > kind.index(control.level)
-        ):
-            yield f"the data window's level {data.level} is finer than the control window's {control.level}"
-        elif control.level in kind and data.level not in kind:
-            yield "levels of processes and of resources together"
+    finer = (
+        f"the data window's level {data.level} is finer than the control window's {control.level}"
+    )
+    yield from _check_levels(data.level, [control.level], finer)
     for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
         if above != below and above in _list_ancestors(windows, below):
             yield f"window {above} is a parent of window {below}: control and data must not be"
@@ -416,3 +423,20 @@ def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     return set(window.parents).union(
         *(_list_ancestors(windows, parent) for parent in window.parents)
     )
+
+
+def find_views_folder() -> Path:
+    """Return the folder of the views: inside the installed package, or next to it in a checkout."""
+    package = Path(__file__).parents[2]
+    for candidate in (package / "cfgs", package.parent / "cfgs"):
+        if candidate.is_dir():
+            return candidate
+    raise Nsys2prvError(
+        f"{package}: the views are missing from this installation; install nsys2prv again"
+    )
+
+
+def list_core_views() -> list[str]:
+    """Return every view of the core, as a path below that folder."""
+    root = find_views_folder()
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))

@@ -1,10 +1,16 @@
-"""Make a view of its entry in the catalogue."""
+"""The views of the folder ``catalogue`` as :class:`Cfg` objects. How its files are written stands
+at the top of its codes.yaml.
+
+Beside them stand views made by rule of what is declared of events: a timeline of each field, tables
+of time and number of those with names. They show what no view of the catalogue's files shows: raw
+attributes, metrics one by one, calls that few programs make.
+"""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +19,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.foreign_data import parse_yaml
+from nsys2prv._util.data_files import parse_yaml
 from nsys2prv.events.catalogue import (
     Field,
     Layout,
@@ -38,19 +44,38 @@ from nsys2prv.paraver.cfg import (
     Single,
     Window,
     check_view,
+    find_views_folder,
 )
 from nsys2prv.paraver.cfg.writer import format_cfg
 
+#: What a file of the catalogue says of a view, a window or a table.
+Spec = dict[str, Any]
+#: Name -> event types.
+Codes = Mapping[str, tuple[int, ...]]
+#: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
+#: views are found.
+FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
+#: The folder of the views outside of the core.
+EXTRA = "extra"
 SUFFIX = ".cfg"
+_WORD = re.compile(r"\{(\w+)\}")
 DESCRIPTION_WIDTH = 100
 #: Units of rates that are known at all times, and of those that are during operations alone.
 SAMPLED_RATES = frozenset(
     ("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms")
 )
 RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
+#: Layouts of counters that have views -> what a window takes of their samples: each tells of the
+#: time before it, or from it on.
+COUNTERS = {"gpu_metric": "Next Evt Val", "network_metric": "Last Evt Val"}
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
+#: Key of a window -> field of its look.
+_LOOK = {
+    **{name: name for name in ("units", "lines", "draw", "colors", "group", "scale")},
+    "look": "style",
+    "open": "shown",
+}
 _PLACES = {*SELECTED, *COMPOSES}
-_LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
@@ -59,7 +84,7 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 class View(Struct, frozen=True):
     """A view of the catalogue."""
 
-    #: Below the folder of views, without ending.
+    #: Below the folder of views.
     path: str
     #: Of its window.
     title: str
@@ -72,61 +97,193 @@ class View(Struct, frozen=True):
     #: The view itself.
     cfg: Cfg
     #: Its place among the views to open first, 0 for the others.
-    first: int = 0
+    first: int
 
     @property
     def text(self) -> str:
         return format_cfg(self.cfg)
 
 
-class Codes(Struct, frozen=True):
-    """Names of event types: name -> numbers."""
-
-    #: Name -> event types.
-    numbers: Mapping[str, tuple[int, ...]]
-
-    def __getitem__(self, name: str) -> tuple[int, ...]:
-        if name not in self.numbers:
-            raise CfgError(f"no event type is called {name!r}")
-        return self.numbers[name]
-
-    def words(self, name: str) -> str:
-        """Return a name with its numbers: all of a few, else the first and the last."""
-        numbers = self[name]
-        few = ", ".join(map(str, numbers))
-        return f"{name} ({few if len(numbers) < 4 else f'{numbers[0]} … {max(numbers)}'})"
+def find_catalogue() -> Path:
+    """Return the folder of the catalogue of the package's views."""
+    return find_views_folder() / FILE
 
 
-def check_keys(spec: Mapping[str, Any], keys: set[str]) -> None:
-    unknown = set(spec) - keys
-    if unknown:
-        raise CfgError(f"unknown keys: {', '.join(sorted(map(str, unknown)))}")
+@cache
+def load_views(path: Path) -> tuple[View, ...]:
+    """Return all views of a catalogue. Raises CfgError naming the view with everything that is
+    wrong.
+    """
+    codes = load_codes(path)
+    listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
+    core = {name for menu in _read_menu_places(path).values() for name in menu}
+    specs = listed
+    if core:
+        unknown = core - {name for name, _ in listed}
+        if unknown:
+            raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
+        specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
+        specs += _make_declared_views(
+            [spec for _, spec in listed], {name for name, _ in specs}, codes
+        )
+    views: dict[str, View] = {}
+    titles: set[str] = set()
+    for name, spec in specs:
+        try:
+            view = _make_view(name, spec, codes)
+            check_view(view.cfg)
+            if view.title in titles:
+                raise CfgError(f"another view has the title {view.title!r}")
+            if view.path in views:
+                raise CfgError("another view has this path")
+        except (CfgError, KeyError, TypeError, ValueError) as error:
+            raise CfgError(
+                f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
+            ) from error
+        titles.add(view.title)
+        views[view.path] = view
+    return tuple(views.values())
 
 
-def make_view(name: str, spec: dict[str, Any], codes: Codes) -> View:
-    title = spec["title"]
-    if "windows" in spec:
-        check_keys(spec, _VIEW)
-        specs = dict(spec["windows"])
+@cache
+def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
+    """Return title of each menu of a catalogue -> its views, in their order."""
+    by_path = {view.path: view for view in load_views(path)}
+    return {
+        title: tuple(by_path[name + SUFFIX] for name in names)
+        for title, names in _read_menu_places(path).items()
+        if title
+    }
+
+
+def is_core_view(view: View) -> bool:
+    """True if a view has a file next to the catalogue; the others are made when views are
+    installed.
+    """
+    return not view.path.startswith(f"{EXTRA}/")
+
+
+@cache
+def load_codes(path: Path) -> Codes:
+    """Return name -> event types, of a catalogue."""
+    code_lists: dict[str, tuple[int, ...]] = {}
+    for name, topic in _read_topics(path).items():
+        for word, spec in topic.get("codes", {}).items():
+            if word in code_lists:
+                raise CfgError(f"{path / name}: another file has the event type {word!r} too")
+            try:
+                code_lists[word] = tuple(_list_numbers(spec))
+            except (KeyError, TypeError, ValueError) as error:
+                raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
+    if _read_menu_places(path):
+        named = {code for codes in code_lists.values() for code in codes if len(codes) == 1}
+        code_lists.update(
+            (label, (code,))
+            for label, code in _list_declared_types().items()
+            if label not in code_lists and code not in named
+        )
+    return code_lists
+
+
+@cache
+def _read_topics(path: Path) -> dict[str, Spec]:
+    """Return the catalogue's files by name, each read with the templates before it."""
+    files = sorted(file for file in path.glob("*.yaml") if file.name not in (TEMPLATES, MENUS))
+    if not files:
+        raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
+    templates = path / TEMPLATES
+    before = templates.read_text(encoding="utf-8") if templates.exists() else ""
+    topics = {}
+    for file in files:
+        try:
+            topics[file.name] = parse_yaml(f"{before}\n{file.read_text(encoding='utf-8')}")
+        except yaml.YAMLError as error:
+            raise CfgError(f"{file}: {error}") from error
+    return topics
+
+
+def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return title of a menu -> names of its views; under "" those of the core that no menu has.
+    Empty: all views are of the core.
+    """
+    file = path / MENUS
+    spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
+    places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
+    return {title: tuple(names) for title, names in places.items()}
+
+
+def _list_numbers(spec: Any) -> Iterator[int]:
+    """Yield numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or
+    a list of these.
+    """
+    if isinstance(spec, dict) and len(spec) == 1:
+        yield find_code(*next(iter(spec.items())))
+    elif isinstance(spec, dict):
+        yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
+    elif isinstance(spec, list):
+        for part in spec:
+            yield from _list_numbers(part)
     else:
-        own = {key: value for key, value in spec.items() if key not in _VIEW - {"title"}}
-        if "histogram" in spec:
-            own["title"] = f"{title}: columns"
-        specs = {title: own}
-    keys = list(specs)
-    histogram = spec.get("histogram")
-    windows: list[Window] = []
-    for key in keys:
-        last = key == keys[-1] and histogram is None
-        own = {"title": title if last else key, "open": last, **specs[key]}
+        yield int(spec)
+
+
+def _read_specs(topic: Spec) -> Iterator[tuple[str, Spec]]:
+    """Yield name and specification of each view of a file."""
+    yield from topic.get("views", {}).items()
+    for family in topic.get("families", []):
+        yield from _expand_family(family)
+
+
+def _expand_family(family: Spec) -> Iterator[tuple[str, Spec]]:
+    """Yield the views of a family: each of its patterns with the words of each member."""
+    for words in family["members"]:
+        for path, pattern in family["views"].items():
+            try:
+                yield _fill_in(path, words), _fill_in(pattern, words)
+            except KeyError as error:
+                raise CfgError(f"{path}: no word {error} in {words}") from error
+
+
+def _fill_in(pattern: Any, words: Spec) -> Any:
+    """Return a pattern with its {words} filled in. A string that is one word becomes what the word
+    stands for, whatever that is; such a key is replaced by the entries of its word.
+    """
+    if isinstance(pattern, str):
+        word = _WORD.fullmatch(pattern)
+        return words[word[1]] if word else pattern.format_map(words)
+    if isinstance(pattern, list):
+        return [_fill_in(part, words) for part in pattern]
+    if not isinstance(pattern, dict):
+        return pattern
+    filled: dict[Any, Any] = {}
+    for key, value in pattern.items():
+        name = _fill_in(key, words)
+        filled.update(name if isinstance(name, dict) else {name: _fill_in(value, words)})
+    return filled
+
+
+def _make_view(name: str, spec: Spec, codes: Codes) -> View:
+    title, histogram = spec["title"], spec.get("histogram")
+    if "windows" in spec:
+        _check_keys(spec, _VIEW)
+        specs = spec["windows"]
+    else:
+        own = {key: value for key, value in spec.items() if key not in _VIEW}
+        specs = {title if histogram is None else f"{title}: columns": own}
+    *_, last = specs
+    windows: dict[str, Window] = {}
+    for key, own in specs.items():
+        is_shown = key == last and histogram is None
+        own = {"title": title if is_shown else key, "open": is_shown, **own}
         own = {"draw": _choose_draw_mode(own, spec["unit"]), **own}
-        windows.append(_make_window(own, keys[: len(windows)], windows, codes))
+        windows[key] = _make_window(own, windows, codes)
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _describe_needs(shown, "any_of" in spec, codes) or "states (--states)"
-    guards = [_parse_types(guard, codes) or Filter("None") for guard in _parse_guards(spec)]
-    windows, numbers = _add_guards(windows, guards, title, histogram is None)
-    places = dict(zip(keys, numbers, strict=True))
-    table = None if histogram is None else _make_histogram(histogram, title, places, windows)
+    guards = [_parse_types(guard, codes) for guard in _list_guards(spec)]
+    guarded, numbers = _add_guards([*windows.values()], guards, title, histogram is None)
+    table = None
+    if histogram is not None:
+        table = _make_histogram(histogram, title, dict(zip(windows, numbers, strict=True)), guarded)
     text = "\n".join(
         [
             *textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH),
@@ -134,11 +291,11 @@ def make_view(name: str, spec: dict[str, Any], codes: Codes) -> View:
             *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH),
         ]
     )
-    cfg, first = Cfg(text, tuple(windows), table), int(spec.get("first", 0))
-    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, first)
+    cfg = Cfg(text, tuple(guarded), table)
+    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, spec.get("first", 0))
 
 
-def _choose_draw_mode(window: Mapping[str, Any], unit: str) -> str:
+def _choose_draw_mode(window: Spec, unit: str) -> str:
     """Return how a pixel shows the many values that it stands for: codes at random except 0, which
     mixes the colours of a stretch as its values are; rates by their average, or the average of
     non-zero values for rates during operations; other numbers by the maximum.
@@ -150,45 +307,48 @@ def _choose_draw_mode(window: Mapping[str, Any], unit: str) -> str:
     return "draw_averagenotzero" if unit in RATES else "draw_maximum"
 
 
-def _make_window(
-    spec: dict[str, Any], names: list[str], windows: list[Window], codes: Codes
-) -> Window:
+def _check_keys(spec: Spec, keys: Collection[str]) -> None:
+    unknown = set(spec) - set(keys)
+    if unknown:
+        raise CfgError(f"unknown keys: {', '.join(sorted(map(str, unknown)))}")
+
+
+def _make_window(spec: Spec, before: Mapping[str, Window], codes: Codes) -> Window:
+    """Return a window; `before`: those above it, by their keys."""
     composed = "op" in spec
-    check_keys(spec, _COMPOSED if composed else _SINGLE)
-    colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
-    scale = tuple(map(float, spec["scale"])) if "scale" in spec else None
-    look = Look(
-        spec.get("look", "code"),
-        spec.get("units", "Nanoseconds"),
-        spec.get("lines", False),
-        spec["open"],
-        spec["draw"],
-        colors,
-        spec.get("group", 0),
-        scale,
-    )
+    _check_keys(spec, _COMPOSED if composed else _SINGLE)
+    look = {field: spec[key] for key, field in _LOOK.items() if key in spec}
+    if "colors" in look:
+        look["colors"] = {int(value): tuple(color) for value, color in look["colors"].items()}
+    if "scale" in look:
+        look["scale"] = tuple(map(float, look["scale"]))
     functions = {place: _parse_function(spec[place]) for place in spec if place in _PLACES}
     if composed:
-        parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
-        level = spec.get("level") or (windows[parents[0] - 1].level if parents[0] else "thread")
-        first, second = map(float, spec.get("factors", (1, 1)))
-        pair = (parents[0], parents[1]), (first, second)
-        return Composed(spec["title"], level, functions, look, spec["op"], *pair)
+        numbers = {key: number for number, key in enumerate(before, 1)}
+        parents = tuple(numbers.get(parent, 0) for parent in spec["of"])
+        first = before.get(spec["of"][0])
+        return Composed(
+            spec["title"],
+            spec.get("level") or (first.level if first else "thread"),
+            functions,
+            Look(**look),
+            spec["op"],
+            parents,
+            tuple(map(float, spec.get("factors", (1, 1)))),
+        )
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
     if functions["thread"].name == SELECTED["thread"][1]:
         del functions["thread"]
-    filters = {
-        "evt_type": _parse_types(spec.get("types"), codes),
-        "evt_value": _parse_condition(spec.get("values")),
-        "tag_msg": _parse_condition(spec.get("tags")),
-    }
-    filters = {name: condition for name, condition in filters.items() if condition is not None}
+    filters = {"evt_type": _parse_types(spec.get("types"), codes)}
+    for key, name in (("values", "evt_value"), ("tags", "tag_msg")):
+        if key in spec:
+            filters[name] = _parse_condition(spec[key])
     level, physical = spec.get("level", "thread"), spec.get("physical", False)
-    return Single(spec["title"], level, functions, look, filters, physical)
+    return Single(spec["title"], level, functions, Look(**look), filters, physical)
 
 
-def _parse_function(spec: str | dict[str, Any]) -> Function:
+def _parse_function(spec: str | Spec) -> Function:
     """Return the function of a specification: `Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`,
     `{Select Range: [6, 0]}`: the parameters, each a number or a list.
     """
@@ -204,25 +364,32 @@ def _to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _parse_types(spec: Any, codes: Codes) -> Filter | None:
-    """Return a name, a list of names, or `{from: name, to: name}` for all types between two."""
+def _parse_types(spec: str | list[str] | Spec | None, codes: Codes) -> Filter:
+    """Return the types of a name, a list of names, or `{from: name, to: name}` for all types
+    between two.
+    """
     if spec is None:
         return Filter("None")
     if isinstance(spec, dict):
-        return Filter("[x,y]", (min(codes[spec["from"]]), max(codes[spec["to"]])))
-    names = [spec] if isinstance(spec, str) else spec
-    return Filter("=", tuple(dict.fromkeys(code for name in names for code in codes[name])))
+        first, last = _get_codes(spec["from"], codes), _get_codes(spec["to"], codes)
+        return Filter("[x,y]", (min(first), max(last)))
+    types = (code for name in _to_list(spec) for code in _get_codes(name, codes))
+    return Filter("=", tuple(dict.fromkeys(types)))
 
 
-def _parse_condition(spec: Any) -> Filter | None:
-    """Return a number or a list of numbers to pass, or `{"<": 100}`."""
-    if spec is None:
-        return None
-    condition, values = next(iter(spec.items())) if isinstance(spec, dict) else ("=", spec)
+def _get_codes(name: str, codes: Codes) -> tuple[int, ...]:
+    if name not in codes:
+        raise CfgError(f"no event type is called {name!r}")
+    return codes[name]
+
+
+def _parse_condition(spec: float | list[float] | Spec) -> Filter:
+    """Return the filter of a number or a list of numbers to pass, or of `{"<": 100}`."""
+    ((condition, values),) = spec.items() if isinstance(spec, dict) else [("=", spec)]
     return Filter(condition, tuple(map(float, _to_list(values))))
 
 
-def _parse_guards(spec: Mapping[str, Any]) -> list[Any]:
+def _list_guards(spec: Spec) -> list[Any]:
     """Return the types of a view's guards, in their order: ranges, then what has to be there."""
     any_of = spec.get("any_of", [])
     several = isinstance(any_of, list) and all(isinstance(guard, dict) for guard in any_of)
@@ -230,7 +397,7 @@ def _parse_guards(spec: Mapping[str, Any]) -> list[Any]:
 
 
 def _add_guards(
-    windows: list[Window], guards: Sequence[Filter], title: str, timeline: bool
+    windows: list[Window], guards: list[Filter], title: str, timeline: bool
 ) -> tuple[list[Window], list[int]]:
     """Return the windows with the guards behind the last single one, and the new number of each.
 
@@ -268,13 +435,14 @@ def _add_guards(
 
 
 def _make_histogram(
-    spec: dict[str, Any], title: str, places: dict[str, int], windows: list[Window]
+    spec: Spec, title: str, numbers: dict[str, int], windows: list[Window]
 ) -> Histogram:
-    check_keys(spec, _HISTOGRAM)
-    last = places[next(reversed(places))]
-    control = places[spec["columns_from"]] if "columns_from" in spec else last
-    data = places[spec["data"]] if "data" in spec else control
-    planes = places[spec["planes"]] if "planes" in spec else None
+    """Return a table of these windows; `numbers`: theirs by their keys."""
+    _check_keys(spec, _HISTOGRAM)
+    *_, last = numbers
+    control = numbers[spec.get("columns_from", last)]
+    data = numbers[spec["data"]] if "data" in spec else control
+    planes = numbers[spec["planes"]] if "planes" in spec else None
     match columns := spec.get("columns", "values"):
         case "values":
             shape = HistogramColumns(1.0)
@@ -304,183 +472,24 @@ def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
     each window needs its own.
     """
     ranges = [spec for spec in types if isinstance(spec, dict)]
-    lists = [_to_list(spec or []) for spec in types if not isinstance(spec, dict)]
-    parts = [codes.words(name) for names in lists for name in names]
+    names = [name for spec in types if not isinstance(spec, dict) for name in _to_list(spec or [])]
+    parts = [_describe_types(name, codes) for name in names]
     parts += [
-        f"any type from {codes.words(spec['from'])} to {codes.words(spec['to'])}" for spec in ranges
+        f"any type from {_describe_types(spec['from'], codes)} to {_describe_types(spec['to'], codes)}"
+        for spec in ranges
     ]
     return ("any of " if suffices else "") + ", ".join(dict.fromkeys(parts))
 
 
-#: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
-#: views are found.
-FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
-#: The folder of the views outside of the core.
-EXTRA = "extra"
-_WORD = re.compile(r"\{(\w+)\}")
+def _describe_types(name: str, codes: Codes) -> str:
+    """Return a name with its numbers: all of a few, else the first and the last."""
+    numbers = _get_codes(name, codes)
+    few = ", ".join(map(str, numbers))
+    return f"{name} ({few if len(numbers) < 4 else f'{numbers[0]} … {max(numbers)}'})"
 
 
 @cache
-def load_views(path: Path) -> tuple[View, ...]:
-    """Return all views of a catalogue. Raises CfgError naming the view with everything that is
-    wrong.
-    """
-    codes = Codes(load_codes(path))
-    listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
-    core = {name for menu in _read_menu_places(path).values() for name in menu}
-    specs = listed
-    if core:
-        unknown = core - {name for name, _ in listed}
-        if unknown:
-            raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
-        specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
-        specs += make_declared_views(
-            [spec for _, spec in listed], {name for name, _ in specs}, codes.numbers
-        )
-    views, titles, paths = [], set(), set()
-    for name, spec in specs:
-        try:
-            view = make_view(name, spec, codes)
-            check_view(view.cfg)
-            if view.title in titles:
-                raise CfgError(f"another view has the title {view.title!r}")
-            if view.path in paths:
-                raise CfgError("another view has this path")
-        except (CfgError, KeyError, TypeError, ValueError) as error:
-            raise CfgError(
-                f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
-            ) from error
-        titles.add(view.title)
-        paths.add(view.path)
-        views.append(view)
-    return tuple(views)
-
-
-def _read_specs(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and specification of each view of a file."""
-    yield from topic.get("views", {}).items()
-    for family in topic.get("families", []):
-        yield from _expand_family(family)
-
-
-@cache
-def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
-    """Return title of each menu of a catalogue -> its views, in their order."""
-    by_path = {view.path: view for view in load_views(path)}
-    return {
-        title: tuple(by_path[name + SUFFIX] for name in names)
-        for title, names in _read_menu_places(path).items()
-        if title
-    }
-
-
-def is_core_view(view: View) -> bool:
-    """True if a view has a file next to the catalogue; the others are made when views are
-    installed.
-    """
-    return not view.path.startswith(f"{EXTRA}/")
-
-
-def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return title of a menu -> names of its views; under "" those of the core that no menu has.
-    Empty: all views are of the core.
-    """
-    file = path / MENUS
-    spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
-    places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
-    return {title: tuple(names) for title, names in places.items()}
-
-
-@cache
-def load_codes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return name -> event types, of a catalogue."""
-    code_lists: dict[str, tuple[int, ...]] = {}
-    for name, topic in _read_topics(path).items():
-        for word, spec in topic.get("codes", {}).items():
-            if word in code_lists:
-                raise CfgError(f"{path / name}: another file has the event type {word!r} too")
-            try:
-                code_lists[word] = tuple(_list_numbers(spec))
-            except (KeyError, TypeError, ValueError) as error:
-                raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
-    if _read_menu_places(path):
-        named = {code for codes in code_lists.values() for code in codes if len(codes) == 1}
-        code_lists.update(
-            (label, (code,))
-            for label, code in list_declared_types().items()
-            if label not in code_lists and code not in named
-        )
-    return code_lists
-
-
-@cache
-def _read_topics(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the catalogue's files by name, each read with the templates before it."""
-    files = sorted(file for file in path.glob("*.yaml") if file.name not in (TEMPLATES, MENUS))
-    if not files:
-        raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
-    templates = path / TEMPLATES
-    before = templates.read_text(encoding="utf-8") if templates.exists() else ""
-    topics = {}
-    for file in files:
-        try:
-            topics[file.name] = parse_yaml(f"{before}\n{file.read_text(encoding='utf-8')}")
-        except yaml.YAMLError as error:
-            raise CfgError(f"{file}: {error}") from error
-    return topics
-
-
-def _expand_family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the views of a family: each of its patterns with the words of each member."""
-    for words in family["members"]:
-        for path, pattern in family["views"].items():
-            try:
-                yield _fill_in(path, words), _fill_in(pattern, words)
-            except KeyError as error:
-                raise CfgError(f"{path}: no word {error} in {words}") from error
-
-
-def _fill_in(pattern: Any, words: Mapping[str, Any]) -> Any:
-    """Return a pattern with its {words} filled in. A string that is one word becomes what the word
-    stands for, whatever that is; such a key is replaced by the entries of its word.
-    """
-    if isinstance(pattern, str):
-        word = _WORD.fullmatch(pattern)
-        return words[word[1]] if word else pattern.format_map(words)
-    if isinstance(pattern, list):
-        return [_fill_in(part, words) for part in pattern]
-    if not isinstance(pattern, dict):
-        return pattern
-    filled: dict[Any, Any] = {}
-    for key, value in pattern.items():
-        name = _fill_in(key, words)
-        filled.update(name if isinstance(name, dict) else {name: _fill_in(value, words)})
-    return filled
-
-
-def _list_numbers(spec: Any) -> Iterator[int]:
-    """Yield numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or
-    a list of these.
-    """
-    if isinstance(spec, dict) and len(spec) == 1:
-        yield find_code(*next(iter(spec.items())))
-    elif isinstance(spec, dict):
-        yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
-    elif isinstance(spec, list):
-        for part in spec:
-            yield from _list_numbers(part)
-    else:
-        yield int(spec)
-
-
-#: Layouts of counters that have views -> what a window takes of their samples: each tells of the
-#: time before it, or from it on.
-COUNTERS = {"gpu_metric": "Next Evt Val", "network_metric": "Last Evt Val"}
-Spec = dict[str, Any]
-
-
-@cache
-def list_declared_types() -> dict[str, int]:
+def _list_declared_types() -> dict[str, int]:
     """Return label -> event type, of all fields and counters that have one of their own."""
     types = {
         field.label: field.code
@@ -495,15 +504,15 @@ def list_declared_types() -> dict[str, int]:
     }
 
 
-def make_declared_views(
-    listed: Iterable[Spec], taken: Collection[str], codes: Mapping[str, Collection[int]]
+def _make_declared_views(
+    listed: list[Spec], taken: Collection[str], codes: Codes
 ) -> list[tuple[str, Spec]]:
     """Return name and specification of each view, as the catalogue's files would hold them.
 
     listed: specifications of the catalogue's views, whose event types need no other view of the
     same kind. taken: names of views. codes: name -> event types.
     """
-    shown = {kind: set(types) for kind, types in _list_shown_types(listed, codes).items()}
+    shown = _list_shown_types(listed, codes)
     names = {code: name for name, types in codes.items() if len(types) == 1 for code in types}
     views: dict[str, Spec] = {}
     titles = {spec["title"] for spec in listed}
@@ -519,22 +528,16 @@ def make_declared_views(
     return list(views.items())
 
 
-def _list_shown_types(
-    listed: Iterable[Spec], codes: Mapping[str, Collection[int]]
-) -> dict[str, list[int]]:
+def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[int]]:
     """Return statistic of a table, "" for timelines -> event types that a view of one plain window
     shows.
     """
-    shown: dict[str, list[int]] = {"": [], "Time": [], "# Bursts": []}
+    shown: dict[str, set[int]] = {"": set(), "Time": set(), "# Bursts": set()}
     for spec in listed:
-        types = spec.get("types")
+        types, statistic = spec.get("types"), spec.get("histogram", {}).get("statistic", "")
         plain = isinstance(types, str) and "level" not in spec and "values" not in spec
-        if (
-            plain
-            and len(codes[types]) == 1
-            and (statistic := spec.get("histogram", {}).get("statistic", "")) in shown
-        ):
-            shown[statistic] += codes[types]
+        if plain and len(codes[types]) == 1 and statistic in shown:
+            shown[statistic].update(codes[types])
     return shown
 
 

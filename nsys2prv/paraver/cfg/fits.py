@@ -1,5 +1,5 @@
-"""Decide whether a view shows anything of a trace, and cut it to what it shows, from the trace's event types, small values,
-communication tags and states.
+"""Decide whether a view shows anything of a trace, from the trace's event types, small values,
+communication tags and states; cut it to what it shows; and choose the views to open first.
 
 A window is 0 where nothing passes its filters. What functions and operations make of 0 is what
 Paraver was seen to make of it.
@@ -7,15 +7,17 @@ Paraver was seen to make of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
+    FIRST,
     OF_COMMUNICATIONS,
     OF_STATES,
     PROCESS_LEVELS,
@@ -27,8 +29,11 @@ from nsys2prv.paraver.cfg import (
     Histogram,
     Single,
     Window,
+    find_views_folder,
 )
 
+#: Views that a summary names to be opened first, and the characters of a sentence on one.
+MOST_FIRST, MOST_SENTENCE = 5, 90
 #: Values from here on are not told apart.
 LARGE = 100
 #: Values from here on are names that views give to what they compute.
@@ -43,12 +48,19 @@ OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
 OF_ANY_VALUE = frozenset(
     ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
 )
-#: Functions that make something else of 0: always; if their number is not 0; if it is; if 0 lies
-#: between their numbers; if not on the last.
-FROM_ZERO = frozenset(("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"))
-FROM_ZERO_BY_A_NUMBER = frozenset(("Add", "Subs", "Complement"))
-FROM_ZERO_IF_WANTED = frozenset(("Is Equal (Sign)",))
-FROM_ZERO_WITHIN, FROM_ZERO_BELOW_THE_END = "Is In Range", "Is In Range [)"
+#: Functions that add a number.
+ADDING = ("Add", "Subs", "Complement")
+#: Function that may make something else of 0 -> whether it does with these numbers as parameters.
+FROM_ZERO: dict[str, Callable[[list[float]], bool]] = {
+    **dict.fromkeys(
+        ("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"),
+        lambda _: True,
+    ),
+    **dict.fromkeys(ADDING, any),
+    "Is Equal (Sign)": lambda numbers: 0 in numbers,
+    "Is In Range": lambda numbers: min(numbers) <= 0 <= max(numbers),
+    "Is In Range [)": lambda numbers: min(numbers) <= 0 < max(numbers),
+}
 EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
 #: A number added before it keeps its argument from being 0, and is not meant to be seen.
 LOGARITHM = "log N"
@@ -214,18 +226,13 @@ class _Windows(Struct, frozen=True):
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
-        logarithm = any(function.name == LOGARITHM for function in functions)
-        if any(
-            _changes_zero(function)
-            for function in functions
-            if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)
-        ):
+        if any(function.name == LOGARITHM for function in functions):
+            functions = [function for function in functions if function.name not in ADDING]
+        if any(map(_changes_zero, functions)):
             return []
-        return (
-            self._explain_composed(window)
-            if isinstance(window, Composed)
-            else self._explain_single(window)
-        )
+        if isinstance(window, Composed):
+            return self._explain_composed(window)
+        return self._explain_single(window)
 
     def _explain_composed(self, window: Composed) -> list[str]:
         if window.operation in OF_NONE:
@@ -243,11 +250,9 @@ class _Windows(Struct, frozen=True):
             return []
         if function in OF_STATES:
             return [] if any(self.trace.states) else ["no states"]
-        return (
-            self._explain_tags(window)
-            if function in OF_COMMUNICATIONS
-            else list(self._explain_events(window, function))
-        )
+        if function in OF_COMMUNICATIONS:
+            return self._explain_tags(window)
+        return list(self._explain_events(window, function))
 
     def _explain_events(self, window: Single, function: str) -> Iterator[str]:
         types = window.types
@@ -286,13 +291,7 @@ def _get_function_name(window: Single) -> str:
 def _changes_zero(function: Function) -> bool:
     """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
-    return (
-        function.name in FROM_ZERO
-        or (function.name in FROM_ZERO_BY_A_NUMBER and any(numbers))
-        or (function.name in FROM_ZERO_IF_WANTED and 0 in numbers)
-        or (function.name == FROM_ZERO_WITHIN and min(numbers) <= 0 <= max(numbers))
-        or (function.name == FROM_ZERO_BELOW_THE_END and min(numbers) <= 0 < max(numbers))
-    )
+    return function.name in FROM_ZERO and FROM_ZERO[function.name](numbers)
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
@@ -345,3 +344,48 @@ def _name_types(types: Filter, names: Mapping[int, str]) -> str:
 
 def _join_words(words: Sequence[str]) -> str:
     return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
+
+
+def choose_first_views(types: Collection[int]) -> dict[str, str]:
+    """Return up to five views worth opening first on a trace with these event types, and with lines
+    of any kind, and what each shows in a sentence; where the catalogue names none for them,
+    timelines of the types themselves.
+    """
+    contents = make_contents(types)
+    # The catalogue of all takes ten times as long.
+    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
+        (find_views_folder() / FIRST).read_bytes()
+    )
+    for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
+        fitting = (
+            (path, _take_first_sentence(shows))
+            for path, shows, cfg in candidates
+            if not explain_empty_view(cfg, contents, {})
+        )
+        if first := dict(islice(fitting, MOST_FIRST)):
+            return first
+    return {}
+
+
+def _take_first_sentence(shows: str) -> str:
+    """Return the first sentence on what a view shows, or its begin."""
+    sentence = shows.partition(". ")[0].rstrip(".")
+    if len(sentence) <= MOST_SENTENCE:
+        return sentence
+    shortened = sentence[:MOST_SENTENCE]
+    cut = max(shortened.rfind(","), shortened.rfind(";"))
+    return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."
+
+
+def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
+    """Yield path, description and view of those that are none of tables, the plainest first: those
+    of values with names, or those of numbers, which may all be 0.
+    """
+    from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
+
+    timelines = [
+        (view.path, view.shows, view.cfg)
+        for view in load_views(find_catalogue())
+        if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
+    ]
+    yield from sorted(timelines, key=lambda view: "basics/" not in view[0])

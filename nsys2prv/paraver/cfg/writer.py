@@ -51,22 +51,14 @@ def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
         DESCRIPTION_END,
     ]
     rows = rows or {}
-    shown = list(accumulate((window.look.shown for window in cfg.windows), initial=0))
-    parts = [
-        head,
-        *(
-            _format_window(
-                window, number, shown[number - 1], _choose_height(window.level, rows, shown[-1])
-            )
-            for number, window in enumerate(cfg.windows, 1)
-        ),
-    ]
+    places = list(accumulate((window.look.shown for window in cfg.windows), initial=0))
+    parts = [head]
+    for number, window in enumerate(cfg.windows, 1):
+        height = _choose_height(window.level, rows, places[-1])
+        parts.append(_format_window(window, number, places[number - 1], height))
     if cfg.histogram is not None:
-        parts.append(
-            _format_histogram(
-                cfg.histogram, rows.get(cfg.windows[cfg.histogram.control - 1].level, 0)
-            )
-        )
+        level = cfg.windows[cfg.histogram.control - 1].level
+        parts.append(_format_histogram(cfg.histogram, rows.get(level, 0)))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -142,7 +134,12 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
     look = window.look
     low, high = look.scale or (0.0, 1.0)
     colored, mode = LOOKS[look.style]
-    lines = [
+    colors = ",".join(
+        f"{{{value}:{','.join(map(str, color))}}}" for value, color in look.colors.items()
+    )
+    # Levels of the machine are all selected where nothing is said.
+    selected = "1" if window.level == "appl" else "All"
+    return [
         "window_position_x 50",
         f"window_position_y {50 + place * (height + TITLE)}",
         f"window_width {WIDTH}",
@@ -150,19 +147,9 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
         f"window_comm_lines_enabled {_format_bool(look.lines)}",
         "window_flags_enabled false",
         f"window_noncolor_mode {_format_bool(colored)}",
-    ]
-    if mode:
-        lines.append(f"window_color_mode {mode}")
-    lines.append(f"window_custom_color_enabled {_format_bool(bool(look.colors))}")
-    if look.colors:
-        lines.append(
-            "window_custom_color_palette "
-            + ",".join(
-                f"{{{value}:{','.join(map(str, color))}}}" for value, color in look.colors.items()
-            )
-        )
-    return [
-        *lines,
+        *([f"window_color_mode {mode}"] if mode else []),
+        f"window_custom_color_enabled {_format_bool(bool(colors))}",
+        *([f"window_custom_color_palette {colors}"] if colors else []),
         f"window_semantic_scale_min_at_zero {_format_bool(look.style in ('line', 'fused'))}",
         f"window_units {look.units}",
         f"window_maximum_y {format_number(high)}",
@@ -171,7 +158,11 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
         f"window_level {window.level}",
         "window_scale_relative 1",
         "window_end_time_relative 1",
-        *_format_selection(window.level),
+        *(
+            [f"window_object appl {{ 1, {{ {selected} }} }}"]
+            if window.level in PROCESS_LEVELS
+            else []
+        ),
         "window_begin_time_relative 0",
         f"window_open {_format_bool(look.shown)}",
         f"window_drawmode {look.draw}",
@@ -180,13 +171,6 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
         "window_labels_to_draw 1",
         *([f"window_synchronize {look.group}"] if look.group else []),
     ]
-
-
-def _format_selection(level: str) -> list[str]:
-    """Return all objects. Levels of the machine are all selected where nothing is said."""
-    if level not in PROCESS_LEVELS:
-        return []
-    return [f"window_object appl {{ 1, {{ {'1' if level == 'appl' else 'All'} }} }}"]
 
 
 def _format_functions(
@@ -222,11 +206,7 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
     """Return lines of a table; `rows` is 0 where their number is not known."""
     rows = rows if histogram.rows is None else len(histogram.rows)
     columns = histogram.columns
-    first, last = (
-        (0.0, 1.0)
-        if columns.first is None or columns.last is None
-        else (columns.first, columns.last)
-    )
+    first, last = (0.0, 1.0) if columns.first is None else (columns.first, columns.last)
     width = columns.width or 1.0
     of_communications = histogram.statistic in COMMUNICATION_STATISTICS
     lines = [

@@ -1,7 +1,8 @@
-"""Checking a Paraver trace, whoever wrote it: what would crash, hang or mislead Paraver. No Nsight.
+"""Check a Paraver trace, whoever wrote it, for what would crash, hang or mislead Paraver. No Nsight.
 
-Here are the rules that are checked (rules.yaml), and what was found: one finding for each broken
-rule, with its first place.
+Here are the rules (rules.yaml) and what was found, one finding for each broken rule, with its first
+place; and the lines of a .prv or .prv.gz: read in blocks of whole lines, split into columns, and
+checked as lines.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 
 
 class Severity(Enum):
@@ -46,24 +47,35 @@ class Rule(Struct, frozen=True):
 
 
 _DECLARED = load_shipped(read_data_text("nsys2prv.paraver.check", "rules.yaml"))
-
+#: Part of a trace -> title.
 PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED.items()}
-"""Part of a trace -> title."""
-
-
-def _load_rules() -> Iterator[Rule]:
-    for part, declared in _DECLARED.items():
-        for name, rule in declared["rules"].items():
-            (severity, wrong), (_, effect) = rule.items()
-            yield Rule(name, part, Severity(severity), wrong, effect)
-
-
-RULES = {rule.name: rule for rule in _load_rules()}
-"""Id -> rule."""
-
-
+#: Name -> rule.
+RULES = {
+    name: Rule(name, part, Severity(severity), wrong, effect)
+    for part, declared in _DECLARED.items()
+    for name, rule in declared["rules"].items()
+    for (severity, wrong), (_, effect) in [rule.items()]
+}
 #: Distinct details that are kept for a message, and the longest text of a line that is quoted.
 EXAMPLES, LONGEST = 4, 100
+#: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
+#: taken for one.
+BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
+GZIP = 31
+COLON, NEWLINE, MINUS, ZERO = b":\n-0"
+STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"
+#: Fields of a state and of a communication; fields of an event before its first pair.
+STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
+CUTTER_FIELDS = 7
+#: Digits of which numbers are made at once, and the most that are read.
+WORD, DIGITS = 8, 24
+LARGEST = 2**63 - 1
+#: By number of digits: where they stand among eight bytes, and what of a byte is the digit. Then
+#: every other pair of digits.
+_DIGITS = np.array(
+    [0x0F0F0F0F0F0F0F0F << 8 * (WORD - digits) & 2**64 - 1 for digits in range(WORD + 1)], np.uint64
+)
+_PAIRS = np.uint64(0x000000FF000000FF)
 
 
 class CheckFinding(Struct):
@@ -105,8 +117,6 @@ class CheckFindings:
         """Count places of a broken rule, of which `line` is the first; examples are kept up to a
         few, each once.
         """
-        if rule not in RULES:
-            raise KeyError(rule)
         finding = self.by_rule.setdefault(rule, CheckFinding(rule, self.file, line, 0))
         finding.count += count
         finding.line = min(finding.line, line)
@@ -139,10 +149,11 @@ def make_printable(text: str) -> str:
     return line if len(line) <= LONGEST else line[:LONGEST] + "..."
 
 
-#: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
-#: taken for one.
-BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
-GZIP = 31
+def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first line of a trace, and the blocks of lines behind it."""
+    text = read_blocks(path, findings)
+    opening, _, rest = next(text, b"").partition(b"\n")
+    return opening, chain([rest] if rest else [], text)
 
 
 def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
@@ -150,13 +161,12 @@ def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
     every block ends with a line end.
     """
     rest: list[bytes] = []
-    length, number, returns, cut = 0, 1, 0, True
+    number, returns = 1, 0
     for piece in _read_pieces(path, findings):
         end = piece.rfind(b"\n") + 1
         if not end:
             rest.append(piece)
-            length += len(piece)
-            if length > LONGEST_LINE:
+            if sum(map(len, rest)) > LONGEST_LINE:
                 raise Nsys2prvError(
                     f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB"
                 )
@@ -169,30 +179,19 @@ def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
             block = block.replace(b"\r\n", b"\n")
         number += block.count(b"\n")
         yield block
-        rest, length = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
-        cut = bool(rest)
-    if cut and length:
+        rest = [piece[end:]] if end < len(piece) else []
+    if rest:
         findings.add("line-cut", number)
         yield b"".join(rest).removesuffix(b"\r") + b"\n"
 
 
-def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first line of a trace, and the blocks of lines behind it."""
-    text = read_blocks(path, findings)
-    opening, _, rest = next(text, b"").partition(b"\n")
-    return opening, chain([rest] if rest else [], text)
-
-
 def _read_pieces(path: Path, findings: CheckFindings) -> Iterator[bytes]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            if path.suffix == ".gz":
-                yield from _decompress_members(file, findings)
-                return
-            while piece := file.read(BLOCK):
-                yield piece
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    with blame_file(path), path.open("rb", buffering=0) as file:
+        if path.suffix == ".gz":
+            yield from _decompress_members(file, findings)
+            return
+        while piece := file.read(BLOCK):
+            yield piece
 
 
 def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[bytes]:
@@ -224,18 +223,6 @@ def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[byt
         findings.add("gzip-members", 0, f"{members} members", count=members)
 
 
-COLON, NEWLINE, MINUS, ZERO = b":\n-0"
-#: Digits of which numbers are made at once, and the most that are read.
-WORD, DIGITS = 8, 24
-LARGEST = 2**63 - 1
-#: By number of digits: where they stand among eight bytes, and what of a byte is the digit. Then
-#: every other pair of digits.
-_DIGITS = np.array(
-    [0x0F0F0F0F0F0F0F0F << 8 * (WORD - digits) & 2**64 - 1 for digits in range(WORD + 1)], np.uint64
-)
-_PAIRS = np.uint64(0x000000FF000000FF)
-
-
 class BlockLines(Struct, frozen=True):
     """The lines of a block."""
 
@@ -255,8 +242,8 @@ class BlockLines(Struct, frozen=True):
     broken: np.ndarray
     #: Fields whose number is too large.
     overflow: np.ndarray
-    #: Fields without a character.
-    empty: np.ndarray
+    #: Number of characters of each field, without a minus.
+    widths: np.ndarray
 
     def find_lines(self, fields: np.ndarray) -> np.ndarray:
         """Return the lines in which these fields stand."""
@@ -279,6 +266,28 @@ class BlockLines(Struct, frozen=True):
             .tobytes()
             .decode("utf-8", "replace")
         )
+
+
+class BlockReporter(Struct, frozen=True):
+    """A block of the trace's lines, the first of which is line `base` of the file, and where
+    findings go.
+    """
+
+    #: Of the block.
+    lines: BlockLines
+    #: Line of the file that is the first.
+    base: int
+    #: Where findings go.
+    findings: CheckFindings
+
+    def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
+        """Report a rule broken in these lines of the block (indices, ascending); the first is
+        quoted unless an example is given.
+        """
+        if len(lines):
+            shown = self.lines.quote_line(int(lines[0])) if example is None else example
+            examples = [shown] if shown else []
+            self.findings.add(rule, self.base + int(lines[0]), *examples, count=len(lines))
 
 
 def split_lines(block: bytes) -> BlockLines:
@@ -313,7 +322,7 @@ def split_lines(block: bytes) -> BlockLines:
         ends,
         np.unique(np.searchsorted(ends[last], broken)),
         overflow,
-        np.flatnonzero(widths == 0),
+        widths,
     )
 
 
@@ -362,34 +371,6 @@ def _parse_eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return words
 
 
-class BlockReporter(Struct, frozen=True):
-    """A block of the trace's lines, the first of which is line `base` of the file, and where
-    findings go.
-    """
-
-    #: Of the block.
-    lines: BlockLines
-    #: Line of the file that is the first.
-    base: int
-    #: Where findings go.
-    findings: CheckFindings
-
-    def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
-        """Report a rule broken in these lines of the block (indices, ascending); the first is
-        quoted unless an example is given.
-        """
-        if len(lines):
-            shown = self.lines.quote_line(int(lines[0])) if example is None else example
-            examples = [shown] if shown else []
-            self.findings.add(rule, self.base + int(lines[0]), *examples, count=len(lines))
-
-
-STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"
-#: Fields of a state and of a communication; fields of an event before its first pair.
-STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
-CUTTER_FIELDS = 7
-
-
 class ReadableLines(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
@@ -405,10 +386,8 @@ def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
     """Return the records of a block; `communicators` lines of them follow the header."""
     lines = place.lines
     kind = lines.kind
-    empty = lines.fields == 1
-    empty[empty] = lines.ends[lines.first[empty]] == np.where(
-        lines.first[empty] > 0, lines.ends[lines.first[empty] - 1] + 1, 0
-    )
+    width = lines.widths[lines.first]
+    empty = (lines.fields == 1) & (width == 0)
     record = (kind >= STATE) & (kind <= COMM)
     other = np.flatnonzero(~record)
     if len(other) or empty.any():
@@ -418,9 +397,7 @@ def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
     if place.base <= communicators + 1:
         missing = np.flatnonzero(record[: max(communicators + 2 - place.base, 0)])
         place.report("communicators-missing", missing)
-    single = (
-        lines.ends[lines.first] - np.concatenate(([0], lines.ends[lines.first[1:] - 1] + 1)) == 1
-    )
+    single = width == 1
     broken = np.zeros(len(kind), bool)
     broken[lines.broken] = True
     place.report("unknown-record", np.flatnonzero(record & ~single & ~broken))
@@ -482,11 +459,10 @@ def _check_fields(place: BlockReporter, record: np.ndarray) -> None:
         "event-without-pair",
         np.flatnonzero(event & ((fields == EVENT_FIELDS) | (colon & (fields == EVENT_FIELDS + 1)))),
     )
-    if len(lines.empty):
-        at = lines.find_lines(lines.empty)
-        inside = record[at] & ~(colon[at] & (lines.empty == last[at]))
-        place.report("empty-field", np.unique(at[inside]))
-    if len(lines.overflow):
-        at = lines.find_lines(lines.overflow)
-        place.report("number-overflow", np.unique(at[record[at]]))
+    empty = np.flatnonzero(lines.widths == 0)
+    at = lines.find_lines(empty)
+    inside = record[at] & ~(colon[at] & (empty == last[at]))
+    place.report("empty-field", np.unique(at[inside]))
+    at = lines.find_lines(lines.overflow)
+    place.report("number-overflow", np.unique(at[record[at]]))
     record &= ~few

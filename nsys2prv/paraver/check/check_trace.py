@@ -1,4 +1,6 @@
-"""Check a trace: the way through its files, and the result as text."""
+"""Go through the files of a trace: check them, with the result as text; or collect the event types,
+small values of them, communication tags and states of the trace, and of each of its rows.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
+from nsys2prv.paraver.cfg import GROUPS, find_views_folder
 from nsys2prv.paraver.cfg.fits import LARGE, Contents
 from nsys2prv.paraver.check import (
     BlockReporter,
@@ -24,7 +27,7 @@ from nsys2prv.paraver.check import (
     split_lines,
     split_opening,
 )
-from nsys2prv.paraver.check.labels import (
+from nsys2prv.paraver.check.declarations import (
     MAGIC,
     Header,
     Objects,
@@ -33,14 +36,20 @@ from nsys2prv.paraver.check.labels import (
     read_header,
     read_pcf,
 )
-from nsys2prv.paraver.check.records import STATE_VALUE, Records
-from nsys2prv.paraver.views import GROUPS, find_views_folder
+from nsys2prv.paraver.check.records import LAST_TYPE, STATE_VALUE, TAG, Records
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
+#: Event types that are named one by one.
+MOST_TYPES = 12
+#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
+#: or state.
+VALUE_BITS, ROW = 7, 39
+#: Numbers that are collected before they are brought together.
+MANY = 1_000_000
 
 
 class CheckedContents(Struct, frozen=True):
@@ -114,17 +123,15 @@ def check_trace(path: str | Path) -> CheckResult:
     if not path.is_file():
         raise Nsys2prvError(describe_missing_file(path))
     findings = CheckFindings(path.name)
-    stem = path.name
-    for ending in ENDINGS:
-        if stem.endswith(ending):
-            stem = stem.removesuffix(ending)
-            break
-    else:
+    ending = next(filter(path.name.endswith, ENDINGS), "")
+    if not ending:
         findings.add("file-name")
-        stem = path.stem
+    stem = path.name.removesuffix(ending or path.suffix)
     of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
     labels = read_pcf(path.with_name(of_labels.file), of_labels)
-    judge_groups(labels, _list_type_groups(), of_labels)
+    # Those that one window of our views shows together by their values.
+    groups = json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8"))
+    judge_groups(labels, map(frozenset, groups), of_labels)
     opening, text = split_opening(path, findings)
     header = read_header(opening.decode("utf-8", "replace"), findings)
     if header is None:
@@ -169,19 +176,8 @@ def _summarize_contents(records: Records, header: Header) -> CheckedContents:
         times.last,
         times.end,
         header.unit.removeprefix("_") or "us",
-        header.sizes(),
+        header.count_objects(),
     )
-
-
-def _list_type_groups() -> list[frozenset[int]]:
-    """Return types that one window of our views shows together by their values."""
-    return list(
-        map(frozenset, json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8")))
-    )
-
-
-#: Event types that are named one by one.
-MOST_TYPES = 12
 
 
 def format_result(result: CheckResult) -> Iterator[str]:
@@ -226,16 +222,6 @@ def _format_finding(finding: CheckFinding) -> str:
     return f"{finding.severity.value:<7} {finding.rule} {where}{f' ({finding.count} places)' if finding.count > 1 else ''}: {finding.message}"
 
 
-#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
-#: or state.
-VALUE_BITS, ROW = 7, 39
-LAST_TYPE = 2**32 - 1
-#: Place of the tag among the fields of a communication.
-TAG = 14
-#: Numbers that are collected before they are brought together.
-MANY = 1_000_000
-
-
 class TraceContents:
     """Contents of a .prv or .prv.gz, of all of it and of each of its rows. Raises Nsys2prvError, in
     one line, for anything else.
@@ -247,7 +233,7 @@ class TraceContents:
         findings = CheckFindings(path.name)
         self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
         opening, blocks = split_opening(path, findings)
-        _check_whole(path, findings)
+        _refuse_damaged(path, findings)
         if not opening.startswith(MAGIC.encode()):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
         header = read_header(opening.decode("latin-1"), CheckFindings(path.name))
@@ -257,13 +243,13 @@ class TraceContents:
         self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
         for block in blocks:
             self._add(BlockReporter(split_lines(block), 2, CheckFindings(path.name)), objects)
-        _check_whole(path, findings)
+        _refuse_damaged(path, findings)
 
     def _add(self, place: BlockReporter, objects: Objects | None) -> None:
         """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
         sound, first, numbers = check_lines(place, 0), place.lines.first, place.lines.numbers
         rows_of_states, rows_of_events = (
-            objects.rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
+            objects.find_rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
             for lines in (sound.states, sound.events)
         )
         self._tags.add(numbers[first[sound.comms] + TAG])
@@ -325,7 +311,7 @@ class TraceContents:
         ]
 
 
-def _check_whole(path: Path, findings: CheckFindings) -> None:
+def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
     if damaged := findings.by_rule.get("damaged-gzip"):
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {damaged.examples[0]}")

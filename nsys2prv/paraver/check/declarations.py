@@ -1,4 +1,6 @@
-"""Check the first line of a .prv: the objects of the trace, its CPUs and its duration."""
+"""Check what a trace declares: in the first line of the .prv its objects, their CPUs and its
+duration; in the .pcf labels of event types, values and states; in the .row names of objects.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv.paraver.check import BlockReporter, CheckFindings
 
 MAGIC = "#Paraver"
@@ -31,6 +33,24 @@ _DATE = re.compile(
     r"(\d{1,2}/(\d{1,2}|[A-Z][a-z]{2})/\d{4}|\d{4}/(\d{1,2}|[A-Z][a-z]{2})/\d{1,2}|[A-Z][a-z]{2}/\d{1,2}/\d{4})"
     r"( (at )?\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?"
 )
+SECTIONS = {
+    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
+    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
+}
+LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
+#: Labels of 0 that say that nothing is going on.
+_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
+_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
+_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
+_IN_BRACKETS = re.compile(r"\[.*\]")
+LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
+#: Levels whose names a trace should have: those that views show as rows.
+WANTED = ("TASK", "THREAD", "NODE")
+LONG_NAME = 100
+_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
+_LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 
 
 class Header(Struct, frozen=True, dict=True):
@@ -40,7 +60,7 @@ class Header(Struct, frozen=True, dict=True):
     date: str
     #: In the trace's unit.
     duration: float
-    #: `ns` or `us`.
+    #: `_ns`, `_us` or what else stands behind the duration.
     unit: str
     #: The CPUs of each.
     nodes: tuple[int, ...]
@@ -61,7 +81,7 @@ class Header(Struct, frozen=True, dict=True):
     def cpus(self) -> int:
         return sum(self.nodes)
 
-    def sizes(self) -> dict[str, int]:
+    def count_objects(self) -> dict[str, int]:
         """Return level of the .row file -> its objects."""
         return {
             "WORKLOAD": 1,
@@ -72,27 +92,6 @@ class Header(Struct, frozen=True, dict=True):
             "NODE": len(self.nodes),
             "CPU": self.cpus,
         }
-
-    @cached_property
-    def tables(self) -> tuple[np.ndarray, ...]:
-        """First task and number of tasks of each application; first row, number of threads, first
-        and last CPU of each task (i64).
-        """
-        counts = np.array([len(tasks) for tasks in self.applications], np.int64)
-        threads = np.array([threads for threads, _ in self.tasks], np.int64)
-        bounds = np.concatenate(([0], np.cumsum(np.array(self.nodes, np.int64))))
-        nodes = np.array(
-            [node if 1 <= node <= len(self.nodes) else 0 for _, node in self.tasks], np.int64
-        )
-        first = np.where(nodes > 0, bounds[nodes - 1] + 1, 1)
-        return (
-            np.cumsum(counts) - counts,
-            counts,
-            np.cumsum(threads) - threads,
-            threads,
-            first,
-            np.where(nodes > 0, bounds[nodes], 0),
-        )
 
 
 def read_header(line: str, findings: CheckFindings) -> Header | None:
@@ -219,30 +218,39 @@ class Objects:
     """
 
     def __init__(self, header: Header) -> None:
-        self._tables = header.tables
+        counts = np.array([len(tasks) for tasks in header.applications], np.int64)
+        self._first_task, self._tasks = np.cumsum(counts) - counts, counts
+        threads = np.array([threads for threads, _ in header.tasks], np.int64)
+        self._first_row, self._threads = np.cumsum(threads) - threads, threads
+        last_cpus = np.concatenate(([0], np.cumsum(np.array(header.nodes, np.int64))))
+        nodes = np.array(
+            [node if 1 <= node <= len(header.nodes) else 0 for _, node in header.tasks], np.int64
+        )
+        #: CPUs of each task's node; none where there is no such node.
+        self._first_cpu = np.where(nodes > 0, last_cpus[nodes - 1] + 1, 1)
+        self._last_cpu = np.where(nodes > 0, last_cpus[nodes], 0)
         self._cpus = header.cpus
         self._row_of_cpu = np.full(header.cpus + 1, -1, np.int64)
         self.with_cpu = 0
 
-    def rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
+    def find_rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
         """Return the row of `cpu:appl:task:thread` from this field of each line on; -1 where
         Paraver would skip the record.
         """
         numbers, first = place.lines.numbers, place.lines.first[lines] + at
         cpu, appl, task, thread = (numbers[first + field] for field in range(4))
-        first_task, tasks, first_row, threads, first_cpu, last_cpu = self._tables
         wraps = (appl > MOST_OBJECTS) | (task > MOST_OBJECTS) | (thread > MOST_OBJECTS)
-        sound = (appl >= 1) & (appl <= len(tasks))
+        sound = (appl >= 1) & (appl <= len(self._tasks))
         own = np.where(sound, appl - 1, 0)
-        sound &= (task >= 1) & (task <= tasks[own])
-        own = np.where(sound, first_task[own] + task - 1, 0)
-        sound &= (thread >= 1) & (thread <= threads[own])
-        rows = np.where(sound, first_row[own] + thread - 1, -1)
+        sound &= (task >= 1) & (task <= self._tasks[own])
+        own = np.where(sound, self._first_task[own] + task - 1, 0)
+        sound &= (thread >= 1) & (thread <= self._threads[own])
+        rows = np.where(sound, self._first_row[own] + thread - 1, -1)
         if not sound.all():
             place.report("object-wraps", lines[wraps])
             place.report("object-absent", lines[~sound & ~wraps])
         self.with_cpu += int(np.count_nonzero(cpu))
-        on_node = (cpu >= first_cpu[own]) & (cpu <= last_cpu[own])
+        on_node = (cpu >= self._first_cpu[own]) & (cpu <= self._last_cpu[own])
         elsewhere = (cpu != 0) & ~on_node
         absent = (cpu < 0) | (cpu > self._cpus)
         place.report("cpu-absent", lines[absent])
@@ -259,20 +267,6 @@ class Objects:
         new = self._row_of_cpu[cpu] < 0
         self._row_of_cpu[cpu[new]] = rows[new]
         place.report("cpu-shared", lines[self._row_of_cpu[cpu] != rows])
-
-
-SECTIONS = {
-    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
-    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
-}
-LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
-#: Labels of 0 that say that nothing is going on.
-_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
-_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
-_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
-_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
-_IN_BRACKETS = re.compile(r"\[.*\]")
 
 
 class Labels(Struct):
@@ -310,12 +304,9 @@ def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, without their ends."""
     if not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file")
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                yield line.removesuffix(b"\n")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    with blame_file(path), path.open("rb") as file:
+        for line in file:
+            yield line.removesuffix(b"\n")
 
 
 class _Reader:
@@ -357,15 +348,15 @@ class _Reader:
             self._check_zero(code)
 
     def _read_content(self, text: str, number: int) -> None:
-        match self._section:
-            case "":
-                self._add("outside-section", number, text)
-            case "STATES":
-                self._read_state(text, number)
-            case "STATES_COLOR":
-                self._read_color(text, number)
-            case "EVENT_TYPE":
-                self._read_event(text, number)
+        if not self._section:
+            self._add("outside-section", number, text)
+        readers = {
+            "STATES": self._read_state,
+            "STATES_COLOR": self._read_color,
+            "EVENT_TYPE": self._read_event,
+        }
+        if self._section in readers:
+            readers[self._section](text, number)
 
     def _read_event(self, text: str, number: int) -> None:
         if text == "VALUES":
@@ -473,14 +464,6 @@ def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Che
                     findings.add("values-overlap", labels.lines[code], example)
 
 
-LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
-#: Levels whose names a trace should have: those that views show as rows.
-WANTED = ("TASK", "THREAD", "NODE")
-LONG_NAME = 100
-_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
-_LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
-
-
 def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
     """Compare a .row file with the objects of the header."""
     if not path.exists():
@@ -498,7 +481,7 @@ def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
 
 def _check_levels(lines: list[str], header: Header, findings: CheckFindings) -> None:
     """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
-    sizes, seen, at = header.sizes(), set(), 0
+    sizes, seen, at = header.count_objects(), set(), 0
     while at < len(lines):
         line, number = lines[at], at + 1
         at += 1

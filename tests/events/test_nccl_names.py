@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from nsys2prv.events import classes
+from nsys2prv.events import call_indexes
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import find_kernel_operation, find_operation, is_nccl_kernel
-from nsys2prv.events.nccl import BUILT_IN, REDUCTIONS, TYPE_SIZES, TYPE_VALUES
+from nsys2prv.events.nccl import (
+    BUILT_IN,
+    REDUCTIONS,
+    TYPE_SIZES,
+    TYPE_VALUES,
+    find_kernel_operation,
+    find_operation,
+    is_nccl_kernel,
+)
 
 OF_NCCL = [
     # 2.3 - 2.7
@@ -145,7 +152,7 @@ def test_functions_have_their_values() -> None:
     ] == [0, 0, 0, 9]
     assert (
         find_kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
-        == classes.SEND_RECEIVE
+        == call_indexes.SEND_RECEIVE
         == 15
     )
 
@@ -156,13 +163,15 @@ def test_sets_of_operations() -> None:
             dict(load_catalogue().value_sets["nccl_operation"].labels)[value] for value in values
         }
 
-    assert named(classes.WAIT_FOR_ROOT) == {name for name, way in ROOTED.items() if way == "from"}
-    assert named(classes.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
-    assert named(classes.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
-    assert named(classes.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
-    assert named((classes.GROUP,)) == {"Several operations in a group"}
+    assert named(call_indexes.WAIT_FOR_ROOT) == {
+        name for name, way in ROOTED.items() if way == "from"
+    }
+    assert named(call_indexes.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
+    assert named(call_indexes.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
+    assert named(call_indexes.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
+    assert named((call_indexes.GROUP,)) == {"Several operations in a group"}
     making = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow"))
-    assert named(range(classes.FIRST_MAKING, classes.LAST_MAKING + 1)) == {
+    assert named(range(call_indexes.FIRST_MAKING, call_indexes.LAST_MAKING + 1)) == {
         name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)
     }
     assert (
@@ -171,7 +180,7 @@ def test_sets_of_operations() -> None:
             for name, value in FUNCTIONS.items()
             if not name.startswith(("ncclGroup", "ncclComm"))
         )
-        == classes.LAST_OPERATION
+        == call_indexes.LAST_OPERATION
     )
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from events.names.test_nccl import NOT_OF_NCCL, OF_NCCL
+from events.test_nccl_names import NOT_OF_NCCL, OF_NCCL
 from hypothesis import given
 from hypothesis import strategies as st
 from tools.corpus import read_rows_from_corpus
@@ -19,22 +19,22 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
+from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.classes import (
+from nsys2prv.events.kernel_classes import (
     Classifier,
     _find_required_words,
     _lower_pattern,
     _search,
-    is_nccl_kernel,
     load_rules,
     normalize_name,
     read_rules,
 )
+from nsys2prv.events.nccl import is_nccl_kernel
 
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062
 LABELS = {
     code: dict(load_catalogue().value_sets[name].labels)

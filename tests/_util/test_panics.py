@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv._util import foreign_data
+from nsys2prv._util import data_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,11 +26,11 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_abort_while_a_file_is_read_names_the_file() -> None:
-    if foreign_data.core is None:
+    if data_files.core is None:
         pytest.skip("installed without a compiler")
     ended = run(
         "import os\n"
-        "from nsys2prv._util.foreign_data import panics_unseen\n"
+        "from nsys2prv._util.data_files import panics_unseen\n"
         "with panics_unseen('one.parquet'), panics_unseen('other.parquet'):\n"
         "    os.write(2, b'what a library says')\n"
         "    os.abort()\n"
@@ -46,7 +46,7 @@ def test_an_abort_while_a_file_is_read_names_the_file() -> None:
 def test_other_aborts_are_the_systems() -> None:
     ended = run(
         "import os\n"
-        "from nsys2prv._util.foreign_data import panics_unseen\n"
+        "from nsys2prv._util.data_files import panics_unseen\n"
         "with panics_unseen('one.parquet'):\n"
         "    pass\n"
         "os.abort()\n"

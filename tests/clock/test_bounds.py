@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
 from nsys2prv.clock.bounds import (
     ANYWHERE,
@@ -20,7 +21,7 @@ def draw_bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
     """Return bounds about the line 100 + slope * t."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(0, 1e6, count), rng.uniform(0, 1e6, count)
-    return Bounds(
+    return join_sides(
         up,
         100 + slope * up + rng.exponential(40, count) + 5,
         down,
@@ -28,11 +29,25 @@ def draw_bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
     )
 
 
+def join_sides(
+    upper_times: np.ndarray, upper: np.ndarray, lower_times: np.ndarray, lower: np.ndarray
+) -> Bounds:
+    """Return the bounds by times and values of the upper and of the lower ones, in turns as long as
+    there are both.
+    """
+    times, values = np.append(upper_times, lower_times), np.append(upper, lower)
+    is_upper = np.arange(len(times)) < len(upper)
+    order = np.argsort(np.append(np.arange(len(upper)), np.arange(len(lower))), kind="stable")
+    return Bounds(times[order], values[order], is_upper[order])
+
+
 def is_allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     slope = (last - first) / 1e6
-    above = [first + slope * t <= v for t, v in zip(some.upper_times, some.upper, strict=True)]
-    below = [first + slope * t >= v for t, v in zip(some.lower_times, some.lower, strict=True)]
-    return np.all(above + below, axis=0) & (np.abs(slope) <= 5e-4)
+    met = [
+        first + slope * t <= v if is_upper else first + slope * t >= v
+        for t, v, is_upper in zip(some.times, some.values, some.is_upper, strict=True)
+    ]
+    return np.all(met, axis=0) & (np.abs(slope) <= 5e-4)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -65,12 +80,7 @@ def test_more_bounds_never_widen(seed: int) -> None:
     widths = []
     for count in range(10, 201, 10):
         result = find_middle_line(
-            Bounds(
-                some.upper_times[:count],
-                some.upper[:count],
-                some.lower_times[:count],
-                some.lower[:count],
-            ),
+            Bounds(*(column[: 2 * count] for column in astuple(some))),
             0.0,
             1e6,
         )
@@ -88,7 +98,7 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
     """
     at = np.array([0.0, span])
     result = find_middle_line(
-        Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span
+        join_sides(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span
     )
     assert result is not None
     slope = (result.last - result.first) / span
@@ -98,15 +108,13 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
 
 def test_one_side_alone_bounds_nothing() -> None:
     some = draw_bounds(1)
-    assert (
-        find_middle_line(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6)
-        is None
-    )
+    upper = Bounds(*(column[some.is_upper] for column in astuple(some)))
+    assert find_middle_line(upper, 0.0, 1e6) is None
 
 
 def test_contradictions_leave_nothing() -> None:
     at = np.array([5e5])
-    assert not len(find_feasible_region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
+    assert not len(find_feasible_region(join_sides(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
@@ -216,7 +216,7 @@ def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_documentation() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "nvtx.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "nvtx.md").read_text()
     first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
     assert apply_rules(

@@ -1,0 +1,214 @@
+"""Read data: the YAML files of the package; files of rules that users write; and reports, of which
+whatever comes of reading them is one line, and what libraries print about it is not shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError, blame_file
+from nsys2prv._util.files import read_given
+from nsys2prv._util.native import core
+
+#: What data that is not as it should be comes to, somewhere.
+WRONG = (
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError),
+    *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+#: Levels of nesting that YAML texts may have.
+DEEPEST = 50
+#: What polars prints where it gives up, before it raises.
+_PANIC = re.compile(
+    rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at .*?(?:\nnote: [^\n]*\n?|\Z)", re.DOTALL
+)
+
+
+def read_data_text(package: str, name: str) -> str:
+    """Return the text of a file that lies beside a package's modules."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def read_data_texts(package: str, suffix: str) -> list[str]:
+    """Return the texts of all files of a package's folder whose names end so, by name."""
+    data_files = (file for file in files(package).iterdir() if file.name.endswith(suffix))
+    return [
+        file.read_text(encoding="utf-8") for file in sorted(data_files, key=lambda file: file.name)
+    ]
+
+
+def load_shipped(text: str) -> Any:
+    """Return the data of the text of a YAML file of the package.
+
+    ``hatch_build.py`` parses these files while the package is built. A file that is another since
+    then is parsed here.
+    """
+    try:
+        from nsys2prv._util.shipped_data import PARSED
+    except ImportError:
+        return parse_yaml(text)
+    make = PARSED.get(sha256(text.encode()).hexdigest())
+    return parse_yaml(text) if make is None else make()
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML text. Raises yaml.YAMLError for what is none, or is nested too deeply.
+
+    libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+    return yaml.load(text, Loader=loader)
+
+
+def read_rule_file(path: Path, what: str) -> str:
+    """Return the text of a user's file; `what`: of what rules, for errors."""
+    try:
+        with blame_file(path):
+            return read_given(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Nsys2prvError(f"{path}: {what} rules must be UTF-8 text") from error
+
+
+def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ()) -> dict[str, Any]:
+    """Parse the text: a list under `rules`, and perhaps the keys `more`. source: name of the file
+    in errors.
+    """
+    import yaml
+
+    try:
+        data = parse_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = (
+            getattr(error, "problem", None) or str(error).partition("\n")[0] or "nested too deeply"
+        )
+        raise Nsys2prvError(f"{source}: not YAML{where}: {problem}") from error
+    if (
+        not isinstance(data, dict)
+        or set(data) - {"rules", *more}
+        or not isinstance(data.get("rules"), list)
+    ):
+        beside = f" (beside it: {', '.join(more)})" if more else ""
+        raise Nsys2prvError(f"{source}: {what} rules are a list under the one key `rules`{beside}")
+    return data
+
+
+def check_rule_keys(spec: Any, keys: Sequence[str], where: str) -> None:
+    """Raise Nsys2prvError where a rule is no dictionary of known keys."""
+    if not isinstance(spec, dict):
+        raise Nsys2prvError(f"{where}: a rule has keys {', '.join(keys)}")
+    for key in spec:
+        if key not in keys:
+            raise Nsys2prvError(
+                f"{where}: unknown key {str(key)[:40]!r}; a rule has {', '.join(keys)}"
+            )
+
+
+@contextmanager
+def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]:
+    """Turn exceptions that wrong data causes into what `error_of` makes of them."""
+    try:
+        yield
+    except WRONG as error:
+        raise error_of(error) from error
+
+
+class _Panics:
+    """Takes what is written to standard error while any thread is within, and gives it back without
+    what polars prints of a panic.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._standard, self._taken = Lock(), -1, -1
+        #: What each thread that is within reads.
+        self._files: list[str] = []
+
+    @contextmanager
+    def unseen(self, file: str = "") -> Iterator[None]:
+        """Hide what is written to standard error meanwhile. file: the one that is read, to be named
+        as damaged where reading it aborts the program.
+        """
+        with self._lock:
+            if not self._files:
+                self._take()
+            self._files.append(file)
+            self._prepare_for_abort()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._files.remove(file)
+                self._prepare_for_abort()
+                if not self._files:
+                    self._give_back()
+
+    def _prepare_for_abort(self) -> None:
+        if core is None or self._standard < 0:
+            return
+        named = " or ".join(dict.fromkeys(filter(None, self._files)))
+        text = (
+            f"nsys2prv: error: {named}: is so damaged that reading it ended the program; export the report again\n"
+            if named
+            else ""
+        )
+        core.say_on_abort(self._standard, text.encode(errors="surrogateescape"))
+
+    def _take(self) -> None:
+        try:
+            self._standard = os.dup(2)
+        except OSError:  # there is none
+            self._standard = -1
+            return
+        _flush()
+        self._taken = _make_unnamed_file()
+        os.dup2(self._taken, 2)
+
+    def _give_back(self) -> None:
+        if self._standard < 0:
+            return
+        _flush()
+        os.dup2(self._standard, 2)
+        if size := os.lseek(self._taken, 0, os.SEEK_END):
+            os.lseek(self._taken, 0, os.SEEK_SET)
+            rest = _PANIC.sub(b"", os.read(self._taken, size))
+            if rest:
+                os.write(2, rest)
+        os.close(self._taken)
+        os.close(self._standard)
+
+
+def _make_unnamed_file() -> int:
+    """Return a new file without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("stderr")
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _flush() -> None:
+    if sys.stderr is not None and not sys.stderr.closed:
+        sys.stderr.flush()
+
+
+#: Within it a panic of polars prints nothing.
+panics_unseen = _Panics().unseen
