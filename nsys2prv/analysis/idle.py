@@ -22,7 +22,7 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTING
 
 #: What the tables show.
 ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.
@@ -43,8 +43,6 @@ CHUNKS, LOW = 30, 0.5
 _PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
 PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
-#: Memory operations within a GPU, which no pageable memory slows.
-DEVICE_TO_DEVICE = map_labels("memory_operation")["cuda memcpy device-to-device"]
 #: Columns that tell memory operations of one sort from others.
 MOVES = ["name", "source", "destination", "call"]
 #: Tables of latencies -> their titles.
@@ -280,6 +278,7 @@ def _judge_memory_operations(memory: pl.DataFrame, context: Context) -> list[Rul
     asynchronous, copies, sets = (
         pl.col("label").str.contains(pattern) for pattern in (ASYNCHRONOUS, COPYING, SETTING)
     )
+    # No pageable memory slows those within a GPU.
     across = pl.col("name") != DEVICE_TO_DEVICE
     return [
         (
