@@ -1,4 +1,33 @@
-"""Collectives: how often, how much, how fast, who waits and for whom.
+"""Collectives: how often, how much, how fast, who waits and for whom; which links are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.analysis.clocks import compare_with_clock_error
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, name_communicators
+from nsys2prv.analysis.text import format_cell
+from nsys2prv.analysis.unit import (
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    NCCL,
+    STATES,
+    Unit,
+    find_host_states,
+    label_values,
+    list_labels,
+    to_arrays,
+)
+from nsys2prv.events.mpi import MPI_LAYOUTS
+
+#: What the tables show.
+ABOUT = """Collectives: how often, how much, how fast, who waits and for whom.
 
 NCCL's, found on all their ranks: a rank waits from the begin of its
 kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
@@ -10,33 +39,6 @@ Communicators of NCCL are called by their members; `communicator_hash` is NCCL's
 `exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
 may remain between the hosts' clocks. If it is not, the figure means nothing.
 """
-
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-
-import numpy as np
-import polars as pl
-from msgspec import Struct
-
-from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.job_facts import compare_with_clock_error, name_communicators
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.text import format_cell
-from nsys2prv.analysis.unit import (
-    COMPUTE,
-    GRAPH,
-    MEMORY,
-    MPI,
-    NCCL,
-    STATES,
-    Unit,
-    find_host_states,
-    label_values,
-    list_labels,
-    to_arrays,
-)
-
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
@@ -63,11 +65,14 @@ LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
+    row for each kernel of a matched collective (`matched`).
+    """
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
         yield "matched", list_matched_collectives(unit, kernels)
-    for layout in MPI:
+    for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
 
@@ -107,7 +112,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     for device in np.unique(devices).tolist():
         rows = np.flatnonzero((devices == device) & (late > 0))
         spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
-        spans_of |= {"busy": unit.active(device), **find_host_states(unit, device)}
+        spans_of |= {"busy": unit.find_active_spans(device), **find_host_states(unit, device)}
         for name, spans in spans_of.items():
             doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
     return records.with_columns(
@@ -154,36 +159,39 @@ def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
+    calls of MPI.
+    """
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
         title = "NCCL kernels by communicator and operation"
-        result.add("nccl", title, _sum_by_operation(kernels, context), __doc__)
+        result.add("nccl", title, _sum_by_operation(kernels, context), ABOUT)
         if not (kernels["communicator"] >= 0).any():
             result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
                 "--include-json or --include-blobs)"
             )
     else:
-        result.missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
+        result.missing.append(f"NCCL collectives: {context.explain_absence(('nccl_kernel',))}")
     if matched.height:
         across_ranks = _sum_across_ranks(matched, context)
         result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
         _add_stragglers(matched, context, result)
     elif kernels.height:
         result.missing.append(
-            f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}"
+            f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
         )
     if mpi.height:
         result.add("mpi", "MPI calls", _label_mpi_calls(mpi, context))
     else:
-        result.missing.append(f"MPI calls: {context.absent(MPI)}")
+        result.missing.append(f"MPI calls: {context.explain_absence(MPI_LAYOUTS)}")
 
 
 def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
         pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
     )
-    names = [layout for layout in MPI if layout in context.labels]
+    names = [layout for layout in MPI_LAYOUTS if layout in context.labels]
     labelled = context.label_names(sums, "call", *names)
     labelled = _label_communicators(labelled, context, "mpi_communicators")
     return labelled.sort("time_ns", descending=True, maintain_order=True).select(
@@ -488,7 +496,7 @@ ANALYSIS = Analysis(
         "NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank "
         "arrives last, how long the others wait for it, what it does then; MPI calls"
     ),
-    (("nccl_kernel", *MPI),),
+    (("nccl_kernel", *MPI_LAYOUTS),),
     collect,
     conclude,
 )

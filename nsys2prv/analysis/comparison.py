@@ -47,34 +47,39 @@ PLACES = (
 
 
 class ComparedJob(Struct, frozen=True):
-    """A job's results."""
+    """A job, of reports or of a file that `report --json` wrote."""
 
-    #: Name, duration_ns, devices, ranks.
-    job: Mapping[str, object]
+    #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ...
+    description: Mapping[str, object]
     #: Results by the name of the analysis.
     results: Mapping[str, Result]
 
+    @property
+    def duration(self) -> float:
+        """Duration of the job (ns)."""
+        return float(str(self.description["duration_ns"]))
 
-def find_elapsed(run: ComparedJob) -> tuple[float, str]:
-    """Return the time (ns) by which two runs are compared, and of what: a mean iteration of the
+
+def find_elapsed(job: ComparedJob) -> tuple[float, str]:
+    """Return the time (ns) by which two jobs are compared, and of what: a mean iteration of the
     steady state, else the job.
     """
-    if table := get_table(run, "findings", "phases"):
+    if table := get_table(job, "findings", "phases"):
         steady = table.frame.filter(
             (pl.col("phase") == "steady state") & (pl.col("iterations") > 0)
         )
         if steady.height:
             return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
-    return float(str(run.job["duration_ns"])), "the job"
+    return job.duration, "the job"
 
 
 def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
-    """Return by how much longer the second run takes (0.22: by 22 %; negative: shorter), and a
+    """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
     sentence that says so, and what changed most.
     """
     times = find_elapsed(first), find_elapsed(second)
     if times[0][1] != times[1][1]:
-        times = tuple((float(str(run.job["duration_ns"])), "the job") for run in (first, second))
+        times = tuple((job.duration, "the job") for job in (first, second))
     (before, unit), (after, _) = times
     ratio_of = after / before if before else 1.0
     how = (
@@ -131,7 +136,7 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
     region. Ratios are second / first.
     """
-    names = str(first.job["name"]), str(second.job["name"])
+    names = str(first.description["name"]), str(second.description["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
     notes = []
     counts, differing = [], {}
@@ -172,9 +177,9 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
-def _count_iterations(run: ComparedJob) -> int:
-    """Return how many iterations the steady state of a run has, 0 where that is not known."""
-    table = get_table(run, "iterations", "each")
+def _count_iterations(job: ComparedJob) -> int:
+    """Return how many iterations the steady state of a job has, 0 where that is not known."""
+    table = get_table(job, "iterations", "each")
     return table.frame.height if table else 0
 
 
@@ -210,20 +215,22 @@ def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Ta
     }
 
 
-def get_table(run: ComparedJob, analysis: str, table: str) -> Table | None:
-    """Return a table, None where the run, of a file perhaps that --only wrote, has none."""
-    return run.results[analysis].tables.get(table) if analysis in run.results else None
+def get_table(job: ComparedJob, analysis: str, table: str) -> Table | None:
+    """Return a table, None where the job, of a file perhaps that --only wrote, has none."""
+    return job.results[analysis].tables.get(table) if analysis in job.results else None
 
 
-def get_tables(runs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
-    """Return a table of several runs, as :func:`get_table` does."""
-    return [get_table(run, analysis, table) for run in runs]
+def get_tables(jobs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
+    """Return a table of several jobs, as :func:`get_table` does."""
+    return [get_table(job, analysis, table) for job in jobs]
 
 
 def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
-    elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
+    elapsed = [job.duration / 1e9 for job in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
-    rows += [(name, first.job[name], second.job[name]) for name in ("ranks", "devices")]
+    rows += [
+        (name, first.description[name], second.description[name]) for name in ("ranks", "devices")
+    ]
     for table in ("device", "host"):
         pair = get_tables((first, second), "efficiencies", table)
         if None not in pair:
@@ -320,15 +327,15 @@ def _join_by_key(
     return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)
 
 
-def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
-    """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
+def compare_scaling(jobs: Sequence[ComparedJob], strong: bool) -> Result:
+    """Return how efficiencies change over jobs, relative to the first. Global efficiency = parallel
     efficiency x computation scalability.
     """
-    tables = get_tables(runs, "efficiencies", "device")
+    tables = get_tables(jobs, "efficiencies", "device")
     rows = [table and table.frame.row(0, named=True) for table in tables]
     if None in rows:
         lacking = ", ".join(
-            str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None
+            str(job.description["name"]) for job, row in zip(jobs, rows, strict=True) if row is None
         )
         return Result(
             "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
@@ -339,7 +346,7 @@ def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
     efficiencies = [name for name in rows[0] if name.endswith("efficiency")]
     frame = pl.DataFrame(
         {
-            "run": [str(run.job["name"]) for run in runs],
+            "run": [str(job.description["name"]) for job in jobs],
             "devices": [row["devices"] for row in rows],
             "elapsed_ns": [row["elapsed_ns"] for row in rows],
             "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],

@@ -35,10 +35,11 @@ TITLES = {
     "by_kernel": "Kernels on the critical path",
 }
 #: So many ranks, classes and causes stand in the evidence.
-MOST = 3
+MOST_NAMED = 3
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the time on the path by task, cause, class and kernel."""
     pieces = unit.read_begins(LAYOUT, ("cause", "class"))
     work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
     # An operation is on the path to its end; of a collective not from its begin on.
@@ -63,6 +64,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the path by cause, rank, class and kernel, and the finding of it."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
@@ -133,7 +135,11 @@ def _make_finding(
         ("it is on", "ranks", "rank"),
         ("kernels on it", "classes", "class"),
     ):
-        most = frames[table].sort("steady_share", descending=True, maintain_order=True).head(MOST)
+        most = (
+            frames[table]
+            .sort("steady_share", descending=True, maintain_order=True)
+            .head(MOST_NAMED)
+        )
         shares = [
             f"{name} {share:.1%}" for name, share in most.select(column, "steady_share").rows()
         ]

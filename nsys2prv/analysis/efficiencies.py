@@ -1,14 +1,4 @@
-"""Efficiencies of devices and hosts, as POP and TALP define them.
-
-Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
-graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
-nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
-x communication efficiency (max U / max A, which may be of different devices) x orchestration
-efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
-MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
-communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
-V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
-"""
+"""Efficiencies of devices and hosts, as POP and TALP define them, of a job and its iterations."""
 
 from __future__ import annotations
 
@@ -19,12 +9,26 @@ import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit, to_arrays
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
+#: What the tables show.
+ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
+
+Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
+graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
+nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
+x communication efficiency (max U / max A, which may be of different devices) x orchestration
+efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
+MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
+communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
+V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
+"""
 USEFUL = {
     "compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
     "all-kernels": "all kernels, NCCL's among them, and graphs (TALP)",
 }
+#: Tell a window of time from the others: the whole job, its steady state, or an iteration.
 WINDOW = ["region", "iteration"]
 #: The region that is the steady state; NVTX ranges may have any name but one with a line feed
 #: before it.
@@ -32,20 +36,23 @@ STEADY = "\nsteady state"
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the times of each device and of the main thread of each task: of the whole
+    job, its iterations and its steady state.
+    """
     windows = _add_steady_state(unit)
     begin, end = to_arrays(windows, "begin", "end")
     for device in unit.devices:
         sets = {
-            "useful_ns": unit.useful(device),
+            "useful_ns": unit.find_useful_spans(device),
             "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),
             "nccl_ns": unit.find_device_spans(device, NCCL),
             "memory_ns": unit.find_device_spans(device, MEMORY),
-            "active_ns": unit.active(device),
+            "active_ns": unit.find_active_spans(device),
         }
         times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
-        main = [unit.main_thread(task)]
+        main = [unit.find_main_thread(task)]
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
@@ -57,8 +64,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _add_steady_state(unit: Unit) -> pl.DataFrame:
-    """Return the windows that are asked for, and the steady state."""
-    windows, steady = unit.options.windows, unit.options.steady
+    """Return the whole job, the iterations that are asked for, and the steady state."""
+    windows, steady = unit.options.iterations, unit.options.steady
     if steady is None:
         return windows
     row = (STEADY, 0, steady.begin, steady.end)
@@ -71,10 +78,11 @@ LENGTH = pl.col("end") - pl.col("begin")
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add efficiencies of devices and of hosts."""
     if frames["devices"].height:
         _add_device_tables(frames["devices"], context, result)
     else:
-        result.missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
+        result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
     result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
@@ -94,7 +102,7 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
     per_device = _make_device_rows(devices, context)
     jobs = _compute_device_efficiencies(devices, WINDOW)
     whole = jobs.filter(WHOLE_JOB).drop(WINDOW)
-    result.add("device", "Efficiency of devices: the job", whole, __doc__)
+    result.add("device", "Efficiency of devices: the job", whole, ABOUT)
     nodes = context.name_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
         by_node = _compute_device_efficiencies(nodes, ["node"])
@@ -115,7 +123,7 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
 
 def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> None:
     layouts = context.reader.layouts
-    has_mpi, has_api = bool(layouts & set(MPI)), "cuda_api" in layouts
+    has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
     figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
     whole = figures.filter(WHOLE_JOB).drop(WINDOW)
     result.add("host", "Efficiency of hosts: the job", whole)
@@ -129,10 +137,10 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     ranks = context.name_tasks(ranks)
     result.add("hosts", "Main threads: shares of the elapsed time", ranks)
     if not has_mpi:
-        absent = context.absent(MPI)
+        absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
     if not has_api:
-        result.missing.append(f"offload efficiency: {context.absent(('cuda_api',))}")
+        result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
 
 
 def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:

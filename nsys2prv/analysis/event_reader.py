@@ -1,5 +1,5 @@
-"""Read the events of a prepared job in columns of one timeline; whose rows are whose: each thread of
-the trace with its task, rank, node, device and stream.
+"""The events of a prepared job as columns on one timeline, and the rows of its trace: each thread
+with its task, rank, node, device and stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RowTable(Struct, frozen=True):
     #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
     units: np.ndarray
 
-    def column(self, name: str) -> np.ndarray:
+    def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""
         return self.threads[name].fill_null(-1).to_numpy()
 
@@ -180,11 +180,12 @@ class EventReader(Struct, dict=True):
     names: Mapping[str, list[np.ndarray]]
     #: Rows, devices and units.
     rows: RowTable
-    #: Of the trace (ns).
+    #: Duration of the trace (ns).
     duration: int
 
     @classmethod
     def from_job(cls, job: Job) -> EventReader:
+        """Return the reader of a prepared job."""
         rows = make_row_table(job)
         return cls(
             _split_by_unit(job, rows),
@@ -197,6 +198,7 @@ class EventReader(Struct, dict=True):
         )
 
     def save(self, path: Path) -> None:
+        """Write the reader to a file, for :func:`load_event_reader`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
@@ -260,7 +262,7 @@ class EventReader(Struct, dict=True):
             BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
         )
 
-    def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
+    def read_lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
         """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,
         `thread`, `end` (of the event that the line leads to), `bytes`.
         """
@@ -289,7 +291,7 @@ class EventReader(Struct, dict=True):
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
 
-    def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
+    def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):

@@ -27,8 +27,7 @@ from nsys2prv.analysis.intervals import (
     unite_span_sets,
 )
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.job_facts import JobRanks, format_numbers
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result
+from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result, format_numbers
 from nsys2prv.analysis.stragglers import (
     find_culprits,
     find_segments,
@@ -44,7 +43,6 @@ from nsys2prv.analysis.unit import (
     GEMM,
     GRAPH,
     MEMORY,
-    MPI,
     NCCL,
     STATES,
     TENSOR_NO,
@@ -56,9 +54,10 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 from nsys2prv.events.cuda import COPYING
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: More are not told.
-MOST = 10
+#: More findings are not told.
+MOST_FINDINGS = 10
 NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 #: What each cause costs at least to be a finding: as a share of the time of all devices.
 LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
@@ -132,33 +131,19 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         own_kernels = kernels.filter(of_device)
         delayed, transfer, wait = 0, EMPTY, EMPTY
         if matched is not None:
-            records = matched.filter(of_device).with_columns(ready=pl.col("begin") + pl.col("wait"))
-            records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+            records, transfer, wait, delayed = _expose_matched(
+                matched.filter(of_device), compute, span
+            )
             place = ["thread", "begin"]
             own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
-            transfer = merge_spans(*to_arrays(records, "ready", "until"))
-            transfer = subtract_spans(clip_spans(transfer, *span), compute)
-            wait = merge_spans(*to_arrays(records, "begin", "ready"))
-            wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
-            records = records.with_columns(
-                exposed_wait=_find_own_parts(records, "begin", "ready", wait),
-                exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
-            )
-            late = _find_avoidable_exposure(records, compute)
-            delayed = int(late.sum())
-            records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
             yield "records", records
         other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
         name = pl.format("NCCL {}", "kernel")
         yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.active(device), *span)
-        threads = find_driving_threads(unit, device)
-        for layout in MPI:
-            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-            calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
-            name = pl.format(f"{layout} {{}}", "call")
-            yield "others", _make_other_rows(unit, calls, idle, device, name)
+        idle = find_gaps(unit.find_active_spans(device), *span)
+        for calls in _list_mpi_calls(unit, device, idle, in_steady):
+            yield "others", calls
         states = find_host_states(unit, device)
         work = unit.work.filter(pl.col("device") == device)
         products = work.filter(
@@ -183,6 +168,39 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
             yield "calls", sum_idle_by_call(unit, device, idle)
+
+
+def _expose_matched(
+    records: pl.DataFrame, compute: Spans, span: tuple[int, int]
+) -> tuple[pl.DataFrame, Spans, Spans, int]:
+    """Return kernels of matched collectives on one device with their exposed waits and transfers;
+    when the device does nothing but transfer, and nothing but wait; and how much of the transfer
+    (ns) is due to the waits.
+    """
+    records = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
+    records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+    transfer = merge_spans(*to_arrays(records, "ready", "until"))
+    transfer = subtract_spans(clip_spans(transfer, *span), compute)
+    wait = merge_spans(*to_arrays(records, "begin", "ready"))
+    wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+    records = records.with_columns(
+        exposed_wait=_find_own_parts(records, "begin", "ready", wait),
+        exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
+    )
+    avoidable = _find_avoidable_exposure(records, compute)
+    records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - avoidable)
+    return records, transfer, wait, int(avoidable.sum())
+
+
+def _list_mpi_calls(
+    unit: Unit, device: int, idle: Spans, in_steady: pl.Expr
+) -> Iterator[pl.DataFrame]:
+    """Yield rows of `others` of the calls of MPI of the threads that drive a device."""
+    threads = find_driving_threads(unit, device)
+    for layout in MPI_LAYOUTS:
+        calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+        calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
+        yield _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
 
 
 def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:
@@ -247,13 +265,14 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the findings, the most costly first, and the phases of the job."""
     steady, devices = context.options.steady, frames["devices"]
     if steady:
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
     if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {context.absent(tuple(WORK))}")
+        result.missing.append(f"{NOT_TOLD}: {context.explain_absence(tuple(WORK))}")
         return
     begin, end = context.options.get_steady_span(context.duration)
     others = add_waits(frames["others"])
@@ -267,7 +286,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     # One cause, one finding: what is a culprit's is not the whole job's too.
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
-    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST])
+    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
@@ -305,7 +324,7 @@ def _find_waits(
     if not job.records.height and not job.others.height:
         return findings
     segments = find_segments(job.records, job.others, steady, span)
-    culprits, events = find_culprits(segments, job.length)
+    culprits, hiccups = find_culprits(segments, job.length)
     reported = 0
     if culprits:
         reported += culprits.cost
@@ -325,8 +344,8 @@ def _find_waits(
             # A slow GPU moves data slowly too.
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
         findings = [one, *(finding for finding in findings if finding not in same)]
-    reported += sum(event.cost for event in events)
-    findings += [make_hiccup_finding(job, event) for event in events]
+    reported += sum(hiccup.cost for hiccup in hiccups)
+    findings += [make_hiccup_finding(job, hiccup) for hiccup in hiccups]
     return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
@@ -357,7 +376,7 @@ def _describe_per_gpu(job: JobRanks, part: str) -> str:
 
 
 def _find_exposed(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("transfer")
+    share = job.compute_share("transfer")
     if share < LEAST["exposed_communication"]:
         return
     evidence = [
@@ -394,7 +413,7 @@ def _find_exposed(job: JobRanks) -> Iterator[Finding]:
 
 
 def _find_copies(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("memory")
+    share = job.compute_share("memory")
     if share >= LEAST["exposed_copies"]:
         yield Finding(
             "exposed_copies",
@@ -412,7 +431,7 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
     else:
         who, whose, they = "GPUs are", "their hosts are", "they"
     for part, (kind, what, advice) in IDLE.items():
-        share = job.share(part)
+        share = job.compute_share(part)
         if share < LEAST_IDLE:
             continue
         call = "CUDA calls"
@@ -443,7 +462,7 @@ def _advise_on_call(call: str) -> str:
 
 
 def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
-    share = job.share("without_tensor_cores")
+    share = job.compute_share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
         yield Finding(
             "no_tensor_cores",

@@ -1,11 +1,4 @@
-"""Idle devices, what their hosts do then, launches, API calls, and memory operations.
-
-A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them. Its time is split by what the threads that drive the device do.
-Launch latency: from the begin of the launching call to the begin of the work; queued: from the
-call's end, where the work begins later. The rules are those of Nsight's expert system, in our
-words.
-"""
+"""Idle devices, what their hosts do then, launches, API calls, and memory operations."""
 
 from __future__ import annotations
 
@@ -28,8 +21,18 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
-from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTING
 
+#: What the tables show.
+ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.
+
+A gap is a stretch in which a device executes nothing, those before its first and after its last
+operation among them. Its time is split by what the threads that drive the device do.
+Launch latency: from the begin of the launching call to the begin of the work; queued: from the
+call's end, where the work begins later. The rules are those of Nsight's expert system, in our
+words.
+"""
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
 BOUNDS = 10 ** np.arange(3, 9)
@@ -37,10 +40,10 @@ BOUNDS = 10 ** np.arange(3, 9)
 LONG_NS, MOST_LONG = 1_000_000, 5
 #: Chunks of the job in which a device is busy for less than this share are low in use.
 CHUNKS, LOW = 30, 0.5
+_PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
-PAGEABLE = (pl.col("source") == 1) | (pl.col("destination") == 1)
-#: Memory operations within a GPU, which no pageable memory slows.
-DEVICE_TO_DEVICE = 3
+PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
+#: Columns that tell memory operations of one sort from others.
 MOVES = ["name", "source", "destination", "call"]
 #: Tables of latencies -> their titles.
 LATENCIES = {
@@ -48,11 +51,18 @@ LATENCIES = {
     "queued": "Queue time: from the end of the call to the begin of the kernel or graph",
 }
 
+#: A rule: its name, what meets it (`count`, `time_ns`), and what to do.
+Rule = tuple[str, pl.DataFrame, str]
+
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect gaps by length (`gaps`), the longest (`long`), how busy parts of the job are
+    (`chunks`), idle time by the call that waits (`blocking`), durations of calls and
+    latencies, and sums of memory operations.
+    """
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
     for device in unit.devices:
-        active = unit.active(device)
+        active = unit.find_active_spans(device)
         idle = find_gaps(active, 0, unit.duration)
         length = idle.end - idle.begin
         states = find_host_states(unit, device)
@@ -105,8 +115,8 @@ def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
 
 
 def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    sender, sent, begin, what = to_arrays(unit.launched, "sender", "sent", "begin", "what")
-    call, returned = unit.launching, unit.api["end"].to_numpy()
+    sender, sent, begin, what = to_arrays(unit.launched_work, "sender", "sent", "begin", "what")
+    call, returned = unit.launch_call_rows, unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
     later = kernel & (begin > returned)
@@ -124,10 +134,10 @@ def _sum_memory_operations(unit: Unit) -> pl.DataFrame:
     call = np.full(moves.height, ABSENT)
     if unit.has("memory") and unit.has("cuda_api"):
         place = find_rows(
-            *to_arrays(unit.launched, "thread", "begin"), *to_arrays(moves, "thread", "begin")
+            *to_arrays(unit.launched_work, "thread", "begin"), *to_arrays(moves, "thread", "begin")
         )
         launched = np.flatnonzero(place >= 0)
-        row = unit.launching[place[launched]]
+        row = unit.launch_call_rows[place[launched]]
         call[launched[row >= 0]] = unit.api["call"].to_numpy()[row[row >= 0]]
     calls = pl.Series(call, dtype=pl.Int32)
     return (
@@ -143,15 +153,16 @@ def _sum_memory_operations(unit: Unit) -> pl.DataFrame:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of gaps, latencies, calls and memory operations, and the rules."""
     if frames["gaps"].height:
         _add_gap_tables(frames, context, result)
     else:
-        result.missing.append(f"gaps of devices: {context.absent(tuple(WORK))}")
+        result.missing.append(f"gaps of devices: {context.explain_absence(tuple(WORK))}")
     for name, title in LATENCIES.items():
         if frames[name].height:
             by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
             result.add(name, title, context.name_tasks(by_task))
-    absent = context.absent(("cuda_api",))
+    absent = context.explain_absence(("cuda_api",))
     if not frames["latencies"].height:
         result.missing.append(f"launch latencies: {absent}, or no kernel that its calls launched")
     if frames["calls"].height:
@@ -169,7 +180,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["memory"].height:
         result.add("memory", "Memory operations", _sum_moves(frames["memory"]))
     else:
-        result.missing.append(f"memory operations: {context.absent(('memory_operation',))}")
+        result.missing.append(
+            f"memory operations: {context.explain_absence(('memory_operation',))}"
+        )
     rules = _apply_rules(frames, context)
     result.add("rules", "Expert rules, as in Nsight Systems", rules)
 
@@ -197,7 +210,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
     )
     columns = ("length", "count", "time_ns", "elapsed_share", *states)
     title = "by gap length, and what the host did"
-    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), __doc__)
+    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), ABOUT)
     result.add(
         "gaps_of_devices",
         f"Idle time of each device {title}",
@@ -230,36 +243,10 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
     """Return a row for each rule that can be judged: its name, how often it is met, for how long
     (ns), and what to do.
     """
-    rules: list[tuple[str, pl.DataFrame, str]] = []
+    rules: list[Rule] = []
     memory = frames["memory"]
     if memory.height and memory["call"].null_count() < memory.height:
-        labels = context.labels["cuda_api"].select(
-            pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
-        )
-        moves = memory.join(labels, on="call", how="left").with_columns(
-            pl.col("label").fill_null("")
-        )
-        asynchronous, copies, sets = (
-            pl.col("label").str.contains(pattern) for pattern in (ASYNCHRONOUS, COPYING, SETTING)
-        )
-        across = pl.col("name") != DEVICE_TO_DEVICE
-        rules += [
-            (
-                "asynchronous copies of pageable memory",
-                moves.filter(copies & asynchronous & PAGEABLE),
-                "they block the host: use pinned memory",
-            ),
-            (
-                "synchronous copies",
-                moves.filter(copies & ~asynchronous & across),
-                "they block the host: use asynchronous ones",
-            ),
-            (
-                "synchronous sets",
-                moves.filter(sets & ~asynchronous),
-                "they may block the host",
-            ),
-        ]
+        rules += _judge_memory_operations(memory, context)
     if frames["calls"].height:
         rules.append(
             (
@@ -269,20 +256,7 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
             )
         )
     if frames["gaps"].height:
-        low = frames["chunks"].filter(pl.col("busy_share") < LOW)
-        idle_part = (pl.col("length") * (1 - pl.col("busy_share"))).sum()
-        rules += [
-            (
-                "gaps of 100 ms or more",
-                frames["gaps"].filter(pl.col("class") >= 6),
-                "look at what the host does in them",
-            ),
-            (
-                f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",
-                low.select(count=pl.len(), time_ns=idle_part),
-                "launch more work at a time, or overlap it with the host",
-            ),
-        ]
+        rules += _judge_gaps(frames["gaps"], frames["chunks"])
     rows = [
         (
             rule,
@@ -293,6 +267,50 @@ def _apply_rules(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Dat
     ]
     schema = {"rule": pl.String, "count": pl.Int64, "time_ns": pl.Int64, "advice": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _judge_memory_operations(memory: pl.DataFrame, context: Context) -> list[Rule]:
+    """Return the rules about memory operations, of which some were launched by known calls."""
+    labels = context.labels["cuda_api"].select(
+        pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
+    )
+    moves = memory.join(labels, on="call", how="left").with_columns(pl.col("label").fill_null(""))
+    asynchronous, copies, sets = (
+        pl.col("label").str.contains(pattern) for pattern in (ASYNCHRONOUS, COPYING, SETTING)
+    )
+    # No pageable memory slows those within a GPU.
+    across = pl.col("name") != DEVICE_TO_DEVICE
+    return [
+        (
+            "asynchronous copies of pageable memory",
+            moves.filter(copies & asynchronous & PAGEABLE),
+            "they block the host: use pinned memory",
+        ),
+        (
+            "synchronous copies",
+            moves.filter(copies & ~asynchronous & across),
+            "they block the host: use asynchronous ones",
+        ),
+        ("synchronous sets", moves.filter(sets & ~asynchronous), "they may block the host"),
+    ]
+
+
+def _judge_gaps(gaps: pl.DataFrame, chunks: pl.DataFrame) -> list[Rule]:
+    """Return the rules about gaps, and about parts of the job with little work."""
+    low = chunks.filter(pl.col("busy_share") < LOW)
+    idle_part = (pl.col("length") * (1 - pl.col("busy_share"))).sum()
+    return [
+        (
+            "gaps of 100 ms or more",
+            gaps.filter(pl.col("class") == LENGTHS.index(">= 100 ms")),
+            "look at what the host does in them",
+        ),
+        (
+            f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",
+            low.select(count=pl.len(), time_ns=idle_part),
+            "launch more work at a time, or overlap it with the host",
+        ),
+    ]
 
 
 ANALYSIS = Analysis(

@@ -59,7 +59,7 @@ PARTS = {
 }
 
 
-def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     """Return the whole job (region "", iteration 0), then the iterations of the ranges whose name
     the pattern (with * and ?) matches.
 
@@ -90,7 +90,7 @@ def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.
             f"--iterations {pattern}: no NVTX range has such a name; "
             + suggest_range(pattern, labels["label"].to_list())
         )
-    task = reader.rows.column("task")[ranges["thread"].to_numpy()]
+    task = reader.rows.get_column("task")[ranges["thread"].to_numpy()]
     ranges = ranges.with_columns(task=task).sort(
         "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True
     )
@@ -185,7 +185,7 @@ def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
         reader.read_begins(layout, ("kernel",), unit).rename({"kernel": "name"})
         for layout in KERNELS
     )
-    device = reader.rows.column("device")[frame["thread"].to_numpy()]
+    device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
     of_first = pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)
     return frame.filter(of_first).sort("begin")
 
@@ -364,6 +364,7 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect how the devices spend each iteration of the steady state (ns, added up)."""
     steady = unit.options.steady
     if steady is None or not unit.devices:
         return
@@ -386,6 +387,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the iterations of the steady state, and what is usual of them."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is None or not parts.height:
         result.missing.append("iterations: none found; the job does not repeat itself")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -19,21 +19,21 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis import (
+    clocks,
     collectives,
     critical_path,
     efficiencies,
     findings,
     idle,
     iterations,
-    job_facts,
     kernels,
     metrics,
     nvtx_operations,
     overlap,
 )
+from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
-from nsys2prv.analysis.iterations import find_steady_state, find_windows
-from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
+from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
@@ -60,7 +60,7 @@ ANALYSES = tuple(
         nvtx_operations,
         idle,
         metrics,
-        job_facts,
+        clocks,
         critical_path,
     )
 )
@@ -144,10 +144,22 @@ class OpenJob:
 
     @property
     def facts(self) -> dict[str, object]:
-        """When it ran, on which GPUs, recorded by which versions (see
-        :mod:`nsys2prv.analysis.job_facts`).
+        """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many
+        of each there are, and versions of drivers and of Nsight Systems.
         """
-        return describe_job_facts(self._job)
+        infos, begin = self._job.infos, self._job.timeline.begin_utc
+        # Reports of one host name the same GPUs.
+        gpus = {
+            (info.host or str(number), gpu.key or gpu.number): gpu.name
+            for number, info in enumerate(infos)
+            for gpu in info.gpus.values()
+        }
+        return {
+            "begins_utc": f"{begin:%Y-%m-%d %H:%M:%S}" if begin else "",
+            "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+            "drivers": sorted({info.driver for info in infos if info.driver}),
+            "nsys": sorted({info.product for info in infos if info.product}),
+        }
 
     @property
     def notes(self) -> list[str]:
@@ -207,14 +219,14 @@ class OpenJob:
             raise UsageError(
                 f"{kind}: no such kind of line; there are {', '.join(load_catalogue().lines)}"
             )
-        return self.reader.lines(kind)
+        return self.reader.read_lines(kind)
 
     def samples(self, layout: str) -> Iterator[Samples]:
         """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one
         object for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN
         where a metric was not sampled).
         """
-        for device_samples in self.reader.samples(layout):
+        for device_samples in self.reader.read_samples(layout):
             values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
             sampled = ~np.isnan(values).all(axis=1)
             yield replace(device_samples, time=device_samples.time[sampled], values=values[sampled])
@@ -262,7 +274,7 @@ class OpenJob:
             np.save(file, make_group_table(self.folded))
         return path
 
-    def absent(self, layouts: Sequence[str]) -> str:
+    def explain_absence(self, layouts: Sequence[str]) -> str:
         """Return why there are no events of these layouts."""
         kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
         tables = [table for kind in kinds for table in kind.tables]
@@ -334,7 +346,7 @@ class OpenJob:
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
-            find_windows(self.reader, self.labels["nvtx"], region),
+            find_iterations(self.reader, self.labels["nvtx"], region),
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),
@@ -342,7 +354,12 @@ class OpenJob:
             self.steady,
         )
         context = Context(
-            self.reader, options, self.labels, self.folded, self.absent, make_clock_table(self._job)
+            self.reader,
+            options,
+            self.labels,
+            self.folded,
+            self.explain_absence,
+            make_clock_table(self._job),
         )
         able = [
             analysis
@@ -370,7 +387,7 @@ class OpenJob:
         for analysis in wanted:
             if analysis not in able:
                 results[analysis.name].missing.extend(
-                    f"{analysis.title}: {self.absent(group)}"
+                    f"{analysis.title}: {self.explain_absence(group)}"
                     for group in analysis.needs
                     if not self.reader.layouts & set(group)
                 )

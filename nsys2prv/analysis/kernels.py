@@ -1,11 +1,4 @@
-"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
-
-Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
-that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
-mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
-sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
-that time.
-"""
+"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores."""
 
 from __future__ import annotations
 
@@ -35,6 +28,15 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What the tables show.
+ABOUT = """Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
+
+Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
+that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
+mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
+sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
+that time.
+"""
 BY = ["what", "name", "class", "tensor"]
 IS_GEMM = pl.col("class") == GEMM
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
@@ -66,27 +68,30 @@ ABOUT_DURATIONS = (
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect durations of kernels by task, times of classes in each iteration, and metrics
+    while kernels run.
+    """
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
     yield "kernels", spill_durations(kernels, ["task", *BY], path)
-    yield from _sum_by_iteration(unit.options.windows.slice(1), kernels)
+    yield from _sum_by_iteration(unit.options.iterations.slice(1), kernels)
     for device, samples in unit.gpu_samples.items():
         yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
 
 
 def _sum_by_iteration(
-    windows: pl.DataFrame, kernels: pl.DataFrame
+    iterations: pl.DataFrame, kernels: pl.DataFrame
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
-    if not windows.height:
+    if not iterations.height:
         return
-    places = windows.select("region", "iteration")
+    places = iterations.select("region", "iteration")
     by_class = kernels.partition_by("class", as_dict=True)
     for (kind,), alike in by_class.items():
-        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(windows, "begin", "end"))
+        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(iterations, "begin", "end"))
         of_class = pl.lit(kind, pl.Int8).alias("class")
         yield "iterations", places.with_columns(of_class, time_ns=pl.Series(time))
 
@@ -99,17 +104,18 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
         values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
-            values, known_time = steps.within(begin, end)
+            values, known_time = steps.integrate(begin, end)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
     by_kernel = kernels.with_columns(**columns).group_by(BY, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add tables of kernels, of their classes, and of tensor cores."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:
-        absent = context.absent(("gpu_metric",))
+        absent = context.explain_absence(("gpu_metric",))
         result.missing.append(f"measured activity of tensor cores: {absent}")
     rows = _compute_figures(groups, measured, BY, tasks)
     by_class = _label_classes(
@@ -124,7 +130,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     figures = [name for name in FIGURES if name in rows.columns]
     kernels = named.select("kernel", "class", "tensor_cores", *figures)
-    result.add("kernels", "Kernels", kernels, __doc__)
+    result.add("kernels", "Kernels", kernels, ABOUT)
     result.add("classes", "Kernel classes", by_class.select("class", *figures))
     gemm = _sum_tensor_cores(groups)
     if gemm.height:

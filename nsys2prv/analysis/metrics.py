@@ -15,6 +15,10 @@ from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
+#: What the tables show.
+ABOUT = """Sampled metrics of GPUs, network interfaces and other devices, as step functions of time, and the
+use of devices.
+"""
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
 #: until the next.
 TELL_BEFORE = ("gpu_metric",)
@@ -32,14 +36,14 @@ class Steps(Struct, frozen=True):
     #: Whether anything is known there.
     known: np.ndarray
 
-    def within(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return of each [begin, end) the value times ns over what is known of it, and how many ns
         that are.
         """
-        last, first = self._integrate(end), self._integrate(begin)
+        last, first = self._integrate_until(end), self._integrate_until(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
 
-    def _integrate(self, times: np.ndarray) -> list[np.ndarray]:
+    def _integrate_until(self, times: np.ndarray) -> list[np.ndarray]:
         """Return the integrals of the values, and of what is known, up to each time."""
         if len(self.edges) < 2:
             return [np.zeros(np.shape(times))] * 2
@@ -71,9 +75,12 @@ BUSY = {
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect what each metric of each device is like, its means in bins of time, and how
+    busy devices are in them.
+    """
     edges = make_bin_edges(unit.duration, unit.options.bins)
     for layout in SAMPLED:
-        for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
+        for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 steps = make_steps(samples, number)
                 if steps.known.any():
@@ -91,7 +98,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
     """Return what one metric of a device is like, a row."""
-    integral, known = steps.within(steps.edges[:1], steps.edges[-1:])
+    integral, known = steps.integrate(steps.edges[:1], steps.edges[-1:])
     values = steps.values[steps.known]
     summary = {
         "thread": samples.thread,
@@ -108,7 +115,7 @@ def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFram
 
 def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
     """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
-    integral, known_time = steps.within(edges[:-1], edges[1:])
+    integral, known_time = steps.integrate(edges[:-1], edges[1:])
     bins = np.flatnonzero(known_time > 0)
     means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
     return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
@@ -120,6 +127,7 @@ def make_bin_edges(duration: int, bins: int) -> np.ndarray:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the means of metrics, their maps over time, and the use of devices."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
@@ -127,7 +135,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             mean=divide_columns("integral", "known")
         )
         columns = ("node", "device", "metric", "samples", "mean", "min", "max")
-        result.add("means", "Sampled metrics by device", means.select(columns), __doc__)
+        result.add("means", "Sampled metrics by device", means.select(columns), ABOUT)
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
             devices=pl.len().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),
@@ -141,7 +149,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.add("map", "Sampled metrics over time (bins)", maps.select(columns))
     for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
         if layout not in context.reader.layouts:
-            result.missing.append(f"metrics of {whose}: {context.absent((layout,))}")
+            result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
     if frames["busy"].height:
         use = context.name_devices(frames["busy"].sort("device", "bin"))
         result.add("use", "Use of devices over time (bins)", use)

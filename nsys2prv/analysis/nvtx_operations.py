@@ -1,12 +1,4 @@
-"""Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
-
-Work belongs to the ranges on the launching thread that are open when the launching call begins; its
-time is that of its executions added up, wherever and whenever they run. Inclusive figures count
-what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
-as those of steps do, are brought together where there are very many. GEMM that could
-use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
-do without.
-"""
+"""Operations: the push/pop ranges of NVTX with the work on devices that was launched inside."""
 
 from __future__ import annotations
 
@@ -29,6 +21,16 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What the tables show.
+ABOUT = """Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
+
+Work belongs to the ranges on the launching thread that are open when the launching call begins; its
+time is that of its executions added up, wherever and whenever they run. Inclusive figures count
+what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
+as those of steps do, are brought together where there are very many. GEMM that could
+use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
+do without.
+"""
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
 #: it is not its name.
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
@@ -42,7 +44,7 @@ SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns"
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
 #: Sums of times beyond it are of damage.
-MOST = 1 << 62
+GREATEST_SUM = 1 << 62
 
 
 def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
@@ -69,6 +71,7 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     thread, begin, end, group = _list_ranges(unit)
     depth, parent = find_parents(thread, begin, end)
     inner = np.flatnonzero(parent >= 0)
@@ -113,7 +116,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     """Return the sum of the values of each group; of damaged times at most what an int64 holds."""
-    return np.bincount(groups, values, count).clip(-MOST, MOST).astype(np.int64)
+    return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
 def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -138,7 +141,7 @@ def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, lambda _: nothing
     columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
-    work = unit.launched.select(columns).sort("sender", "sent", maintain_order=True)
+    work = unit.launched_work.select(columns).sort("sender", "sent", maintain_order=True)
     thread, sent, what, kind, tensor = to_arrays(work, "sender", "sent", "what", "class", "tensor")
     time = (work["end"] - work["begin"]).to_numpy()
     kernel = what != MEMORY
@@ -176,6 +179,7 @@ def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> n
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add operations, as a tree and by rank."""
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
@@ -183,13 +187,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
     operations = _compute_figures(whole, ["operation", "ranks"])
-    result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
+    result.add("operations", "Operations (NVTX ranges)", operations, ABOUT)
     result.add("tree", "Operations as a tree", _make_tree(frames["tree"], texts))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))
     result.add("by_rank", "Operations by rank", by_rank)
     if not context.reader.layouts & {"launch", "memory"}:
-        absent = context.absent(("cuda_api",))
+        absent = context.explain_absence(("cuda_api",))
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"
         )

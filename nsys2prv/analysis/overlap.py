@@ -1,9 +1,4 @@
-"""Communication that overlaps computation, and that does not.
-
-Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
-device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
-operations and classes are added up kernel by kernel; those of devices are of sets of times.
-"""
+"""How much communication overlaps computation, by device, operation and class of kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +20,19 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What the tables show.
+ABOUT = """Communication that overlaps computation, and that does not.
+
+Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
+device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
+operations and classes are added up kernel by kernel; those of devices are of sets of times.
+"""
+
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect by device how much communication is overlapped, by kernel what runs beside it,
+    how many kernels run beside NCCL, and how many are in flight.
+    """
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, NCCL)
@@ -69,7 +75,7 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
     """Return kernels launched and not begun yet, by task: mean over the elapsed time, and most at a
     time.
     """
-    launched = unit.launched.filter(pl.col("what") != MEMORY)
+    launched = unit.launched_work.filter(pl.col("what") != MEMORY)
     sender, sent, begin = to_arrays(launched, "sender", "sent", "begin")
     task = unit.task_of[sender]
     rows = []
@@ -87,16 +93,19 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add exposed and overlapped communication by device, operation and class, and kernels
+    in flight.
+    """
     communicating = ("nccl_kernel", "memory_operation")
     if not context.reader.layouts & set(communicating):
-        result.missing.append(f"overlap: {context.absent(communicating)}")
+        result.missing.append(f"overlap: {context.explain_absence(communicating)}")
         return
     devices, kernels = frames["devices"].sort("device"), frames["kernels"]
     result.add(
         "devices",
         "Communication: exposed, and overlapped with computation",
         _compute_exposed(devices, context),
-        __doc__,
+        ABOUT,
     )
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     if (rows := _sum_by_operation(kernels)).height:
@@ -132,7 +141,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             context.name_tasks(frames["flight"].sort("task")),
         )
     else:
-        result.missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
+        result.missing.append(f"kernels in flight: {context.explain_absence(('cuda_api',))}")
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -1,18 +1,23 @@
-"""What an analysis declares, what it is told, and what it gives: findings and tables."""
+"""What an analysis declares, what it is told, and what it gives: findings and tables; what ranks,
+hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
+(0,4,8,12)`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.event_reader import EventReader
-from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.analysis.unit import STATES, AnalysisOptions, Unit
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {
@@ -33,6 +38,10 @@ FINDING_KINDS = {
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
 
+#: Ranks, or members of a communicator, that are named one by one.
+MOST_NAMED = 8
+#: Parts of a device's time that are findings of the whole job.
+JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 #: What is said where there are no findings.
 NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
@@ -89,7 +98,7 @@ class Table(Struct, frozen=True):
     fractions of 1, `_gb_s` 10^9 bytes a second.
     """
 
-    #: For people.
+    #: Its heading.
     title: str
     #: The figures.
     frame: pl.DataFrame
@@ -109,11 +118,11 @@ class Result(Struct, frozen=True):
 
     #: Name of the analysis.
     name: str
-    #: For people.
+    #: Heading of its tables.
     title: str
-    #: By name.
+    #: Tables by name.
     tables: dict[str, Table] = field(default_factory=dict)
-    #: On how to read them.
+    #: Sentences on how to read them.
     notes: list[str] = field(default_factory=list)
     #: What the reports lack, and which figures are not given therefore.
     missing: list[str] = field(default_factory=list)
@@ -155,18 +164,19 @@ class Context(Struct, frozen=True):
     labels: Mapping[str, pl.DataFrame]
     #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
-    #: Layouts -> why there are none of them.
-    absent: Callable[[Sequence[str]], str]
-    #: As `make_clock_table` of job_facts.py has them.
+    #: Returns why there are no events of some layouts.
+    explain_absence: Callable[[Sequence[str]], str]
+    #: As `make_clock_table` of clocks.py returns them.
     clocks: pl.DataFrame
 
     @property
     def duration(self) -> int:
+        """Duration of the job (ns)."""
         return self.reader.duration
 
     @property
     def devices(self) -> pl.DataFrame:
-        """As in `RowTable` of event_reader.py, but the devices with work alone."""
+        """The devices with work: rows of `RowTable.devices` of event_reader.py."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
         return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
 
@@ -221,12 +231,190 @@ class Context(Struct, frozen=True):
         return joined.with_columns(pl.coalesce("label", unknown).alias(column)).drop("label")
 
 
+class JobRanks(Struct, frozen=True):
+    """The ranks of a job with their hosts, and the time of their devices, of which findings are
+    made.
+    """
+
+    #: A row for each task: task, rank (or task where unknown), node, who.
+    tasks: pl.DataFrame
+    #: A row for each device: device, task, node, label, and the parts of its time (ns).
+    devices: pl.DataFrame
+    #: Kernels of matched collectives, as findings.py collects them.
+    records: pl.DataFrame
+    #: Other NCCL kernels and calls of MPI, as `add_waits` returns them.
+    others: pl.DataFrame
+    #: How long the time is that findings are of: the steady state, else the job (ns).
+    length: int
+    #: Ranks whose devices count with no more than the others have (`level_ranks`).
+    levelled: tuple[int, ...] = ()
+
+    @classmethod
+    def from_job(
+        cls,
+        context: Context,
+        devices: pl.DataFrame,
+        records: pl.DataFrame,
+        others: pl.DataFrame,
+        length: int,
+    ) -> JobRanks:
+        """Return the ranks of a job. devices, records: as findings.py collects them; others: as
+        `add_waits` returns them. length: ns.
+        """
+        tasks = context.tasks.with_columns(
+            pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
+        )
+        labels = context.reader.rows.devices.select(
+            pl.col("device").cast(pl.Int64), "label", "node"
+        )
+        devices = devices.join(labels, on="device", how="left", maintain_order="left")
+        return cls(tasks, devices, records, others, max(length, 1))
+
+    def level_ranks(self, ranks: Collection[int]) -> JobRanks:
+        """Return the job with at most the median of the others, of each part of time, on the devices
+        of some ranks: what these have beyond it is told of elsewhere.
+        """
+        tasks = self.tasks.filter(pl.col("rank").is_in(list(ranks)))["task"].to_list()
+        of_tasks = pl.col("task").is_in(tasks)
+        rest = self.devices.filter(~of_tasks)
+        if not rest.height or rest.height == self.devices.height:
+            return self
+        usual = rest.select(pl.col(JOB_WIDE).median()).row(0, named=True)
+        devices = self.devices.with_columns(
+            pl.when(of_tasks)
+            .then(pl.col(part).clip(upper_bound=usual[part]))
+            .otherwise(part)
+            .alias(part)
+            for part in JOB_WIDE
+        )
+        return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
+
+    def compute_share(self, part: str) -> float:
+        """Return a part of the devices' time, as a share of all of it."""
+        return float(self.devices[part].sum()) / (self.length * self.devices.height)
+
+    def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
+        """Return the ranks of tasks, in their order."""
+        rank_of_task = dict(self.tasks.select("task", "rank").rows())
+        return tuple(rank_of_task[task] for task in tasks)
+
+    def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
+        """Return the devices of tasks, in their order."""
+        by_task: dict[int, list[str]] = {}
+        for task, label in self.devices.select("task", "label").rows():
+            by_task.setdefault(task, []).append(label)
+        return tuple(label for task in tasks for label in by_task.get(task, ()))
+
+    def find_host(self, tasks: list[int]) -> str:
+        """Return the host whose ranks are just these, where there are other hosts, else an empty
+        text.
+        """
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
+        others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
+        is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
+        return nodes[0] if is_whole else ""
+
+    def describe_ranks(self, tasks: list[int]) -> str:
+        """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
+        `48 ranks`.
+        """
+        rows = self.tasks.filter(pl.col("task").is_in(tasks))
+        if len(tasks) == 1:
+            return f"{rows['who'][0]} ({', '.join(self.list_devices(tasks)) or rows['node'][0]})"
+        ranks = sorted(self.list_ranks(tasks))
+        nodes = rows["node"].unique(maintain_order=True).to_list()
+        where = ", ".join(nodes[:3]) + (
+            f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        )
+        return f"ranks {format_numbers(ranks)} ({where})"
+
+    def find_longer_parts(
+        self, tasks: list[int], parts: Iterable[str]
+    ) -> list[tuple[str, float, float]]:
+        """Return the parts of time that are longer on the devices of some tasks (mean, ns) than on
+        all others (median, ns), with both, the greatest difference first.
+        """
+        is_own = self.devices["task"].is_in(tasks)
+        own, rest = self.devices.filter(is_own), self.devices.filter(~is_own)
+        if not own.height or not rest.height:
+            return []
+        compared = pl.col(list(parts))
+        means = own.select(compared.mean()).row(0, named=True)
+        medians = rest.select(compared.median()).row(0, named=True)
+        longer = [
+            (part, mean, medians[part]) for part, mean in means.items() if mean > medians[part]
+        ]
+        return sorted(longer, key=lambda one: one[2] - one[1])
+
+
+def format_numbers(numbers: list[int], separator: str = ", ") -> str:
+    """Return ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
+    if len(numbers) > 2:
+        steps = {second - first for first, second in pairwise(numbers)}
+        if steps == {1}:
+            return f"{numbers[0]}-{numbers[-1]}"
+        if len(steps) == 1 and len(numbers) > 4:
+            return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
+    return list_some([*map(str, numbers)], MOST_NAMED, separator)
+
+
+def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
+    """Return the name of every communicator: value, name. kernels: a row at least for each
+    communicator (its value, negative where unknown) and task. tasks: task, rank (null where
+    unknown), node.
+
+    Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
+    """
+    places = {
+        task: (task - 1 if rank is None else rank, node)
+        for task, rank, node in tasks.select("task", "rank", "node").rows()
+    }
+    members = (
+        kernels.filter(pl.col("communicator") >= 0)
+        .group_by("communicator", maintain_order=True)
+        .agg(pl.col("task").unique().sort())
+        .sort("communicator")
+    )
+    used: Counter[str] = Counter()
+    names = []
+    for value, of_tasks in members.select("communicator", "task").rows():
+        ranks = sorted(places[task][0] for task in of_tasks)
+        hosts = {places[task][1] for task in of_tasks}
+        name = _name_ranks(ranks, sorted(hosts), len(places))
+        used[name] += 1
+        names.append((value, f"{name} #{used[name]}" if used[name] > 1 else name))
+    return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")
+
+
+def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
+    """Return the name of a set of ascending ranks."""
+    shown = format_numbers(list(ranks), ",")
+    steps = {second - first for first, second in pairwise(ranks)}
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} alone"
+    if len(ranks) == all_ranks:
+        return f"world ({shown})"
+    if len(hosts) == 1:
+        return f"{hosts[0]} ({shown})"
+    if len(ranks) > 2 and len(steps) == 1 and steps != {1}:
+        if len(ranks) <= MOST_NAMED:
+            shown = ",".join(map(str, ranks))
+        return f"every {_format_ordinal(*steps)} ({shown})"
+    return f"ranks {shown}, across hosts"
+
+
+def _format_ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"
+
+
 class Analysis(Struct, frozen=True):
     """Declaration of an analysis: what it needs, and two functions."""
 
-    #: As in ``--only``.
+    #: What it is called in ``--only``.
     name: str
-    #: For people.
+    #: Heading of its tables.
     title: str
     #: What it shows, for the documents (Markdown).
     about: str

@@ -1,4 +1,4 @@
-"""For whom ranks wait: persistent stragglers, slow hosts and links, and single events, and the
+"""For whom ranks wait: persistent stragglers, slow hosts and links, and hiccups, and the
 findings that name them; waits that are nobody's fault.
 
 A rank that is late makes the others wait, and those who wait for it may be late elsewhere because
@@ -19,8 +19,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv.analysis.collectives import SlowLink
-from nsys2prv.analysis.job_facts import JobRanks
-from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.result import Finding, JobRanks
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import STATES, Steady
 
@@ -35,15 +34,15 @@ EQUAL_SEGMENTS = 40
 LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 #: ... and is as far from the others as they are from each other, times this.
 APART = 1.0
-#: A single event costs this share of the time, and is so long that one of all segments has it by
+#: A hiccup costs this share of the time, and is so long that one of all segments has it by
 #: chance with less than this probability. Noise is taken for exponential; half of all segments, and
 #: this share of them, tell how great it is.
-LEAST_EVENT, EVENT_CHANCE, OFTEN = 0.005, 0.003, 0.8
+LEAST_HICCUP, HICCUP_CHANCE, OFTEN = 0.005, 0.003, 0.8
 #: A part of the ranks that are late is what the others of them waited for, if for this share of the
 #: time.
 NARROWER = 0.5
-#: So many single events are told apart; more of the same ranks are one finding.
-MOST_EVENTS = 3
+#: So many hiccups are told apart; more of the same ranks are one finding.
+MOST_HICCUPS = 3
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03
 VIEWS = ("nccl_late_by_task_2dh", "nccl_wait", "nccl_wait_by_task_2dh")
@@ -116,18 +115,19 @@ class Culprits(Struct, frozen=True):
     lateness: float
 
 
-class Event(Struct):
+class Hiccup(Struct):
     """Ranks that were held up now and then."""
 
-    #: The ranks.
+    #: The tasks.
     tasks: list[int]
-    #: When (ns).
+    #: When each hiccup began (ns), the longest first.
     times: list[int] = field(default_factory=list)
-    #: How long each event took (ns).
+    #: How much longer than usual the others waited each time (ns).
     lengths: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> int:
+        """What is gained at most without it (ns)."""
         return sum(self.lengths)
 
 
@@ -174,8 +174,8 @@ def _choose_segment_ends(
     return np.linspace(*span, EQUAL_SEGMENTS + 1)[1:].astype(np.int64)
 
 
-def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
-    """Return the persistent culprits, None where there are none, and single events, the most costly
+def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, list[Hiccup]]:
+    """Return the persistent culprits, None where there are none, and hiccups, the most costly
     first. length: of the time (ns).
     """
     waits = segments.waits
@@ -185,14 +185,14 @@ def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, lis
     rare = _mask_rare(gain, length)
     culprits = _find_persistent(segments, ~rare, length)
     usual = float(np.median(gain[~rare])) if (~rare).any() else 0.0
-    events: dict[tuple[int, ...], Event] = {}
+    hiccups: dict[tuple[int, ...], Hiccup] = {}
     for number in np.flatnonzero(rare)[np.argsort(-gain[rare], kind="stable")].tolist():
         late_ranks = _find_first_late(segments, number, float(gain[number]), group[number])
         tasks = segments.tasks[late_ranks].tolist()
-        event = events.setdefault(tuple(tasks), Event(tasks))
-        event.times.append(int(segments.ends[number] - gain[number]))
-        event.lengths.append(int(gain[number] - usual))
-    return culprits, sorted(events.values(), key=lambda event: -event.cost)[:MOST_EVENTS]
+        hiccup = hiccups.setdefault(tuple(tasks), Hiccup(tasks))
+        hiccup.times.append(int(segments.ends[number] - gain[number]))
+        hiccup.lengths.append(int(gain[number] - usual))
+    return culprits, sorted(hiccups.values(), key=lambda hiccup: -hiccup.cost)[:MOST_HICCUPS]
 
 
 def _find_first_late(segments: Segments, number: int, gain: float, group: np.ndarray) -> np.ndarray:
@@ -220,7 +220,7 @@ def _find_largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]
 
 
 def _mask_rare(gain: np.ndarray, length: int) -> np.ndarray:
-    """Return which segments are single events."""
+    """Return which segments are hiccups."""
     if len(gain) < LEAST_SEGMENTS:
         return np.zeros(len(gain), bool)
     # Where few segments have any wait, the usual ones among those.
@@ -229,7 +229,7 @@ def _mask_rare(gain: np.ndarray, length: int) -> np.ndarray:
         float(np.quantile(positive, share, method="lower")) / -log1p(-share)
         for share in (0.5, OFTEN)
     )
-    return (gain >= LEAST_EVENT * length) & (gain >= noise * log(len(gain) / EVENT_CHANCE))
+    return (gain >= LEAST_HICCUP * length) & (gain >= noise * log(len(gain) / HICCUP_CHANCE))
 
 
 def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
@@ -307,7 +307,7 @@ def compute_binomial_tail(least: int, count: int, probability: float) -> float:
 def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
     tasks, alone = culprits.tasks, len(culprits.tasks) == 1
-    who, host = job.name(tasks), "" if alone else job.find_host(tasks)
+    who, host = job.describe_ranks(tasks), "" if alone else job.find_host(tasks)
     longer_parts = job.find_longer_parts(tasks, LATE_BECAUSE)
     part = longer_parts[0][0] if longer_parts else "idle_unknown"
     kind = "slow_link" if part == "transfer" and not alone else "slow_host" if host else "straggler"
@@ -340,8 +340,8 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         kind,
         f"{title}.",
         culprits.cost / job.length,
-        job.ranks(tasks),
-        job.labels(tasks),
+        job.list_ranks(tasks),
+        job.list_devices(tasks),
         tuple(evidence),
         ADVICE[part],
         VIEWS,
@@ -358,54 +358,54 @@ def make_link_finding(job: JobRanks, link: SlowLink) -> Finding:
     where = f"within host {host}" if host else "across hosts"
     return Finding(
         "slow_link",
-        f"NCCL among {job.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
+        f"NCCL among {job.describe_ranks(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
         "its peers.",
         link.cost / job.length,
-        job.ranks(link.tasks),
-        job.labels(link.tasks),
+        job.list_ranks(link.tasks),
+        job.list_devices(link.tasks),
         evidence,
         ADVICE["transfer"],
         ("nccl_bw_mbs",),
     )
 
 
-def make_hiccup_finding(job: JobRanks, event: Event) -> Finding:
+def make_hiccup_finding(job: JobRanks, hiccup: Hiccup) -> Finding:
     """Return ranks that were held up now and then."""
     times = [
         f"at {format_nanoseconds(time)} for {format_nanoseconds(length)}"
-        for time, length in zip(event.times[:3], event.lengths[:3], strict=True)
+        for time, length in zip(hiccup.times[:3], hiccup.lengths[:3], strict=True)
     ]
-    count = len(event.times)
+    count = len(hiccup.times)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
-    who = job.name(event.tasks)
+    who = job.describe_ranks(hiccup.tasks)
     # Of a single one the title has the time.
     when = (
         ""
         if count == 1
         else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
-    doing = "".join(f"; {text}" for text in _describe_meanwhile(job, event))
+    doing = "".join(f"; {text}" for text in _describe_meanwhile(job, hiccup))
     evidence = (f"{when}the others waited in NCCL meanwhile{doing}",)
     return Finding(
         "hiccup",
-        f"{who[:1].upper()}{who[1:]} {'was' if len(event.tasks) == 1 else 'were'} held up {often}, "
+        f"{who[:1].upper()}{who[1:]} {'was' if len(hiccup.tasks) == 1 else 'were'} held up {often}, "
         f"{times[0]}.",
-        event.cost / job.length,
-        job.ranks(event.tasks),
-        job.labels(event.tasks),
+        hiccup.cost / job.length,
+        job.list_ranks(hiccup.tasks),
+        job.list_devices(hiccup.tasks),
         evidence,
-        f"look at what {'its host and its GPU' if len(event.tasks) == 1 else 'their hosts and GPUs'} did then: garbage collection, checkpoints, page faults, other processes",
+        f"look at what {'its host and its GPU' if len(hiccup.tasks) == 1 else 'their hosts and GPUs'} did then: garbage collection, checkpoints, page faults, other processes",
         VIEWS,
     )
 
 
-def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
-    """Describe what the device and the host of the first rank did during the longest event."""
+def _describe_meanwhile(job: JobRanks, hiccup: Hiccup) -> Iterator[str]:
+    """Describe what the device and the host of the first rank did during the longest hiccup."""
     if not job.records.height:
         return
-    begin, length = event.times[0], event.lengths[0]
+    begin, length = hiccup.times[0], hiccup.lengths[0]
     near = job.records.filter(
-        (pl.col("task") == event.tasks[0])
+        (pl.col("task") == hiccup.tasks[0])
         & (pl.col("begin") >= begin)
         & (pl.col("begin") <= begin + 2 * length)
         & (pl.col("late") > 0)
@@ -422,8 +422,8 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
         activity = "in no call that was recorded"
         if sum(row[name] for name in STATES) > row["late"] / 2:
             activity = IN_STATE[max(STATES, key=row.__getitem__)]
-        many = len(event.tasks) > 1
-        whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
+        many = len(hiccup.tasks) > 1
+        whose = f"the GPU of rank {job.list_ranks(hiccup.tasks[:1])[0]}" if many else "its GPU"
         yield (
             f"{whose} was {most} for {format_nanoseconds(doing[most])} of {format_nanoseconds(row['late'])}, "
             f"its host mostly {activity}"
@@ -461,5 +461,5 @@ def _name_least_waiting(job: JobRanks, segments: Segments) -> Iterator[str]:
     of_each = np.bincount(segments.waits.argmin(axis=1), minlength=len(segments.tasks))
     often, intervals = int(of_each.max()), len(segments.waits)
     if len(segments.tasks) > 2 and often >= max(3, MOSTLY_LAST * intervals):
-        who = job.name([int(segments.tasks[of_each.argmax()])])
+        who = job.describe_ranks([int(segments.tasks[of_each.argmax()])])
         yield f"the others wait most often for {who}: in {often} of {intervals} intervals between collectives"

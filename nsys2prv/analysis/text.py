@@ -19,6 +19,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
 
 #: Rows of a table that are printed; JSON has all.
@@ -168,6 +169,21 @@ def format_scaled(value: float, units: tuple[str, ...]) -> str:
     return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
 
 
+def format_machine_line(facts: dict[str, object]) -> str:
+    """Return the date, the GPUs and the versions for people; empty where nothing is known."""
+    models = dict(facts.get("gpu_models") or {})
+    # Hosts may have more GPUs than the job uses.
+    more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
+    gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
+    parts = [
+        f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
+        f"the hosts have {gpus}" if more else gpus,
+        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
+        f"recorded by nsys {list_some(list(facts['nsys']))}" if facts.get("nsys") else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
 def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     """Return everything, for scripts: tables as columns. job: what the results are of."""
     analyses = {
@@ -247,7 +263,8 @@ class Style(Struct, frozen=True):
             not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         )
 
-    def title(self, text: str) -> list[str]:
+    def format_title(self, text: str) -> list[str]:
+        """Return the lines of a title."""
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
 
 
@@ -348,7 +365,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     subject = "steady state" if of_steady else "job"
     legend = f"  %: how much shorter the {subject} would be at most without this cause"
     return [
-        *style.title("What holds the job back"),
+        *style.format_title("What holds the job back"),
         *(_fold_lines([legend], width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
@@ -374,7 +391,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         if name not in IN_DETAIL and table.frame.height
     ]
     if result.name != "findings":
-        heading = style.title(result.title)
+        heading = style.format_title(result.title)
         if tables:
             # A heading stands with what is below it.
             tables[0] = [*heading, *([""] if notes else []), *tables[0]]

@@ -24,7 +24,8 @@ from nsys2prv.analysis.intervals import (
     subtract_spans,
     unite_span_sets,
 )
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 T = TypeVar("T")
 #: What a device does.
@@ -42,22 +43,25 @@ WORK_FIELDS = {
     "nccl_kernel": ("class", "tensor_cores", "operation"),
 }
 FURTHER = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
-MPI = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
-#: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
-GEMM, CONVOLUTION = 1, 3
-TENSOR_YES, TENSOR_NO = 1, 2
+_CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
+#: Values of the catalogue: classes of kernels, and whether they use tensor cores.
+GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
+TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
+#: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
+#: device, in another call of the CUDA API.
+STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 class Steady(Struct, frozen=True):
     """When a job repeats itself."""
 
-    #: When it begins (ns of the trace).
+    #: When its first iteration begins (ns of the trace).
     begin: int
-    #: When it ends (ns of the trace).
+    #: When its last iteration ends (ns of the trace).
     end: int
     #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
-    #: By what they were found, for people.
+    #: What the iterations are: "NVTX ranges step #".
     found_by: str
 
     @property
@@ -71,10 +75,10 @@ class AnalysisOptions(Struct, frozen=True):
 
     #: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP).
     useful: str = "compute"
-    #: Frame of regions and iterations with `region`, `iteration`, `begin`, `end`; the whole job is
-    #: the first.
-    windows: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: Of maps over time.
+    #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
+    #: returns them.
+    iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: Number of intervals of maps over time.
     bins: int = 200
     #: Values of CUDA API calls that wait for the device.
     synchronising: tuple[int, ...] = ()
@@ -86,7 +90,7 @@ class AnalysisOptions(Struct, frozen=True):
     steady: Steady | None = None
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
-        """Begin and end of the steady state, or of the whole job."""
+        """Return when the steady state, or the whole job, begins and ends (ns)."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
 
@@ -99,8 +103,8 @@ class Unit:
         self.reader, self.number, self.options, self.folder = reader, number, options, folder
         self.duration = reader.duration
         self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
-        self.device_of = reader.rows.column("device")
-        self.task_of = reader.rows.column("task")
+        self.device_of = reader.rows.get_column("device")
+        self.task_of = reader.rows.get_column("task")
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
@@ -108,6 +112,7 @@ class Unit:
         return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
 
     def has(self, *layouts: str) -> bool:
+        """Return whether the job has events of any of these layouts."""
         return any(layout in self.reader.layouts for layout in layouts)
 
     def read_begins(
@@ -167,12 +172,13 @@ class Unit:
         alike = (pl.col("device") == device) & (pl.col("what") == what[0])
         return self.remember((device, *what), lambda: merge_rows(self.work.filter(alike)))
 
-    def useful(self, device: int) -> Spans:
+    def find_useful_spans(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
         of_nccl = () if self.options.useful == "compute" else (NCCL,)
         return self.find_device_spans(device, COMPUTE, GRAPH, *of_nccl)
 
-    def active(self, device: int) -> Spans:
+    def find_active_spans(self, device: int) -> Spans:
+        """Return when a device executes anything."""
         return self.find_device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
 
     @cached_property
@@ -180,7 +186,7 @@ class Unit:
         """CUDA API calls, by begin: begin, end, thread, call (value)."""
         return self.read_begins("cuda_api", ("call",), np.int32)
 
-    def main_thread(self, task: int) -> int:
+    def find_main_thread(self, task: int) -> int:
         """Return the first host thread of a task."""
         of_task = (pl.col("kind") == HOST) & (pl.col("task") == task)
         return int(self._rows.filter(of_task)["thread"].min())
@@ -210,19 +216,20 @@ class Unit:
         return self._computed[key]
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
-        return unite_span_sets([self.find_thread_spans(layout, threads) for layout in MPI])
+        """Return when any of these threads is in MPI."""
+        return unite_span_sets([self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS])
 
     @cached_property
     def gpu_samples(self) -> dict[int, Samples]:
         """Samples of GPU metrics by device."""
         return {
             int(self.device_of[samples.thread]): samples
-            for samples in self.reader.samples("gpu_metric", self.number)
+            for samples in self.reader.read_samples("gpu_metric", self.number)
         }
 
     @cached_property
-    def launchers(self) -> set[tuple[int, int]]:
-        """Host threads, each with a thread of a device that it launches work on."""
+    def launch_pairs(self) -> set[tuple[int, int]]:
+        """Host threads, each with the thread of a device that it launches work on."""
         return {
             pair
             for kind in ("launch", "memory")
@@ -230,7 +237,7 @@ class Unit:
         }
 
     @cached_property
-    def launched(self) -> pl.DataFrame:
+    def launched_work(self) -> pl.DataFrame:
         """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of
         the call), `sender` (its thread).
 
@@ -238,7 +245,7 @@ class Unit:
         """
         lines = pl.concat(
             [
-                self.reader.lines(kind, self.number).select(
+                self.reader.read_lines(kind, self.number).select(
                     "sent", pl.col("sender", "thread").cast(pl.Int32), "begin"
                 )
                 for kind in ("launch", "memory")
@@ -254,10 +261,11 @@ class Unit:
         )
 
     @cached_property
-    def launching(self) -> np.ndarray:
-        """Return for each row of `launched` the row of its call in `api`, -1 for none."""
+    def launch_call_rows(self) -> np.ndarray:
+        """For each row of `launched_work` the row of its call in `api`, -1 for none."""
         return find_rows(
-            *to_arrays(self.api, "thread", "begin"), *to_arrays(self.launched, "sender", "sent")
+            *to_arrays(self.api, "thread", "begin"),
+            *to_arrays(self.launched_work, "sender", "sent"),
         )
 
 
@@ -305,19 +313,14 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
     )
 
 
-#: In MPI, in NCCL (calls on the host), in file or network I/O, waiting for the device, in another
-#: call of the CUDA API.
-STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
-
-
 def find_driving_threads(unit: Unit, device: int) -> list[int]:
     """Return host threads that launch work on a device, and the main threads of the tasks that it
     works for.
     """
     threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
     tasks = np.unique(unit.task_of[threads]).tolist()
-    drivers = {unit.main_thread(task) for task in tasks if task in unit.tasks}
-    drivers |= {sender for sender, thread in unit.launchers if unit.device_of[thread] == device}
+    drivers = {unit.find_main_thread(task) for task in tasks if task in unit.tasks}
+    drivers |= {sender for sender, thread in unit.launch_pairs if unit.device_of[thread] == device}
     return sorted(drivers)
 
 

@@ -29,10 +29,10 @@ from nsys2prv.cli.parsing import (
     check_folder_of_views,
     check_kinds,
     check_output,
-    check_reports,
-    check_traces,
     find_beside,
     is_trace_name,
+    refuse_non_traces,
+    refuse_traces,
 )
 from nsys2prv.nsight import report_files
 
@@ -66,7 +66,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = COMMANDS.get(words[0]) if words else None
         if words and not command:
             check_command(words[0], COMMANDS)
-        status = command(words[1:]) if command else _convert(words)
+        status = command(words[1:]) if command else run_conversion(parse_conversion("", words))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -88,11 +88,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _convert(words: list[str]) -> int:
-    return run_conversion(parse_conversion("", words))
-
-
-def _print_help(arguments: list[str]) -> int:
+def run_help(arguments: list[str]) -> int:
     """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
         make_conversion_parser().print_help()
@@ -110,6 +106,7 @@ def _print_help(arguments: list[str]) -> int:
 
 
 def run_conversion(options: argparse.Namespace) -> int:
+    """Run a conversion, or `merge`, with parsed options."""
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _list_kinds()
@@ -152,11 +149,13 @@ def run_conversion(options: argparse.Namespace) -> int:
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings to standard error, a line each."""
     for warning in warnings:
         print_message("warning", warning)
 
 
 def print_message(severity: str, text: str) -> None:
+    """Print a line to standard error."""
     print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
 
 
@@ -166,7 +165,7 @@ def _list_reports(paths: list[str]) -> int:
     from nsys2prv.cli.listing import describe_reports
 
     errors.raise_on_signal()
-    check_reports("--list", paths)
+    refuse_traces("--list", paths)
     text, warnings = describe_reports(report_files.find_reports(paths))
     print(escape_unprintable(text))
     print_warnings(warnings)
@@ -186,7 +185,8 @@ def _list_kinds() -> int:
     return 0
 
 
-def copy_views(arguments: list[str]) -> int:
+def run_cfgs(arguments: list[str]) -> int:
+    """Run `nsys2prv cfgs`."""
     cfgs = Parser(
         "nsys2prv cfgs",
         description="List the Paraver views that come with nsys2prv, or write them to a folder.",
@@ -209,7 +209,7 @@ def copy_views(arguments: list[str]) -> int:
     if options.folder:
         check_folder_of_views(options.folder)
     if options.trace:
-        check_traces("cfgs --for", [str(options.trace)])
+        refuse_non_traces("cfgs --for", [str(options.trace)])
     from nsys2prv.paraver.cfg import list_core_views
 
     if not (options.folder or options.trace or options.all):
@@ -233,7 +233,8 @@ def copy_views(arguments: list[str]) -> int:
     return 0
 
 
-def show_clocks(arguments: list[str]) -> int:
+def run_clock(arguments: list[str]) -> int:
+    """Run `nsys2prv clock`."""
     from nsys2prv.conversion.timeline import (
         describe_causal_moves,
         describe_hosts,
@@ -277,7 +278,8 @@ def show_clocks(arguments: list[str]) -> int:
     return 0
 
 
-def check_traces_given(arguments: list[str]) -> int:
+def run_check(arguments: list[str]) -> int:
+    """Run `nsys2prv check`."""
     from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
     parser = Parser(
@@ -296,7 +298,7 @@ def check_traces_given(arguments: list[str]) -> int:
         {},
     )
     options = parser.parse_args(arguments)
-    check_traces("check", options.traces)
+    refuse_non_traces("check", options.traces)
     results = []
     for trace in options.traces:
         results.append(check_trace(trace))
@@ -314,8 +316,9 @@ def check_traces_given(arguments: list[str]) -> int:
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
 
 
-def report_job(arguments: list[str]) -> int:
-    from nsys2prv.cli.report import run_report
+def run_report(arguments: list[str]) -> int:
+    """Run `nsys2prv report`."""
+    from nsys2prv.cli.report import make_report
 
     options = Parser(
         "nsys2prv report",
@@ -324,30 +327,31 @@ def report_job(arguments: list[str]) -> int:
         "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
         "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
     )
-    _check_reports(options, arguments)
-    text, warnings = run_report(options, arguments)
+    _refuse_traces_among(options, arguments)
+    text, warnings = make_report(options, arguments)
     print_warnings(warnings)
     print(escape_unprintable(text))
     return 0
 
 
-def compare_jobs(arguments: list[str]) -> int:
-    from nsys2prv.cli.report import run_diff
+def run_diff(arguments: list[str]) -> int:
+    """Run `nsys2prv diff`."""
+    from nsys2prv.cli.report import make_difference
 
     options = Parser(
         "nsys2prv diff",
         description="Compare two jobs: what got faster and what slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
         "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
     )
-    _check_reports(options, arguments)
-    text, status = run_diff(options, arguments)
+    _refuse_traces_among(options, arguments)
+    text, status = make_difference(options, arguments)
     print(escape_unprintable(text))
     return status
 
 
-def _check_reports(options: Parser, arguments: list[str]) -> None:
+def _refuse_traces_among(options: Parser, arguments: list[str]) -> None:
     words = [one for one in arguments if not one.startswith("-")]
-    check_reports(options.prog.partition(" ")[2], words)
+    refuse_traces(options.prog.partition(" ")[2], words)
 
 
 def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
@@ -355,13 +359,14 @@ def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespa
     return make_conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
 
 
-def extract_reports(arguments: Sequence[str]) -> int:
+def run_extract(arguments: Sequence[str]) -> int:
+    """Run `nsys2prv extract`."""
     options = parse_conversion("extract", arguments)
     if not options.paths:
         raise UsageError(
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
         )
-    check_reports("extract", options.paths)
+    refuse_traces("extract", options.paths)
     if is_trace_name(str(options.output)):
         raise UsageError(
             f"-o {options.output}: extract writes a store, not a trace; give a name such as {options.output.stem}.store, "
@@ -378,7 +383,8 @@ def extract_reports(arguments: Sequence[str]) -> int:
     return 0
 
 
-def merge_stores(arguments: Sequence[str]) -> int:
+def run_merge(arguments: Sequence[str]) -> int:
+    """Run `nsys2prv merge`."""
     options = parse_conversion("merge", arguments)
     if len(options.paths) < 2:
         raise UsageError(
@@ -424,12 +430,12 @@ def _import_for_tasks() -> None:
 
 #: What stands before everything else on the command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "report": report_job,
-    "cfgs": copy_views,
-    "diff": compare_jobs,
-    "clock": show_clocks,
-    "check": check_traces_given,
-    "extract": extract_reports,
-    "merge": merge_stores,
-    "help": _print_help,
+    "report": run_report,
+    "cfgs": run_cfgs,
+    "diff": run_diff,
+    "clock": run_clock,
+    "check": run_check,
+    "extract": run_extract,
+    "merge": run_merge,
+    "help": run_help,
 }

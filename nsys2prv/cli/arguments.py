@@ -59,7 +59,7 @@ DESCRIBED = {
         "the stores, then the trace to write: out, out.prv or out.prv.gz",
     ),
 }
-#: As Parser.add_arguments reads them.
+#: The options, as Parser.add_arguments reads them.
 OPTIONS = """
 what to print
   --list
@@ -239,7 +239,7 @@ CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     },
     "--states": {"action": argparse.BooleanOptionalAction, "default": False},
     "--time": {"default": ""},
-    "--region": {"default": ""},
+    "--region": {"dest": "cut_region", "default": ""},
     "--args": {"type": _parse_fields},
     "--sample": {"type": _parse_rate},
     "--max-size": {"type": _parse_size},
@@ -307,21 +307,26 @@ def make_options(arguments: argparse.Namespace) -> Options:
 
 
 def make_cut_options(options: argparse.Namespace) -> CutOptions:
-    """Return the cut options that the arguments ask for."""
+    """Return the cut options that the arguments ask for; a report has only those that select."""
     from nsys2prv.conversion.options import CutOptions
 
+    others = {}
+    if "keep_time" in options:
+        others = {
+            "keep_time": options.keep_time,
+            "arguments": not options.no_args,
+            "fields": dict(options.args),
+            "lines": not options.no_lines,
+            "rates": dict(options.sample),
+            "max_size": options.max_size,
+        }
     return CutOptions(
         time=options.time,
-        region=options.region,
-        keep_time=options.keep_time,
+        region=options.cut_region,
         ranks=split_list("--ranks", options.ranks),
         hosts=split_list("--hosts", options.hosts),
         devices=split_list("--devices", options.devices),
-        arguments=not options.no_args,
-        fields=dict(options.args),
-        lines=not options.no_lines,
-        rates=dict(options.sample),
-        max_size=options.max_size,
+        **others,
     )
 
 

@@ -25,20 +25,20 @@ from nsys2prv.nsight.info import (
     read_report_info,
 )
 
-#: Of the lists of tables.
+#: Columns that lists of tables take.
 WIDTH = 140
 #: Marks what differs between reports.
 MARK = "*"
 #: A number below this share of another one differs from it.
 ALIKE = 0.9
-#: Of more reports than this only those that differ from the others have a line, and as many at most.
+#: Of more reports than this only those that differ from the others have a line, so many at most.
 MOST_LINES = 32
 
 
 class _ReportContents(Struct, frozen=True):
-    """A report."""
+    """What one report holds."""
 
-    #: Facts of the report.
+    #: What is known of the report.
     info: ReportInfo
     #: Rows by table.
     counts: dict[str, int]

@@ -100,6 +100,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument(*names, **{**option, **settings.get(names[-1], {})})
 
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError with a complaint of argparse in our words."""
         if wanted := NO_VALUE.match(message):
             option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
             value = option.metavar if option is not None and option.metavar else "VALUE"
@@ -127,6 +128,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Parse arguments, after a look at their names (:meth:`check_options`)."""
         self.check_options(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -294,7 +296,7 @@ def check_folder_of_views(folder: Path) -> None:
             )
 
 
-def check_traces(command: str, paths: Sequence[str]) -> None:
+def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a report, a folder or another file of a trace is given to a command
     that takes traces.
     """
@@ -311,7 +313,7 @@ def check_traces(command: str, paths: Sequence[str]) -> None:
             )
 
 
-def check_reports(command: str, paths: Sequence[str]) -> None:
+def refuse_traces(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a trace is given to a command that takes the reports it was made of."""
     for path in paths:
         if is_trace_name(path):
@@ -343,5 +345,5 @@ def _read_report_names(trace: Path) -> str:
 
 
 def is_trace_name(path: str) -> bool:
-    """True if the name is that of a Paraver trace."""
+    """Return whether the name is that of a Paraver trace."""
     return path.lower().endswith(TRACES)

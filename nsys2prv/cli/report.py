@@ -16,18 +16,23 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
 from nsys2prv.analysis.event_reader import SAMPLED
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
-from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,
     count_lines_left,
+    format_machine_line,
     format_nanoseconds,
     format_results,
     read_json,
     write_json,
 )
-from nsys2prv.cli.arguments import CONVERSION_SETTINGS, join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.arguments import (
+    CONVERSION_SETTINGS,
+    join_kind_options,
+    make_cut_options,
+    parse_kinds,
+)
 from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
@@ -142,7 +147,7 @@ def _add_analysis_options(parser: Parser) -> None:
     parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
 
 
-def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
     parser.add_arguments(REPORT_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
@@ -157,9 +162,9 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
     if options.title:
         described["title"] = options.title
     if options.compare:
-        others = [load_run(one, options) for one in options.compare]
-        runs = [ComparedJob(described, results), *others]
-        results["scaling"] = compare_scaling(runs, options.scaling == "strong")
+        others = [load_job(one, options) for one in options.compare]
+        jobs = [ComparedJob(described, results), *others]
+        results["scaling"] = compare_scaling(jobs, options.scaling == "strong")
     if options.json:
         write_complete_file(options.json, write_json(results, described))
     if options.html:
@@ -168,20 +173,11 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
     return text, list(map(str, described["warnings"]))
 
 
-def _make_cut_options(options: argparse.Namespace) -> dict[str, object]:
-    """Return the options that select a part of the job."""
+def _select_part(options: argparse.Namespace) -> dict[str, object]:
+    """Return the options that select a part of the job; `diff` has none of them."""
     if "cut_region" not in options:
         return {}
-    return {
-        "kinds": parse_kinds(options.trace),
-        "cut": CutOptions(
-            time=options.time,
-            region=options.cut_region,
-            ranks=split_list("--ranks", options.ranks),
-            hosts=split_list("--hosts", options.hosts),
-            devices=split_list("--devices", options.devices),
-        ),
-    }
+    return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
 def _analyse_reports(
@@ -204,7 +200,7 @@ def _analyse_reports(
         len(options.reports) > 1
         or options.iterations
         or options.useful != "compute"
-        or _make_cut_options(options) != {"kinds": (), "cut": CutOptions()}
+        or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
         raise UsageError(
             f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
@@ -244,17 +240,17 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_complete_file(path, make_page(described, results))
 
 
-def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
+def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
     parser.add_arguments(DIFF_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
     options = parser.parse_args(arguments)
-    options.runs = [options.A, options.B]
+    options.compared = [options.A, options.B]
     _check_options(options)
-    first, second = (load_run(one, options) for one in options.runs)
+    first, second = (load_job(one, options) for one in options.compared)
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
-    name = f"{options.runs[0]}, {options.runs[1]}"
+    name = f"{options.compared[0]}, {options.compared[1]}"
     if options.json:
         named = {result.name: result for result in results}
         write_complete_file(options.json, write_json(named, {"name": name}))
@@ -296,7 +292,7 @@ def _check_options(options: argparse.Namespace) -> argparse.Namespace:
             raise UsageError(f"--{name} takes a number from {least} on")
     if "reports" in options:
         check_pages(options.reports)
-    inputs = [*options.reports, *options.compare] if "reports" in options else options.runs
+    inputs = [*options.reports, *options.compare] if "reports" in options else options.compared
     written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
@@ -324,7 +320,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
         tmp=options.tmp,
         quiet=options.quiet,
         demanded=tuple({DEMANDED} & set(_parse_only(options))),
-        **_make_cut_options(options),
+        **_select_part(options),
     )
 
 
@@ -340,7 +336,7 @@ def _analyse_job(
     return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
-def load_run(name: str, options: argparse.Namespace) -> ComparedJob:
+def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
     """Return a job by what the command line calls it."""
     path = Path(name)
     if path.suffix == JSON:

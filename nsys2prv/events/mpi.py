@@ -39,7 +39,7 @@ P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
 )
 #: Layouts of the catalogue; the set of names of each is called the same.
-LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+MPI_LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 _FUNCTION = re.compile(r"p?mpi(x?)_(\w+)", re.IGNORECASE)
 #: Suffixes of Fortran interfaces (mpif.h, mpi_f08 with and without descriptors) and of the
 #: large-count interface of MPI 4.
@@ -295,7 +295,7 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
     sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout)
-        for layout in LAYOUTS
+        for layout in MPI_LAYOUTS
         for name in sets[layout].list_known_values()
     }
 
@@ -357,7 +357,7 @@ def _make_rows(
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
     layouts = np.array(
-        [LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
+        [MPI_LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
     )
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
@@ -366,7 +366,7 @@ def _make_rows(
     times = (calls.columns[name][own] for name in ("start", "end"))
     wanted = np.zeros(len(wanted), bool)
     wanted[own] = extraction.mask_long_enough(*times)
-    for index, layout in enumerate(LAYOUTS):
+    for index, layout in enumerate(MPI_LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
             continue

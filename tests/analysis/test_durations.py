@@ -25,7 +25,7 @@ from nsys2prv.analysis.intervals import (
     spill_durations,
     sum_within,
 )
-from nsys2prv.analysis.iterations import find_windows
+from nsys2prv.analysis.iterations import find_iterations
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
@@ -109,7 +109,7 @@ def test_classes_by_iteration() -> None:
             .tables["classes_by_iteration"]
             .frame
         )
-        iterations = find_windows(job.reader, job.labels["nvtx"], "iteration*").slice(1)
+        iterations = find_iterations(job.reader, job.labels["nvtx"], "iteration*").slice(1)
         kernels = pl.concat(
             [job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")],
             how="vertical_relaxed",

@@ -18,9 +18,8 @@ import nsys2prv
 from nsys2prv.analysis import findings, stragglers
 from nsys2prv.analysis.collectives import add_waits, find_device_groups, find_slow_links
 from nsys2prv.analysis.intervals import merge_spans
-from nsys2prv.analysis.job_facts import JobRanks
 from nsys2prv.analysis.page import SECTION_OF, SECTIONS
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, JobRanks
 from nsys2prv.analysis.stragglers import (
     LEAST_SEGMENTS,
     Segments,

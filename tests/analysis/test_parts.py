@@ -211,6 +211,6 @@ def test_samples_that_tell_of_the_time_before_and_after() -> None:
     before = make_steps(Samples(0, "gpu_metric", ("m",), time, values), 0)
     after = make_steps(Samples(0, "network_metric", ("m",), time, values), 0)
     begin, end = np.array([0, 10, 15, 30]), np.array([100, 20, 25, 35])
-    assert before.within(begin, end)[0].tolist() == [10 * 3 + 20 * 5, 30, 15 + 25, 25]
-    assert after.within(begin, end)[0].tolist() == [10 * 1 + 20 * 3, 10, 5 + 15, 15]
-    assert before.within(begin, end)[1].tolist() == [30, 10, 10, 5]
+    assert before.integrate(begin, end)[0].tolist() == [10 * 3 + 20 * 5, 30, 15 + 25, 25]
+    assert after.integrate(begin, end)[0].tolist() == [10 * 1 + 20 * 3, 10, 5 + 15, 15]
+    assert before.integrate(begin, end)[1].tolist() == [30, 10, 10, 5]

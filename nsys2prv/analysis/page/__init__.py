@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.figures import (
     compare_late_hosts,
@@ -52,7 +51,13 @@ from nsys2prv.analysis.page.parts import (
     condense_rows,
 )
 from nsys2prv.analysis.result import NOTHING, Result
-from nsys2prv.analysis.text import format_cell, format_heading, format_nanoseconds, is_share
+from nsys2prv.analysis.text import (
+    format_cell,
+    format_heading,
+    format_machine_line,
+    format_nanoseconds,
+    is_share,
+)
 
 #: Characters of the longest cell.
 LONGEST = 400
@@ -166,7 +171,9 @@ def make_difference_page(name: str, headline: str, results: Sequence[Result]) ->
     for result in results:
         sources = [f"{result.name}.{table}" for table in result.tables]
         grids = [grid for one in sources for grid in material.make_grid(one, MOST_RANKS)]
-        sections.append(Section(result.name, result.title, [*grids, *material.notes(result.name)]))
+        sections.append(
+            Section(result.name, result.title, [*grids, *material.list_notes(result.name)])
+        )
     return _fill_page(name, [headline], sections)
 
 
@@ -295,7 +302,7 @@ def make_sections(material: Material) -> list[Section]:
 def _show_table(material: Material, analysis: str, table: str) -> Sequence[Block]:
     """Return a table of an analysis, or its notes. table: as SECTIONS has it."""
     if table == "notes":
-        return material.notes(analysis)
+        return material.list_notes(analysis)
     folded, by_rank = table.startswith("("), "*" in table
     source = f"{analysis}.{table.strip('(*)')}"
     most = MOST_RANKS if by_rank else MOST_ROWS
@@ -321,9 +328,9 @@ def show_efficiencies(material: Material) -> Iterator[Block]:
     """Show the trees of efficiencies (of devices those of the steady state, where one was found,
     else those of the whole job), and the tables of the job and its nodes.
     """
-    steady = material.frame("efficiencies.steady")
-    device = material.frame("efficiencies.device") if steady is None else steady
-    host = material.frame("efficiencies.host")
+    steady = material.find_frame("efficiencies.steady")
+    device = material.find_frame("efficiencies.device") if steady is None else steady
+    host = material.find_frame("efficiencies.host")
     roots: list[Factor] = []
     if device is not None:
         roots += _make_factors("parallel_efficiency", device.row(-1, named=True))
@@ -357,8 +364,8 @@ def show_remarks(material: Material) -> Iterator[Block]:
 
 def note_metrics(material: Material) -> Iterator[Block]:
     """Show the notes on sampled metrics; without any only what the reports lack."""
-    has_any = material.frame("metrics.metrics") is not None
-    yield from (one for one in material.notes("metrics") if has_any or one.kind == "missing")
+    has_any = material.find_frame("metrics.metrics") is not None
+    yield from (one for one in material.list_notes("metrics") if has_any or one.kind == "missing")
 
 
 #: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that

@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 def require_matplotlib() -> None:
-    """Raises MissingPackage where there is none."""
+    """Raise MissingPackage where matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -86,7 +86,10 @@ MOST_OPERATIONS = 40
 
 def divide_elapsed_time(material: Material) -> Iterator[Block]:
     """Divide the time of each device."""
-    devices, overlap = material.frame("efficiencies.devices"), material.frame("overlap.devices")
+    devices, overlap = (
+        material.find_frame("efficiencies.devices"),
+        material.find_frame("overlap.devices"),
+    )
     if devices is None:
         return
     elapsed = material.duration or 1
@@ -102,7 +105,7 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
         "NCCL alone": (NCCL, nccl),
         "copies alone": (MEMORY, devices["exposed_ns"].to_numpy() - nccl),
     }
-    gaps = material.frame("idle.gaps_of_devices")
+    gaps = material.find_frame("idle.gaps_of_devices")
     if gaps is not None:
         sums = gaps.group_by("device").agg(pl.col(*IDLE).sum())
         causes = devices.select("device").join(sums, on="device", how="left", maintain_order="left")
@@ -124,7 +127,7 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
 
 def map_use(material: Material) -> Iterator[Block]:
     """Show how devices are used over time."""
-    use = material.frame("metrics.use")
+    use = material.find_frame("metrics.use")
     for column, activity in (
         ("compute_share", "computing"),
         ("nccl_share", "in NCCL"),
@@ -183,7 +186,7 @@ def _map_over_time(
 
 def divide_gaps(material: Material) -> Iterator[Block]:
     """Divide idle time by the length of gaps."""
-    gaps = material.frame("idle.gaps")
+    gaps = material.find_frame("idle.gaps")
     if gaps is None or not gaps["time_ns"].sum():
         return
     # Of what all devices could have done.
@@ -202,7 +205,10 @@ def divide_gaps(material: Material) -> Iterator[Block]:
 
 def spread_kernel_durations(material: Material) -> Iterator[Block]:
     """Show how long the executions of kernels take."""
-    durations, kernels = material.frame("kernels.durations"), material.frame("kernels.kernels")
+    durations, kernels = (
+        material.find_frame("kernels.durations"),
+        material.find_frame("kernels.kernels"),
+    )
     if durations is None or kernels is None:
         return
     rows = durations["row"].unique().sort().to_list()
@@ -219,7 +225,7 @@ def spread_kernel_durations(material: Material) -> Iterator[Block]:
             else np.append(own_rows["low_ns"], high)
         )
         counts[at] = 1 if alone else own_rows["count"]
-    two = material.frame("kernels.two_modes")
+    two = material.find_frame("kernels.two_modes")
     of_two = [] if two is None else two.select("kernel", "low_ns", "high_ns").rows()
     modes_of_kernel = {kernel: (low, high) for kernel, low, high in of_two}
     shown = kernels[rows]
@@ -236,7 +242,7 @@ def spread_kernel_durations(material: Material) -> Iterator[Block]:
 
 def map_metrics(material: Material) -> Iterator[Block]:
     """Show sampled metrics over time, and name those that are not shown."""
-    maps = material.frame("metrics.map")
+    maps = material.find_frame("metrics.map")
     if maps is None:
         return
     greatest = dict(maps.group_by("metric", maintain_order=True).agg(pl.col("mean").max()).rows())
@@ -263,7 +269,7 @@ def _find_unit(name: str) -> str:
 
 def compare_stragglers(material: Material) -> Iterator[Block]:
     """Show for which ranks the others wait."""
-    ranking = material.frame("collectives.stragglers")
+    ranking = material.find_frame("collectives.stragglers")
     if ranking is None or not ranking["others_waited_ns"].sum():
         return
     first = ranking.head(MOST_SHOWN)
@@ -285,7 +291,7 @@ def _say_how_many(ranks: pl.DataFrame) -> str:
 
 def compare_late_hosts(material: Material) -> Iterator[Block]:
     """Show what late ranks did while the others waited."""
-    doing = material.frame("collectives.meanwhile")
+    doing = material.find_frame("collectives.meanwhile")
     if doing is None:
         return
     doing = doing.filter(doing["total_late_ns"] > 0).head(MOST_SHOWN)
@@ -306,7 +312,7 @@ def compare_late_hosts(material: Material) -> Iterator[Block]:
 
 def compare_path_of_ranks(material: Material) -> Iterator[Block]:
     """Show on which ranks the critical path is."""
-    ranks = material.frame("critical_path.ranks")
+    ranks = material.find_frame("critical_path.ranks")
     if ranks is None:
         return
     whole, first = ranks["time_ns"].sum(), ranks.head(MOST_SHOWN)
@@ -406,7 +412,7 @@ def _find_parent_path(path: str, level: dict[str, int]) -> str | None:
 
 def show_iterations(material: Material) -> Iterator[Block]:
     """Show the iterations that were asked for, or say how to ask for them."""
-    rows = material.frame("efficiencies.iterations")
+    rows = material.find_frame("efficiencies.iterations")
     if rows is None:
         if "efficiencies" in material.results:
             hint = 'efficiencies of iterations: give the name of an NVTX range, as in --iterations "step*"'
@@ -441,7 +447,7 @@ def show_iterations(material: Material) -> Iterator[Block]:
 
 def _map_devices(material: Material) -> Iterator[Block]:
     """Show how useful each device is in each iteration."""
-    devices = material.frame("efficiencies.iterations_of_devices")
+    devices = material.find_frame("efficiencies.iterations_of_devices")
     if devices is None:
         return
     by_number = devices.with_columns(at=devices["iteration"] - 1)
@@ -460,7 +466,7 @@ def _map_devices(material: Material) -> Iterator[Block]:
 
 def _map_classes(material: Material, iterations: int) -> Iterator[Block]:
     """Show which classes of kernels make iterations longer or shorter."""
-    times = material.frame("kernels.classes_by_iteration")
+    times = material.find_frame("kernels.classes_by_iteration")
     if times is None:
         return
     sums = times.group_by("class", maintain_order=True).agg(pl.col("time_ns").sum())
@@ -482,7 +488,7 @@ def _map_classes(material: Material, iterations: int) -> Iterator[Block]:
 
 def make_operation_tree(material: Material) -> Iterator[Block]:
     """Return the operations as a tree."""
-    tree = material.frame("operations.tree")
+    tree = material.find_frame("operations.tree")
     if tree is None:
         return
     frame, depths = order_as_tree(tree, MOST_ROWS)
@@ -493,7 +499,10 @@ def make_operation_tree(material: Material) -> Iterator[Block]:
 
 def compare_operations_of_ranks(material: Material) -> Iterator[Block]:
     """Show where ranks differ: an operation's time on each rank relative to the mean over ranks."""
-    by_rank, whole = material.frame("operations.by_rank"), material.frame("operations.operations")
+    by_rank, whole = (
+        material.find_frame("operations.by_rank"),
+        material.find_frame("operations.operations"),
+    )
     if by_rank is None or whole is None or by_rank["rank"].n_unique() < 2:
         return
     column = "gpu_ns" if whole["gpu_ns"].sum() else "host_ns"

@@ -31,7 +31,7 @@ def shorten_label(label: str) -> str:
 class Grid(Struct, frozen=True):
     """A table; its rows may lie within each other, each after what it lies in."""
 
-    #: Heading.
+    #: Its heading.
     title: str
     #: The figures.
     frame: pl.DataFrame
@@ -43,7 +43,7 @@ class Grid(Struct, frozen=True):
     most: int = MOST_ROWS
     #: Closed until it is asked for.
     folded: bool = False
-    #: Of the rows of a tree, 0 for outermost.
+    #: Depth of each row of a tree, 0 for the outermost; empty for other tables.
     depths: Sequence[int] = ()
 
 
@@ -59,9 +59,9 @@ class Figure(Struct, frozen=True, kw_only=True):
 class Stacked(Figure, frozen=True):
     """Parts of a whole by row."""
 
-    #: Heading.
+    #: Its heading.
     title: str
-    #: Of the rows.
+    #: Label of each row.
     labels: list[str]
     #: Name and colour -> fractions (rows).
     parts: Mapping[str, tuple[str, np.ndarray]]
@@ -72,13 +72,13 @@ class Stacked(Figure, frozen=True):
 class HeatMap(Figure, frozen=True):
     """A quantity over rows and columns, as colours."""
 
-    #: Heading.
+    #: Its heading.
     title: str
-    #: Of the rows.
+    #: Label of each row.
     labels: list[str]
     #: (rows, columns), NaN for unknown.
     values: np.ndarray
-    #: Of the columns, in `across`, which counts things where it is `whole`.
+    #: Where the first column begins and the last one ends, in `across`.
     extent: tuple[float, float]
     #: What the columns count.
     across: str
@@ -95,11 +95,11 @@ class HeatMap(Figure, frozen=True):
 class Lines(Figure, frozen=True):
     """Values over x."""
 
-    #: Heading.
+    #: Its heading.
     title: str
     #: Ascending.
     x: np.ndarray
-    #: What `x` counts.
+    #: What the axis of `x` counts.
     across: str
     #: Name -> values.
     panels: Mapping[str, Mapping[str, np.ndarray]]
@@ -110,24 +110,24 @@ class Lines(Figure, frozen=True):
 class Spread(Figure, frozen=True):
     """Durations (ns) of several things, a row each."""
 
-    #: Heading.
+    #: Its heading.
     title: str
-    #: Of the rows.
+    #: Label of each row.
     labels: list[str]
     #: Bounds of the bins: (rows, bins + 1).
     edges: np.ndarray
     #: Executions in each bin: (rows, bins).
     counts: np.ndarray
-    #: Of each row (ns).
+    #: Median of each row (ns).
     median: np.ndarray
-    #: Per row the two modes, or None.
+    #: The two modes of each row (ns), None where it has one.
     modes: list[tuple[float, float] | None]
 
 
 class Factor(Struct, frozen=True):
     """A node of the tree of efficiencies."""
 
-    #: For people.
+    #: What the efficiency is called.
     name: str
     #: Fraction of 1, None where it is not known.
     value: float | None
@@ -138,7 +138,9 @@ class Factor(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True):
-    #: Heading.
+    """What holds the job back."""
+
+    #: Its heading.
     title: str
     #: The most costly first.
     found: list[Finding]
@@ -147,7 +149,9 @@ class Findings(Struct, frozen=True):
 
 
 class Factors(Struct, frozen=True):
-    #: Heading.
+    """Trees of efficiencies."""
+
+    #: Its heading.
     title: str
     #: One for each tree.
     roots: list[Factor]
@@ -168,9 +172,11 @@ Block = Grid | Findings | Factors | Items | Figure
 
 
 class Section(Struct, frozen=True):
+    """A part of the page with a heading."""
+
     #: Its anchor on the page.
     name: str
-    #: Heading.
+    #: Its heading.
     title: str
     #: In the order of the page.
     blocks: list[Block]
@@ -179,9 +185,9 @@ class Section(Struct, frozen=True):
 class Material(Struct, frozen=True):
     """Material that sections are made of."""
 
-    #: As in JSON (`describe_job` of cli/report.py).
+    #: The job, as `describe_job` of cli/report.py describes it.
     job: Mapping[str, object]
-    #: By the name of the analysis.
+    #: Results by the name of their analysis.
     results: Mapping[str, Result]
 
     def find_table(self, source: str) -> Table | None:
@@ -190,7 +196,7 @@ class Material(Struct, frozen=True):
         table = self.results[analysis].tables.get(name) if analysis in self.results else None
         return table if table and table.frame.height else None
 
-    def frame(self, source: str) -> pl.DataFrame | None:
+    def find_frame(self, source: str) -> pl.DataFrame | None:
         """Return the figures of a table, None where there are none."""
         table = self.find_table(source)
         return table and table.frame
@@ -202,7 +208,7 @@ class Material(Struct, frozen=True):
         table = self.find_table(source)
         return [Grid(table.title, table.frame, source, note, most, folded)] if table else []
 
-    def notes(self, analysis: str) -> list[Items]:
+    def list_notes(self, analysis: str) -> list[Items]:
         """Return how to read the figures of an analysis, and what the reports lack."""
         result = self.results.get(analysis)
         if result is None:
@@ -212,6 +218,7 @@ class Material(Struct, frozen=True):
 
     @property
     def duration(self) -> int:
+        """Duration of the job (ns)."""
         return int(str(self.job["duration_ns"]))
 
 

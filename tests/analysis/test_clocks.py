@@ -12,7 +12,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv._util.errors import Detail
 from nsys2prv.analysis.job import OpenJob, open_job
-from nsys2prv.analysis.job_facts import format_machine_line
+from nsys2prv.analysis.text import format_machine_line
 from nsys2prv.cli import main
 from nsys2prv.cli.report import describe_job
 from nsys2prv.nsight.info import parse_driver_version
