@@ -82,7 +82,7 @@ def plan_derive_tasks(
         sources: dict[int, list[TaskResult]] = defaultdict(list)
         for result in ordered:
             if kind.derived and not result.facts.keys().isdisjoint(kind.derived.collects):
-                sources[result.report].append(replace(result, runs=[], launches=[], regions=[]))
+                sources[result.report].append(replace(result, runs=[], launches=[], nccl_calls=[]))
         tasks += [
             DeriveTask(next(numbers), report, kind.name, tuple(of_report), spill_folder)
             for report, of_report in sorted(sources.items())

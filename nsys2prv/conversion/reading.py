@@ -28,9 +28,9 @@ from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
     LaunchWriter,
-    RegionIndex,
+    NcclCallIndex,
     Segment,
-    save_regions,
+    save_nccl_calls,
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Index, Reason, Rows
@@ -173,8 +173,8 @@ class ReadingTask(Struct, frozen=True):
     counting: Mapping[str, str] = field(default_factory=dict)
     #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
-    #: NCCL ranges of the report that other tasks indexed.
-    regions: tuple[StoredFrame, ...] = ()
+    #: NCCL calls of the report that other tasks indexed.
+    nccl_calls: tuple[StoredFrame, ...] = ()
     #: Instead of reading: the store that holds the result, and its folder there.
     stored: tuple[Path, str] | None = None
 
@@ -193,8 +193,8 @@ def read_task(task: ReadingTask) -> TaskResult:
         closing(SpillWriter(spill, task.report, task.number)) as writer,
         open_source(task.info.path) as database,
     ):
-        launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
-        extraction = Extraction(task.info, database, launch_index, task.settings, region_index)
+        launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
+        extraction = Extraction(task.info, database, launch_index, task.settings, nccl_calls)
         pieces = _PieceReader(task, extraction, writer, result)
         for names, part, wanted in task.parts:
             for piece in part.split(PART_ROWS):
@@ -212,7 +212,7 @@ def read_task(task: ReadingTask) -> TaskResult:
     # With the launches, as tasks of the second stage read them when all else may have gone into a
     # store.
     with FrameWriter(launches.path) as frames:
-        result.regions = save_regions(extraction.nccl_calls_out, frames)
+        result.nccl_calls = save_nccl_calls(extraction.found_nccl_calls, frames)
     return result
 
 
@@ -348,12 +348,14 @@ def _gather_portions(
 def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
     """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = defaultdict(list)
-    regions: dict[int, list[StoredFrame]] = defaultdict(list)
+    nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
     for result in results:
         segments[result.report] += result.launches
-        regions[result.report] += result.regions
+        nccl_calls[result.report] += result.nccl_calls
     return [
-        replace(task, launches=tuple(segments[task.report]), regions=tuple(regions[task.report]))
+        replace(
+            task, launches=tuple(segments[task.report]), nccl_calls=tuple(nccl_calls[task.report])
+        )
         for task in tasks
     ]
 

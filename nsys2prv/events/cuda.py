@@ -263,7 +263,7 @@ def _classify(
     """Return class, tensor cores and (name index of) layout and tile of kernels whose names are
     those at `codes`.
     """
-    kinds, tensor_cores, shapes = extraction.classifier.columns(names)
+    kinds, tensor_cores, shapes = extraction.classifier.classify_many(names)
     known = sorted({*shapes, ""})
     numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
     # The first has no text.
@@ -287,7 +287,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield replace(rows, lines=lines)
 
 
-def is_traced_by_node(source: Source) -> str:
+def hint_at_node_tracing(source: Source) -> str:
     """True if graphs were traced node by node."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
@@ -434,7 +434,9 @@ KINDS = (
     declare_kind("cuda_events", extract_event_records),
     declare_kind("cuda_sync", extract_synchronizations),
     declare_kind("kernels", extract_kernels),
-    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=is_traced_by_node)),
+    declare_kind(
+        "graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=hint_at_node_tracing)
+    ),
     declare_kind("memory", extract_memory_operations),
     declare_kind("memory_usage", extract_usage),
     declare_kind("memory_pools", extract_pools),

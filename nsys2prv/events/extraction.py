@@ -25,7 +25,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
-from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
+from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
 from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, find_processes
@@ -156,7 +156,7 @@ _USUAL = ReadingSettings()
 class Extraction:
     """The state of reading one report: what kinds read from, and what their rows refer to.
 
-    regions: the NCCL calls that kinds may look up.
+    nccl_calls: the NCCL calls that kinds may look up.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Extraction:
         database: Source,
         launches: LaunchIndex | None = None,
         settings: ReadingSettings = _USUAL,
-        regions: RegionIndex | None = None,
+        nccl_calls: NcclCallIndex | None = None,
     ) -> None:
         self.report = report
         self.database = database
@@ -179,8 +179,8 @@ class Extraction:
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
         #: NCCL calls to look up, and those that this extraction finds.
-        self.nccl_index = regions if regions is not None else RegionIndex()
-        self.nccl_calls_out: list[pl.DataFrame] = []
+        self.nccl_calls = nccl_calls if nccl_calls is not None else NcclCallIndex()
+        self.found_nccl_calls: list[pl.DataFrame] = []
         self._found: dict[str, Any] = {}
         self._facts: dict[str, list[pl.DataFrame]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.

@@ -92,7 +92,7 @@ class Classifier:
         """Return the class of a kernel by its demangled name, or what else there is of it."""
         return self._of(name[:LONGEST_NAME])
 
-    def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
         classes = [self.classify(name) for name in names]
         return (

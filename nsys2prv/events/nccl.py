@@ -124,12 +124,12 @@ _COLLECTIVE = re.compile(
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Fields of the layout, and columns of the unit of calls.
+#: Fields of the layout, and columns of the group of calls.
 KERNEL_FIELDS = (
     *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
     *("data_type", "sequence"),
 )
-#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
+#: Columns of the facts KERNELS, from the group of calls: communicator (bits of the hash, 0 unknown),
 #: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
 #: how they count, known: whether all bytes are.
 FACTS = (
@@ -474,7 +474,7 @@ def _index_calls(
             **{name: payloads[name] for name in SAID},
         }
     ).filter((begin != NULL) & (thread != NULL))
-    extraction.nccl_calls_out.append(frame)
+    extraction.found_nccl_calls.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
     reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))).select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
@@ -530,13 +530,13 @@ def attach_payloads(
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    if not extraction.nccl_index:
+    if not extraction.nccl_calls:
         lacking = np.full(len(begin), ABSENT)
-        of_unit = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
-        extraction.add_fact(KERNELS, facts | of_unit)
+        of_group = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
+        extraction.add_fact(KERNELS, facts | of_group)
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
     thread = np.where(in_graph, NULL, launches.or_null("thread"))
-    tied = extraction.nccl_index.tie(thread, call, columns["deviceId"])
+    tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _save_messages(extraction, tied, facts)
     payloads = {field: tied[field] for field in KERNEL_FIELDS}
@@ -552,19 +552,19 @@ def _save_messages(
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):
         return
-    of_unit = {
-        "unit": tied["unit"],
+    of_group = {
+        "call_group": tied["call_group"],
         "messages": tied["messages"],
         "pure": (tied["fused"] == tied["messages"]).astype(np.int64),
     }
     of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
-    of_unit |= {name: facts[name] for name in of_kernel}
-    kernels = pl.DataFrame({name: column[alone] for name, column in of_unit.items()})
-    calls = extraction.nccl_index.operations.filter(
+    of_group |= {name: facts[name] for name in of_kernel}
+    kernels = pl.DataFrame({name: column[alone] for name, column in of_group.items()})
+    calls = extraction.nccl_calls.operations.filter(
         pl.col("operation").is_in((SEND, RECEIVE))
-    ).select("unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
-    extraction.add_fact(MESSAGES, joined.drop("unit").to_dict())
+    ).select("call_group", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
+    joined = kernels.join(calls, on="call_group", how="inner", maintain_order="left_right")
+    extraction.add_fact(MESSAGES, joined.drop("call_group").to_dict())
 
 
 KINDS = (
