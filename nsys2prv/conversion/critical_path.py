@@ -16,8 +16,7 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT, select_synchronising_calls
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Rows
-from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
-from nsys2prv.events.mpi import LAYOUTS as MPI_LAYOUTS
+from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT
 from nsys2prv.relations import path_search as path
 from nsys2prv.relations import write_result
 from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before

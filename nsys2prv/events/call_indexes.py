@@ -121,6 +121,7 @@ class Segment(Struct, frozen=True):
         )
 
     def read_call_kinds(self) -> np.ndarray:
+        """Return the distinct threads, names and results of the calls (CALL_KIND)."""
         before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows
         return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
 
@@ -145,14 +146,17 @@ class FoundLaunches(Struct):
 
     @property
     def thread(self) -> np.ndarray:
+        """The globalTid of each call, 0 where none was found."""
         return self.kinds["thread"][self.code]
 
     @property
     def name(self) -> np.ndarray:
+        """The id of the name of each call's function, 0 where none was found."""
         return self.kinds["name"][self.code]
 
     @property
     def result(self) -> np.ndarray:
+        """The value that each call returned, 0 where none was found."""
         return self.kinds["result"][self.code]
 
     def or_null(self, column: str) -> np.ndarray:
@@ -167,6 +171,8 @@ class FoundLaunches(Struct):
 
 
 class LaunchIndex(Struct):
+    """The launching calls of one report by process and correlation id."""
+
     #: Indexed calls.
     segments: list[Segment] = field(default_factory=list)
 
@@ -266,6 +272,7 @@ class LaunchWriter:
         self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
 
     def close(self) -> None:
+        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 

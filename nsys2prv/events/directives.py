@@ -173,6 +173,7 @@ def _find_region_ends(
 
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield OpenACC constructs, with their place in the code."""
     layout = OPENACC_LAYOUTS[part.table]
     wanted = ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout))
     columns = extraction.read(part, wanted)

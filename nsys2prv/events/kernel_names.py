@@ -21,13 +21,13 @@ from itertools import count
 
 from msgspec import Struct
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64
 
 
-_DATA = load_shipped(read_data_text("nsys2prv.events.catalogue", "kernel_words.yaml"))
+_DATA = load_shipped_file("nsys2prv.events.catalogue", "kernel_words.yaml")
 #: Sets of words in the names of kernels.
 WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
 #: Wrapper -> which of its arguments stands for the whole.
@@ -49,6 +49,7 @@ class NamePart(Struct):
 
     @property
     def is_operator(self) -> bool:
+        """True for the likes of `operator()`."""
         return self.text.startswith("operator") and not self.text.isidentifier()
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import Metric, load_catalogue
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Reason(str, Enum):
 @cache
 def _load_texts() -> dict[str, dict[str, str]]:
     """Return key -> text, of reasons that are routine and of those that are not."""
-    return load_shipped(read_data_text(__package__, "reasons.yaml"))
+    return load_shipped_file(__package__, "reasons.yaml")
 
 
 def describe_reason(key: str) -> str:
@@ -153,7 +153,7 @@ def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     """Return name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
-    for reason, tables in load_shipped(read_data_text(__package__, "tables.yaml")).items():
+    for reason, tables in load_shipped_file(__package__, "tables.yaml").items():
         for table in tables:
             target = beginnings if table.endswith("*") else names
             if table.rstrip("*") in target:
@@ -174,7 +174,7 @@ def rank_reason(text: str) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """
-    reasons = list(load_shipped(read_data_text(__package__, "tables.yaml")))
+    reasons = list(load_shipped_file(__package__, "tables.yaml"))
     return -reasons.index(text) if text in reasons else -len(reasons)
 
 

@@ -45,6 +45,7 @@ NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the samples of each GPU."""
     clock = "timestamp" if extraction.database.has(TABLE, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     lacking = columns["value"] == NULL
@@ -136,6 +137,7 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
 
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
+    """Yield the samples of each port of network interfaces and switches, and congestion at switches."""
     if part.table == CONGESTION:
         yield from _extract_congestion(extraction, part)
         return
@@ -231,6 +233,7 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the samples of each component of the CPUs: counts of events, or metrics."""
     computed = part.table in METRICS
     frame = _read_rows(extraction.database, part, computed)
     extraction.account.rows += frame.height

@@ -26,7 +26,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
@@ -39,7 +39,7 @@ P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
 )
 #: Layouts of the catalogue; the set of names of each is called the same.
-LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+MPI_LAYOUTS = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 _FUNCTION = re.compile(r"p?mpi(x?)_(\w+)", re.IGNORECASE)
 #: Suffixes of Fortran interfaces (mpif.h, mpi_f08 with and without descriptors) and of the
 #: large-count interface of MPI 4.
@@ -79,7 +79,7 @@ USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 
 #: What functions do -> their names.
-_ROLES_FILE = load_shipped(read_data_text("nsys2prv.events.catalogue", "mpi/roles.yaml"))
+_ROLES_FILE = load_shipped_file("nsys2prv.events.catalogue", "mpi/roles.yaml")
 _ROLES = {role: [f"MPI_{name}" for name in names.split()] for role, names in _ROLES_FILE.items()}
 #: Roles of blocking collectives -> who waits. Those of equal sizes come first.
 _WAITS = {
@@ -121,6 +121,7 @@ class _CallRows(Struct, dict=True):
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
     def take(self, rows: np.ndarray) -> _CallRows:
+        """Return some of the rows by their indices."""
         return replace(
             self,
             codes=self.codes[rows],
@@ -156,6 +157,7 @@ class _CallRows(Struct, dict=True):
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield MPI calls, and set aside the facts by which they are matched with those of other ranks."""
     calls, own_rows = _read_calls(extraction, part)
     if part.table == P2P:
         yield from _extract_point_to_point(calls, own_rows)
@@ -295,7 +297,7 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
     sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout)
-        for layout in LAYOUTS
+        for layout in MPI_LAYOUTS
         for name in sets[layout].list_known_values()
     }
 
@@ -357,7 +359,7 @@ def _make_rows(
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
     layouts = np.array(
-        [LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
+        [MPI_LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
     )
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
@@ -366,7 +368,7 @@ def _make_rows(
     times = (calls.columns[name][own] for name in ("start", "end"))
     wanted = np.zeros(len(wanted), bool)
     wanted[own] = extraction.mask_long_enough(*times)
-    for index, layout in enumerate(LAYOUTS):
+    for index, layout in enumerate(MPI_LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
             continue

@@ -34,6 +34,7 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kernel_classes import find_nccl_operation
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.events.nvtx import COLUMNS as NAMING
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
@@ -95,31 +96,6 @@ COLUMNS, TEXTS = (*NAMING, "jsonTextId", "eventId"), ("text", "jsonText", "binar
 RECORDED = (
     *("bytes", "reduction", "root", "peer", "ranks", "rank"),
     *("group", "device", "sequence", "data_type", "channel"),
-)
-# One spelling per era of NCCL:
-#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
-#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
-#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
-#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
-#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
-# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
-# the name: "nccl" further on is an argument, or somebody's helper.
-_KERNEL = re.compile(
-    r"""(?:void\s+)?
-        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
-        (?: ncclDevKernel(?:_|Gin)\w
-          | ncclKernel_\w
-          | ncclSymDevKernel_\w
-          | ncclSymk\w
-          | ncclMultiOpKernel\b
-          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
-            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
-          | oneRankReduce(?:[<(]|$)
-        )""",
-    re.VERBOSE,
-)
-_COLLECTIVE = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
 )
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
@@ -487,22 +463,11 @@ def _index_calls(
         extraction.add_fact(COMMUNICATORS, reported.unique(maintain_order=True).to_dict())
 
 
-def is_nccl_kernel(name: str) -> bool:
-    """Say whether ``name``, demangled, mangled or short, is a device kernel of NCCL."""
-    return _KERNEL.match(name) is not None
-
-
 def find_operation(name: str) -> int:
     """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
     trace (``AllReduce``); 0 for none.
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
-
-
-def find_kernel_operation(name: str) -> int:
-    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
-    match = _COLLECTIVE.search(name)
-    return OPERATIONS[match.group(1).lower()] if match else 0
 
 
 def attach_payloads(
@@ -518,7 +483,7 @@ def attach_payloads(
     """
     begin, in_graph = columns["start"], columns["graphNodeId"] > 0
     call = np.where(in_graph, NULL, launches.or_null("begin"))
-    by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
+    by_name = np.array([find_nccl_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": columns["globalPid"],
         "device": columns["deviceId"],

@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.data_files import (
     check_rule_keys,
-    load_shipped,
+    load_shipped_file,
     parse_rule_file,
-    read_data_text,
     read_rule_file,
 )
 from nsys2prv._util.errors import Nsys2prvError
@@ -222,7 +221,7 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to apply them; a test does
     that.
     """
-    rules = load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+    rules = load_shipped_file("nsys2prv.events.catalogue", SHIPPED)["rules"]
     group = f"(?<{NUMBER}>"
     return tuple(
         NvtxRule(rule["match"], rule["replace"], keeps=group in rule["match"], any_digits=True)

@@ -52,6 +52,7 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the numbers in payloads that are JSON."""
     if not (
         extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
     ):
@@ -200,6 +201,7 @@ _INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'in
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the one number that events carry in columns of the table."""
     database = extraction.database
     if not any(database.has(TABLE, name) for name in (*WHOLE, *REAL)):
         return

@@ -1,5 +1,5 @@
-"""Interface to one export, whatever its form: its tables, and their rows as columns of numbers and
-texts.
+"""Interface to one export, whatever its form: tables and parts of them, rows as columns of numbers
+and texts, and the class :class:`Source` that SQLite files and folders of tables implement.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SAMPLE_TEXTS = 1000
 #: More templates than this are of no use unless there are so many texts of each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 #: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
-FEW = 20
-#: So many rows of a table tell where its times lie.
-SPREAD = 16
+FEW_ROWS = 20
+#: So many rows of a table, spread all over it, tell where its times lie.
+SAMPLED_ROWS = 16
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -287,6 +287,7 @@ class SourceTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def extent(self) -> Extent:
+        """The range of the rowids."""
         return self.look()
 
     def __contains__(self, column: object) -> bool:
@@ -360,7 +361,9 @@ class Shared(Struct, frozen=True):
         rowids are known, for further reading.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
-        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
+        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW_ROWS > len(
+            self.met
+        ):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(self.part.table, self.part.first, self.part.last, rowids)
@@ -404,6 +407,7 @@ class Source(ABC):
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
     def get_whole_table(self, table: str) -> Part:
+        """Return all rows of a table."""
         extent = self.tables[table].extent
         return Part(table, extent.first, extent.last)
 
@@ -497,8 +501,8 @@ class Source(ABC):
 
 def choose_spread_rows(extent: Extent) -> list[int]:
     """Return the numbers of a few rows all over a table, its first and its last among them."""
-    steps, length = SPREAD - 1, extent.last - extent.first
-    return sorted({extent.first + length * step // steps for step in range(SPREAD)})
+    steps, length = SAMPLED_ROWS - 1, extent.last - extent.first
+    return sorted({extent.first + length * step // steps for step in range(SAMPLED_ROWS)})
 
 
 class SqlNames(dict):

@@ -1,4 +1,4 @@
-"""Reading an SQLite export, from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
+"""Read an SQLite export (:class:`Database`), from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
 
 Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
 that a read-only folder or a file system without locks works and nothing is ever written beside the
@@ -88,6 +88,7 @@ class Driver:
             raise self._make_unreadable_error(error) from None
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
         self._database.close()
 

@@ -25,7 +25,7 @@ from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part,
 COMBINATIONS = "combinations_looked_at"
 #: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the
 #: rows themselves.
-FEW, ROWS_PER_COMBINATION = 1000, 8
+FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 #: A value of each type by the type's number, as in native/records.h.
 OF_TYPE = (None, 0, 0.5, "", b"")
 #: Kinds of columns, as in native/records.h.
@@ -89,7 +89,7 @@ def evaluate_conditions(
     looked_at = columns or {"no column": np.zeros(rows, np.int64)}
     values, codes = factorize_together(*looked_at.values())
     count = len(values[0])
-    if count > max(FEW, rows // ROWS_PER_COMBINATION):
+    if count > max(FEW_COMBINATIONS, rows // ROWS_PER_COMBINATION):
         return None
     combinations = (
         _to_sqlite_values(column, name in types)

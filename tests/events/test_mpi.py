@@ -14,7 +14,7 @@ import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.mpi import LAYOUTS, find_layout, normalize_function_name
+from nsys2prv.events.mpi import MPI_LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.relations import blocks
 from nsys2prv.store import task_result
 
@@ -269,7 +269,7 @@ def test_kind_of_a_function(name: str, layout: str) -> None:
 
 
 def test_values_of_extrae_and_no_value_twice() -> None:
-    sets = [load_catalogue().name_sets[layout] for layout in LAYOUTS]
+    sets = [load_catalogue().name_sets[layout] for layout in MPI_LAYOUTS]
     values = [
         (name, value) for name_set in sets for name, value in name_set.list_known_values().items()
     ]
