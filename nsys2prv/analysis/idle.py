@@ -28,7 +28,7 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
-from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTING
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
@@ -39,8 +39,6 @@ LONG_NS, MOST_LONG = 1_000_000, 5
 CHUNKS, LOW = 30, 0.5
 #: Whether a memory operation reads or writes pageable memory.
 PAGEABLE = (pl.col("source") == 1) | (pl.col("destination") == 1)
-#: Memory operations within a GPU, which no pageable memory slows.
-DEVICE_TO_DEVICE = 3
 MOVES = ["name", "source", "destination", "call"]
 #: Tables of latencies -> their titles.
 LATENCIES = {

@@ -22,6 +22,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
@@ -58,8 +59,18 @@ OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
-#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.
-UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
+_OPERATIONS = map_labels("memory_operation")
+#: Values of the catalogue's set `memory_operation`; a copy from device to device is within a GPU.
+UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = (
+    _OPERATIONS[f"cuda {operation}"]
+    for operation in (
+        "memcpy of unknown kind",
+        "memcpy device-to-device",
+        "memcpy peer-to-peer",
+        "memset",
+    )
+)
+#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> value of that set.
 OPERATIONS = np.array(
     [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
 )

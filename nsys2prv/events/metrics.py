@@ -329,50 +329,32 @@ class EventSource(Struct, frozen=True):
 
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    sources = _find_sources(extraction.database)
-    rows = extraction.database.count_rows(part)
-    extraction.account.rows += rows
-    if part.table == DATA:
-        frame = _read_data(extraction.database, part)
-        extraction.account.dropped[Reason.NO_EVENT] += max(rows - frame.height, 0)
-        extraction.account.synthesized[Reason.SHARED_ID] += max(frame.height - rows, 0)
-    elif DATA in extraction.report.parts:
-        extraction.account.skipped[Reason.HAS_FIELD_ROWS.with_detail(DATA)] += rows
-        return
-    else:
-        frame = _read_json(extraction.database, part)
-        extraction.account.skipped[Reason.EVENT_WITH_NUMBERS] += rows
-        extraction.account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
+    """Yield the numbers in generic events that are samples, by the type of the events."""
+    frame = _read_numbers(extraction, part)
     if not frame.height:
         return
-    time, field_of, whole, fraction, real = (
-        frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real")
+    sources = _find_sources(extraction.database)
+    types, *columns = (
+        frame[name].to_numpy() for name in ("type", "time", "field", "whole", "fraction", "real")
     )
-    for number, rows in group_rows(frame["type"].to_numpy()):
+    for number, rows in group_rows(types):
         unknown = f"source {number & (2**64 - 1):#x}"
         source = sources.get(number) or EventSource(unknown, unknown, True, ())
+        time, field_of, whole, fraction, real = (column[rows] for column in columns)
         if not source.samples:
-            extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
+            extraction.account.dropped[Reason.NO_SAMPLE] += len(time)
             continue
-        if part.table == DATA:
-            keys, codes = factorize(field_of[rows])
-            known = {index: (name, floating) for index, name, floating in source.fields}
-            names = [known.get(key, (f"field {key}", True)) for key in keys.tolist()]
-        else:
-            keys, codes = np.unique(field_of[rows], return_inverse=True)
-            names = [(key, True) for key in keys.tolist()]
+        names, codes = _name_fields(source, field_of, from_json=part.table != DATA)
+        in_integers = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
-        in_integers = np.where(
-            real[rows], scale_fraction(fraction[rows]) // 10**FLOAT_DECIMALS, whole[rows]
-        )
         if part.table != DATA and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes = [(name, 0) for name, _ in names]
-            samples = (sizes, time[rows], codes, in_integers)
+            samples = (sizes, time, codes, in_integers)
             yield make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
         floating = np.array([is_fraction for _, is_fraction in names])[codes]
-        in_fractions = scale_fraction(np.where(real[rows], fraction[rows], whole[rows]))
+        in_fractions = scale_fraction(np.where(real, fraction, whole))
         value = np.where(floating, in_fractions, in_integers)
         labels = label_metrics(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
@@ -380,7 +362,41 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
             for label, (_, is_fraction) in zip(labels, names, strict=True)
         )
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
-        yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
+        yield make_counters(extraction, LAYOUT, object_, time, codes, metrics, value)
+
+
+def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
+    """Return the numbers of a part, of fields or in JSON, with the time and type of their events,
+    and count its rows. An export that has fields has the same numbers in JSON, which are left out.
+    """
+    account, row_count = extraction.account, extraction.database.count_rows(part)
+    account.rows += row_count
+    if part.table == DATA:
+        frame = _read_data(extraction.database, part)
+        account.dropped[Reason.NO_EVENT] += max(row_count - frame.height, 0)
+        account.synthesized[Reason.SHARED_ID] += max(frame.height - row_count, 0)
+        return frame
+    if DATA in extraction.report.parts:
+        account.skipped[Reason.HAS_FIELD_ROWS.with_detail(DATA)] += row_count
+        return pl.DataFrame()
+    frame = _read_json(extraction.database, part)
+    account.skipped[Reason.EVENT_WITH_NUMBERS] += row_count
+    account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
+    return frame
+
+
+def _name_fields(
+    source: EventSource, field_of: np.ndarray, from_json: bool
+) -> tuple[list[tuple[str, bool]], np.ndarray]:
+    """Return the names of the fields met, whether each holds fractions, and each row's index into
+    them. field_of: the index of each row's field, or its name in JSON.
+    """
+    if from_json:
+        keys, codes = np.unique(field_of, return_inverse=True)
+        return [(key, True) for key in keys.tolist()], codes
+    keys, codes = factorize(field_of)
+    known = {index: (name, floating) for index, name, floating in source.fields}
+    return [known.get(key, (f"field {key}", True)) for key in keys.tolist()], codes
 
 
 def _read_data(database: Source, part: Part) -> pl.DataFrame:
