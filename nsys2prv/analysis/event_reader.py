@@ -15,11 +15,17 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.derive import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.paraver.object_model import OF_GPU, identify_gpu
+from nsys2prv.events.extraction import (
+    GPU,
+    DeviceKey,
+    StreamKey,
+    ThreadKey,
+    find_device,
+    identify_gpu,
+)
+from nsys2prv.paraver.object_model import OF_GPU
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,

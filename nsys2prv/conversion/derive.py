@@ -34,10 +34,11 @@ from nsys2prv.events.extraction import (
     Numbering,
     ObjectKey,
     StreamKey,
+    find_device,
+    identify_gpu,
 )
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import identify_gpu
 from nsys2prv.relations import write_result
 from nsys2prv.store.overlaps import NEVER, TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
@@ -283,14 +284,6 @@ def find_devices(
     if own_gpus and DEVICE_STATE not in selection.asked:
         return []
     return sorted({(report, device) for report, _, device in streams})
-
-
-def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """Return the GPU that a stream of the report is on."""
-    number = info.find_gpu(key.pid, key.device)
-    if number is None:
-        return DeviceKey(GPU, str(key.pid), key.device)
-    return DeviceKey(GPU, number=number)
 
 
 def plan_device_states(

@@ -1,5 +1,5 @@
-"""Tools of an event kind while it reads one report: the export, and tables that number objects and
-names.
+"""The state of reading one report (:class:`Extraction`), with which kinds of events read from the
+export and number objects and names; keys of objects, and which physical GPU a key means.
 """
 
 from __future__ import annotations
@@ -99,6 +99,26 @@ STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
 #: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
 #: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.add_fact`.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
+
+
+def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
+    """Return the GPU that a stream of the report is on."""
+    number = info.find_gpu(key.pid, key.device)
+    if number is None:
+        return DeviceKey(GPU, str(key.pid), key.device)
+    return DeviceKey(GPU, number=number)
+
+
+def identify_gpu(
+    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
+) -> tuple:
+    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
+    report's machine.
+    """
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
 
 
 class Names:
