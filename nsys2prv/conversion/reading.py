@@ -87,9 +87,9 @@ def name_first_report(task: Sequence[Export | Nsys2prvError]) -> str:
     )
 
 
-def _inspect_report(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
+def _inspect_report(path: Path, given_path: Path) -> ReportInfo | Nsys2prvError:
     try:
-        return read_report_info(path, source)
+        return read_report_info(path, given_path)
     except Nsys2prvError as error:
         return error
 
@@ -278,13 +278,15 @@ def plan_tasks(
     stage is done.
     """
     selected = list(kinds)
-    settings = replace(settings, lines=any(kind.provides(Index.LAUNCHES) for kind in selected))
-    launches_needed = any(kind.needs(Index.LAUNCHES) for kind in selected)
+    settings = replace(
+        settings, lines=any(Index.LAUNCHES in kind.indexes.provides for kind in selected)
+    )
+    launches_needed = any(Index.LAUNCHES in kind.indexes.needs for kind in selected)
     providers = [
         kind
         for kind in all_kinds()
         if (kind.indexes.provides and kind in selected)
-        or (kind.provides(Index.LAUNCHES) and launches_needed)
+        or (Index.LAUNCHES in kind.indexes.provides and launches_needed)
     ]
     tables = {kind.tables for kind in providers}
     # Those that read the same tables come along.

@@ -181,7 +181,7 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
-    # Of no rows there is one piece all the same.
+    # Where there are no rows np.split makes one piece all the same.
     return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 

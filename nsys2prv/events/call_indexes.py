@@ -1,5 +1,6 @@
-"""Indexes of calls, which one kind of events fills and others look up: launching calls, and NCCL
-calls, with the numbers that NCCL's operations have in the catalogue.
+"""Indexes of calls, which one kind of events fills and others look up: launching calls
+(:class:`LaunchIndex`), and NCCL calls (:class:`NcclCallIndex`), with the numbers that NCCL's
+operations have in the catalogue.
 
 Launching calls: which API call, on which thread, started the operation of a correlation id. These
 ids are unique within a process only. The index is a list of pieces on disk, each sorted by process
@@ -80,11 +81,11 @@ class Launches(Struct):
 
     #: Correlation ids.
     correlation: np.ndarray
-    #: Local ns.
+    #: When the calls begin (local ns).
     begin: np.ndarray
-    #: Local ns.
+    #: When they end (local ns).
     end: np.ndarray
-    #: Index into `kinds`.
+    #: Index of each call into `kinds`.
     code: np.ndarray
     #: Distinct threads, names and results (CALL_KIND).
     kinds: np.ndarray
@@ -101,7 +102,7 @@ class Segment(Struct, frozen=True):
     process: int
     #: Number of calls.
     rows: int
-    #: Bytes of the file before them.
+    #: Place of the first column in the file, bytes.
     at: int
     #: dtypes of the columns, which are: correlation id less `low`, begin, duration, code.
     types: tuple[str, ...]
@@ -112,7 +113,7 @@ class Segment(Struct, frozen=True):
     #: Greatest correlation id.
     high: int
 
-    def column(self, number: int, first: int, last: int) -> np.ndarray:
+    def read_column(self, number: int, first: int, last: int) -> np.ndarray:
         """Return rows `first` to `last` (not included) of a column."""
         before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
         dtype = np.dtype(self.types[number])
@@ -135,11 +136,11 @@ class FoundLaunches(Struct):
 
     #: Whether a call was found.
     hit: np.ndarray
-    #: Of the call, local ns.
+    #: When the calls begin (local ns).
     begin: np.ndarray
-    #: Of the call, local ns.
+    #: When they end (local ns).
     end: np.ndarray
-    #: Index into `kinds`.
+    #: Index of each call into `kinds`.
     code: np.ndarray
     #: Distinct threads, names and results (CALL_KIND); the first is all zeros.
     kinds: np.ndarray
@@ -205,7 +206,7 @@ def _find_in_segment(
     stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
     if start == stop:
         return
-    keys = segment.column(_KEY, 0, segment.rows)
+    keys = segment.read_column(_KEY, 0, segment.rows)
     sought = (wanted[start:stop] - segment.low).astype(keys.dtype)
     place = np.searchsorted(keys, sought)
     same = keys[place] == sought
@@ -217,14 +218,14 @@ def _find_in_segment(
         return
     low, high = int(place[0]), int(place[-1]) + 1
     place -= low
-    begin = segment.column(_BEGIN, low, high)[place]
+    begin = segment.read_column(_BEGIN, low, high)[place]
     if launches.hit[rows].any():
         earlier = ~launches.hit[rows] | (begin < launches.begin[rows])
         rows, place, begin = np.arange(len(wanted))[rows][earlier], place[earlier], begin[earlier]
-    used, codes = factorize(segment.column(_CODE, low, high)[place])
+    used, codes = factorize(segment.read_column(_CODE, low, high)[place])
     launches.hit[rows] = True
     launches.begin[rows] = begin
-    launches.end[rows] = begin + segment.column(_DURATION, low, high)[place].astype(np.int64)
+    launches.end[rows] = begin + segment.read_column(_DURATION, low, high)[place].astype(np.int64)
     launches.code[rows] = codes + len(launches.kinds)
     launches.kinds = np.concatenate([launches.kinds, segment.read_call_kinds()[used]])
 

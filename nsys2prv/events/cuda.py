@@ -281,7 +281,7 @@ def _classify(
     kinds, tensor_cores, shapes = extraction.classifier.classify_many(names)
     known = sorted({*shapes, ""})
     numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
-    # The first has no text.
+    # The first of those known is "": no shape.
     shape = extraction.name_some_rows(
         "gemm", numbers > 0, [numbers], lambda used: [known[number] for number in used]
     )

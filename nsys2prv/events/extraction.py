@@ -53,7 +53,7 @@ class ThreadKey(NamedTuple):
 
 
 class StreamKey(NamedTuple):
-    """A CUDA stream of a process. `lane` as above, for work that overlaps other work of the stream."""
+    """A CUDA stream of a process. `lane` > 0: a further row for work that overlaps other work."""
 
     #: globalPid.
     pid: int
@@ -70,11 +70,11 @@ class QueueKey(NamedTuple):
 
     #: globalPid.
     pid: int
-    #: The word for it, of people.
+    #: What people call such work.
     queue: str
-    #: As the report numbers it, or ABSENT. `lane` as above.
+    #: The GPU as the report numbers it, or ABSENT.
     gpu: int
-    #: As of streams.
+    #: Above 0 for a further row of work that overlaps other work.
     lane: int = 0
 
 
@@ -83,14 +83,15 @@ class DeviceKey(NamedTuple):
 
     #: One of DEVICE_KINDS.
     kind: str
-    #: What tells it from others of its kind on its machine, and for people; for a GPU nothing, or
+    #: What people call it, which tells it from others of its kind on its machine; of a GPU "", or
     #: the globalPid of the one process by whose CUDA ordinal alone it is known.
     name: str = ""
-    #: Of the GPU as the report numbers it, that ordinal, or of the port.
+    #: Number of the GPU in the report, that ordinal, or the number of the port.
     number: int = 0
 
 
-#: In the order of their rows. A switch is one for the whole job, all others are their machine's.
+#: Kinds of devices in the order of their rows; "source": of samples of any other sort, such as CPUs
+#: and what plugins watch. A switch is one for the whole job, all others are their machine's.
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
@@ -235,7 +236,7 @@ class Extraction:
         integers = tuple(dict.fromkeys(integers))
         shared, number = self.shared or (None, 0)
         if where is None and shared is not None and shared.holds(part, integers, texts):
-            columns = shared.columns(number, integers, texts)
+            columns = shared.select_meeting(number, integers, texts)
         else:
             condition = self.condition if where is None else where
             columns = self.database.read(part, integers, texts, condition)
@@ -311,7 +312,7 @@ class Extraction:
         """
         numbers = ids.tolist()
         if new := [number for number in numbers if number not in self._strings]:
-            self._strings.update(self.database.strings(new))
+            self._strings.update(self.database.read_strings(new))
         return [self._strings.get(number, f"string {number}") for number in numbers]
 
     def number_threads(self, tids: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 
 SHIPPED = "kernel_rules.yaml"
-#: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
+#: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
 REMEMBERED = 1 << 14
@@ -78,22 +78,22 @@ _GAP, _FIRST_GROUP = "\0", 0xE000
 
 
 class ClassRule(Struct, frozen=True):
-    """One rule, checked."""
+    """A rule that has been checked. Patterns are "" for none."""
 
-    #: `kind` and `tensor_cores`: values of the sets kernel_class and tensor_cores. The others are
-    #: patterns, "" for none.
+    #: Value of the set kernel_class.
     kind: int
     #: Pattern of the function's name.
     name: str = ""
     #: Pattern of the demangled name.
     full: str = ""
+    #: Value of the set tensor_cores.
     tensor_cores: int = 0
     #: Pattern with groups for layout and tile.
     shape: str = ""
 
 
 class KernelClass(NamedTuple):
-    """Class of a kernel."""
+    """What the name of a kernel says of it."""
 
     #: Value of the set kernel_class.
     kind: int

@@ -163,7 +163,7 @@ class EventKind(Struct, frozen=True):
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
     where: str | Callable[[ReportInfo], str] = ""
 
-    #: What few kinds need:
+    #: How -t selects it, besides by its name and its groups.
     selection: SelectionRules = SelectionRules()
     #: How its rows are treated once they are read.
     rows: RowRules = RowRules()
@@ -179,14 +179,6 @@ class EventKind(Struct, frozen=True):
     def is_called(self, name: str) -> bool:
         """True if a command-line name means this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
-
-    def provides(self, index: Index) -> bool:
-        """True if it fills this index."""
-        return index in self.indexes.provides
-
-    def needs(self, index: Index) -> bool:
-        """True if it looks something up in this index."""
-        return index in self.indexes.needs
 
     def make_condition(self, info: ReportInfo) -> str:
         """Return the SQL condition on the rows of its tables that it translates in a report, as in

@@ -274,7 +274,7 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     ]
     selected = f"{', '.join(integers)}, CAST({{{value}}} AS {kind}) AS value"
     frame = database.select(
-        f"SELECT {database.condition(part.table, selected)} FROM {database.select_rows(part)}"
+        f"SELECT {database.make_condition(part.table, selected)} FROM {database.select_rows(part)}"
     )
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
@@ -409,7 +409,7 @@ def _read_data(database: Source, part: Part) -> pl.DataFrame:
     ):
         return pl.DataFrame()
 
-    # Two zeros, as coalesce takes no less than two.
+    # Two zeros follow in the statement, as coalesce takes no less than two arguments.
     whole, fraction = (
         [f"d.{name}" for name in names if name in database.tables[DATA]]
         for names in (("intVal", "uintVal"), ("doubleVal", "floatVal"))
@@ -449,7 +449,7 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
         )
     }
     rows = read(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
-    texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
+    texts = database.read_strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:
         if isinstance(index, int):
@@ -473,7 +473,7 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
 def _find_name(database: Source, name: object, data: object) -> str:
     """Return the name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
-        return database.strings([name]).get(name, "")
+        return database.read_strings([name]).get(name, "")
     try:
         content = json.loads(data) if isinstance(data, str) else {}
     except (ValueError, RecursionError):

@@ -181,7 +181,7 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
     both, place, row_count = (column[own_rows] for column in (both, place, row_count))
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
-    key = find_communicators(calls.extraction).keys(calls.communicator)
+    key = find_communicators(calls.extraction).find_keys(calls.communicator)
     is_known = both & ((row_count == 1) | in_order)
     sent, received = is_known & (place == 0), is_known & ((place == 1) | (row_count == 1))
     for role, rows in (
@@ -211,9 +211,9 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     _save_requests(calls, np.full(len(calls.codes), USED))
     meetings = [_MEETINGS.get(name, (0, ALL)) for name in calls.names]
     function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
-    key = find_communicators(calls.extraction).keys(calls.communicator)
+    key = find_communicators(calls.extraction).find_keys(calls.communicator)
     root = calls.to_world_ranks("rootRank")
-    # Equal on all ranks.
+    # Sizes count only where they are equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
     size = np.where(sizes_tell, fill_with_zero(calls.columns["size"]), 0)
     timed = (calls.columns["start"] != NULL) & (calls.columns["end"] != NULL)

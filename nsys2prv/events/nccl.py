@@ -1,5 +1,5 @@
-"""NCCL's calls on their host threads, with what their NVTX payloads say, and NCCL kernels with the
-calls whose work they do.
+"""NCCL's calls on their host threads (kinds of events), with what their NVTX payloads say; and what
+these calls say of the NCCL kernels that do their work (:func:`attach_payloads`).
 
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
 numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
@@ -57,8 +57,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "sequence": ("seqNumber",),
     "channel": ("channelId",),
 }
-#: What :func:`read_payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
-#: hash, 0 where lacking.
+#: Fields that :func:`read_payloads` returns: ABSENT where a row lacks one; communicators as the bits
+#: of their hash, 0 where lacking.
 FIELDS = tuple(field for field in SPELLINGS if field != "count")
 #: Whether a payload is a whole object, beside its fields.
 _WHOLE = "whole object"

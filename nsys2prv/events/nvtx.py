@@ -37,7 +37,7 @@ from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
 
 TABLE = "NVTX_EVENTS"
-#: What names and places of ranges and marks are told by.
+#: Columns that tell the names and places of ranges and marks.
 COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt

@@ -29,7 +29,7 @@ from nsys2prv.nsight.info import (
 from nsys2prv.nsight.job_checks import list_profiled_processes
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name, zero_nulls
 
-#: So many other processes are counted by name; a whole machine has hundreds.
+#: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
 SCHED_TABLE = "SCHED_EVENTS"
 STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"

@@ -530,7 +530,7 @@ def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
         rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
         if isinstance(tid, int):
             best[tid] = max(best.get(tid, rank), rank)
-    texts = database.strings(sorted({name for _, name in best.values()}))
+    texts = database.read_strings(sorted({name for _, name in best.values()}))
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
@@ -567,7 +567,7 @@ def _read_nvtx_names(
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
     where = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
     rows = database.read_small_table("NVTX_EVENTS", *columns, where=where)
-    texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
+    texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:
         # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.

@@ -250,7 +250,7 @@ class Folder(Source):
 
     def _mask_meeting(self, table: str, rows: pl.DataFrame, where: str) -> pl.Series:
         """Return a mask of the rows of a table, with what a condition looks at, that meet it."""
-        looked_at, condition = self._list_looked_at(table, where), self.condition(table, where)
+        looked_at, condition = self._list_looked_at(table, where), self.make_condition(table, where)
         try:
             return self._queries.mask_met(rows, looked_at, condition)
         except sqlite3.Error as error:
@@ -300,7 +300,7 @@ class Folder(Source):
             for row in rows.with_columns(missing).select(columns).rows()
         ]
 
-    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         if not self.has("StringIds", "id", "value") or not len(ids):
             return {}
         wanted = pl.Series("id", np.asarray(ids, np.int64))

@@ -227,18 +227,12 @@ class Pages:
             [np.empty(room, np.int64) for _ in names] for names in (numbers, types, words)
         )
         core_fields = [
-            *(
-                fields[name].column(INTEGERS, column)
-                for name, column in zip(numbers, of_numbers, strict=True)
-            ),
-            *(
-                fields[name].column(TYPES, column)
-                for name, column in zip(types, of_types, strict=True)
-            ),
-            *(
-                fields[name].column(TEXTS, column, texts=texts_of)
-                for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
-            ),
+            fields[name].column(kind, column)
+            for kind, names, to in ((INTEGERS, numbers, of_numbers), (TYPES, types, of_types))
+            for name, column in zip(names, to, strict=True)
+        ] + [
+            fields[name].column(TEXTS, column, texts=texts_of)
+            for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
         ]
         try:
             rows, counts = table.decode(*leaves, part.first, part.last, core_fields)

@@ -222,7 +222,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         """True if its rows last, False if they are points in time."""
         return len(self.time) > 1
 
-    def layout(self) -> dict[str, Any]:
+    def make_layout(self) -> dict[str, Any]:
         """Return its layout, as a section ``layouts`` says it. Work on GPUs does not nest: it has
         rows to spare.
         """
@@ -273,7 +273,7 @@ def load_catalogue() -> Catalogue:
     """
     data = _read_sections()
     calls = _make_each(CallTable, data["calls"])
-    _add_section(data, "layouts", {name: call.layout() for name, call in calls.items()})
+    _add_section(data, "layouts", {name: call.make_layout() for name, call in calls.items()})
     _add_section(data, "name_sets", {name: {} for name in calls})
     value_sets = {
         name: ValueSet(name, tuple(sorted(labels.items())))
