@@ -239,7 +239,7 @@ class _PieceReader:
             if shared is not None and not shared.mask_meeting(number).any():
                 continue
             extraction.condition = kind.make_condition(self._task.info)
-            extraction.least = self._task.settings.least.get(kind.name, 0)
+            extraction.least_duration = self._task.settings.least.get(kind.name, 0)
             extraction.shared = None if shared is None else (shared, number)
             rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
             self._extract(kind, rows, wanted)

@@ -79,7 +79,7 @@ ALLOCATION, RELEASE = 0, 1
 #: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
 HOST_KINDS = (1, 2)
 #: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
-FACTS = "gpu_memory"
+GPU_MEMORY = "gpu_memory"
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
 
-    if extraction.least:
+    if extraction.least_duration:
         long = extraction.mask_long_enough(begin, end)
         begin, end, correlation, codes = (
             column[long] for column in (begin, end, correlation, codes)
@@ -352,7 +352,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     is_known = (operation == ALLOCATION) | (operation == RELEASE)
     extraction.add_fact(
-        FACTS,
+        GPU_MEMORY,
         {
             "time_at": columns["start"],
             "object_gpu": find_gpus(extraction, columns),

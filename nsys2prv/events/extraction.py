@@ -211,7 +211,7 @@ class Extraction:
         #: What was read for this kind and others at once, and the number of its condition there.
         self.shared: tuple[Shared, int] | None = None
         #: Ranges shorter than this are not wanted, ns.
-        self.least = 0
+        self.least_duration = 0
         self._strings: dict[int, str] = {NULL: ""}
 
     def read(
@@ -229,7 +229,7 @@ class Extraction:
         A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
         columns `times`) far outside the capture are left out and counted.
 
-        Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted,
+        Rows whose columns `start` and `end` are closer than :attr:`least_duration` are left out and counted,
         unless `short`: then all come, for the caller to take what else they tell before
         :meth:`mask_long_enough`.
         """
@@ -263,15 +263,17 @@ class Extraction:
         return columns.where(self.mask_long_enough(columns[begin], columns[end]))
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are
+        """Return a mask of the ranges that last :attr:`least_duration` ns or have no end; the others are
         counted as dropped.
         """
-        if not self.least:
+        if not self.least_duration:
             return np.ones(len(begin), bool)
         # As unsigned numbers, differences are right whatever the times, NULL among them.
         closed = (begin != NULL) & (end != NULL)
-        short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
-        reason = Reason.TOO_SHORT.with_detail(format_duration(self.least))
+        short = closed & (
+            (end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least_duration))
+        )
+        reason = Reason.TOO_SHORT.with_detail(format_duration(self.least_duration))
         self.account.dropped[reason] += int(short.sum())
         return ~short
 

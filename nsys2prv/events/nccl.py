@@ -36,8 +36,14 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import find_nccl_operation
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.events.nvtx import COLUMNS as NAMING
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
+from nsys2prv.events.nvtx import (
+    NAME_COLUMNS,
+    PUSHPOP,
+    STARTEND,
+    find_texts,
+    name_ranges,
+    select_nccl_rows,
+)
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
 
@@ -91,7 +97,7 @@ SMALL_TABLE = 100_000
 #: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
-COLUMNS, TEXTS = (*NAMING, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
+COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
 #: Fields of the layouts, and of the payload.
 RECORDED = (
     *("bytes", "reduction", "root", "peer", "ranks", "rank"),
@@ -108,7 +114,7 @@ KERNEL_FIELDS = (
 #: Columns of the facts KERNELS, from the group of calls: communicator (bits of the hash, 0 unknown),
 #: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
 #: how they count, known: whether all bytes are.
-FACTS = (
+KERNEL_FACTS = (
     *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
     *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
     "message_bytes",
@@ -497,12 +503,12 @@ def attach_payloads(
     }
     if not extraction.nccl_calls:
         lacking = np.full(len(begin), ABSENT)
-        of_group = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
+        of_group = dict.fromkeys(KERNEL_FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
         extraction.add_fact(KERNELS, facts | of_group)
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
     thread = np.where(in_graph, NULL, launches.or_null("thread"))
     tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
-    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
+    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in KERNEL_FACTS}})
     _save_messages(extraction, tied, facts)
     payloads = {field: tied[field] for field in KERNEL_FIELDS}
     # A kernel of several operations has no number of its own.

@@ -42,7 +42,7 @@ SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
 NO_CHAIN = "(no call chain)"
 #: Frames that a sample can have in the catalogue.
 MOST_FRAMES = 32
-FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
+ACCESSED_FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
 OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel")
@@ -57,7 +57,7 @@ IO = (
     r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
 )
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
-KEY = ("gpuId", "vmId", "contextId")
+CONTEXT_KEY = ("gpuId", "vmId", "contextId")
 
 
 def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
@@ -261,7 +261,7 @@ def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, 
     """Return file access id -> process id and path, of ids from `first` to `last`."""
     where = f"{{fileAccessId}} BETWEEN {first} AND {last}"
     rows = extraction.database.read_small_table(
-        FILES, "fileAccessId", "processId", "filePath", where=where
+        ACCESSED_FILES, "fileAccessId", "processId", "filePath", where=where
     )
     return {
         number: (pid if isinstance(pid, int) else 0, str(path or NO_FILE))
@@ -284,7 +284,7 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the times that contexts are on a GPU, from each switch in to the next switch out."""
     table = extraction.database.tables[part.table]
-    if not extraction.database.has(part.table, "tag", "timestamp", *KEY):
+    if not extraction.database.has(part.table, "tag", "timestamp", *CONTEXT_KEY):
         rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
@@ -292,7 +292,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if part.first == table.extent.first:
         _count_switched_in_before(extraction, part.table)
     columns = extraction.read(
-        part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
+        part, (*CONTEXT_KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
     )
     rows = extraction.database.count_rows(part)
     extraction.account.rows += rows
@@ -330,7 +330,7 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
-    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
+    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in CONTEXT_KEY)
     wanted = f"FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around
     # this part.
@@ -339,11 +339,13 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
         f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
     ).sort("timestamp")
-    switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in KEY})
+    switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
     switches_in = switches_in.with_columns(after=begins["timestamp"] + 1)
-    saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), KEY)
-    restored = _find_next(switches_in, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
-    reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
+    saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), CONTEXT_KEY)
+    restored = _find_next(
+        switches_in, moments.filter(pl.col("tag") == RESTORE_START), CONTEXT_KEY[:2]
+    )
+    reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), CONTEXT_KEY[:2])
     left = np.minimum(saved, reset)
     extraction.account.repaired[Reason.NO_SWITCH_OUT] += int((restored < left).sum())
     return np.minimum(left, restored)

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
 
-TABLE = "DIAGNOSTIC_EVENT"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
 #: process.
 INFO, WARNING, ERROR = 1, 2, 3
@@ -140,10 +140,10 @@ def shorten_message(text: str) -> str:
 
 def read_messages(database: Source) -> tuple[Message, ...]:
     """Return the distinct messages of a report that are more than information, or tell of a loss."""
-    if not database.has(TABLE, "severity", "text"):
+    if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
     rows = database.query(
-        f"SELECT severity, text, count(*) FROM {TABLE} WHERE typeof(text) = 'text' "
+        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} WHERE typeof(text) = 'text' "
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
     )
     messages = (
@@ -157,13 +157,13 @@ def find_main_process(database: Source) -> int | None:
     """Return the globalPid of the report's main process, whose row has the messages that belong to
     no process: the first with a message of its own.
     """
-    if not database.has(TABLE, "timestamp", "source", "globalPid"):
+    if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
     of_process = (
         f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
     )
     rows = database.query(
-        f"SELECT globalPid FROM {TABLE} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+        f"SELECT globalPid FROM {DIAGNOSTICS} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
     )
     return rows[0][0] if rows else None
 
@@ -250,11 +250,11 @@ def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, the times that rows may have.
     """
-    if not database.has(TABLE, "timestamp", "text"):
+    if not database.has(DIAGNOSTICS, "timestamp", "text"):
         return capture.first, capture.last
     bounds = database.query(
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
-        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {TABLE}"
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS}"
     )[0]
     first = max(bounds[0], capture.first) if isinstance(bounds[0], int) else capture.first
     last = min(bounds[1], capture.last) if isinstance(bounds[1], int) else capture.last

@@ -185,7 +185,7 @@ def test_when_all_calls_are_short(tmp_path: Path) -> None:
 
 def test_durations_at_the_ends_of_time() -> None:
     extraction = Extraction(None, None)  # type: ignore[arg-type]
-    extraction.least = 10
+    extraction.least_duration = 10
     last = np.iinfo(np.int64).max
     begin = np.array([0, 0, NULL, 0, -last, last, 5, NULL])
     end = np.array([9, 10, 5, NULL, last, -last, 4, NULL])
