@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 
@@ -43,7 +43,7 @@ def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
         if layout.hashed:
             for code in range(layout.hashed[0], layout.hashed[1] + 1):
                 yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)
-    listed = load_shipped(read_data_text(module.__name__, "counters.yaml")) | catalogue.counters
+    listed = load_shipped_file(module.__name__, "counters.yaml") | catalogue.counters
     for name, entries in listed.items():
         for code, names in entries.items():
             yield f"counter {names[0]!r} of layout {name!r}", code, names[0]

@@ -48,6 +48,11 @@ def read_data_texts(package: str, suffix: str) -> list[str]:
     ]
 
 
+def load_shipped_file(package: str, name: str) -> Any:
+    """Return the data of a YAML file that lies beside a package's modules."""
+    return load_shipped(read_data_text(package, name))
+
+
 def load_shipped(text: str) -> Any:
     """Return what the text of a YAML file of the package says.
 

@@ -17,8 +17,15 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey, find_stream_device
-from nsys2prv.paraver.object_model import GPU_ROW_NAMES, identify_gpu
+from nsys2prv.events.extraction import (
+    GPU,
+    DeviceKey,
+    StreamKey,
+    ThreadKey,
+    find_stream_device,
+    identify_gpu,
+)
+from nsys2prv.paraver.object_model import GPU_ROW_NAMES
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,

@@ -42,9 +42,9 @@ from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
-from nsys2prv.events.attributes import select_io_calls
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
 

@@ -35,10 +35,10 @@ from nsys2prv.events.extraction import (
     ObjectKey,
     StreamKey,
     find_stream_device,
+    identify_gpu,
 )
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import identify_gpu
 from nsys2prv.relations import write_result
 from nsys2prv.store.overlaps import NEVER, TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
@@ -84,7 +84,7 @@ def plan_derive_tasks(
         sources: dict[int, list[TaskResult]] = defaultdict(list)
         for result in ordered:
             if kind.derived and not result.facts.keys().isdisjoint(kind.derived.collects):
-                sources[result.report].append(replace(result, runs=[], launches=[], regions=[]))
+                sources[result.report].append(replace(result, runs=[], launches=[], nccl_calls=[]))
         tasks += [
             DeriveTask(next(numbers), report, kind.name, tuple(of_report), spill_folder)
             for report, of_report in sorted(sources.items())

@@ -28,9 +28,9 @@ from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
     LaunchWriter,
-    RegionIndex,
+    NcclCallIndex,
     Segment,
-    save_regions,
+    save_nccl_calls,
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Index, Reason, Rows
@@ -88,9 +88,9 @@ def name_first_report(task: Sequence[Export | Nsys2prvError]) -> str:
     )
 
 
-def _inspect_report(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
+def _inspect_report(path: Path, given_path: Path) -> ReportInfo | Nsys2prvError:
     try:
-        return read_report_info(path, source)
+        return read_report_info(path, given_path)
     except Nsys2prvError as error:
         return error
 
@@ -174,8 +174,8 @@ class ReadingTask(Struct, frozen=True):
     counting: Mapping[str, str] = field(default_factory=dict)
     #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
-    #: NCCL ranges of the report that other tasks indexed.
-    regions: tuple[StoredFrame, ...] = ()
+    #: NCCL calls of the report that other tasks indexed.
+    nccl_calls: tuple[StoredFrame, ...] = ()
     #: Instead of reading: the store that holds the result, and its folder there.
     stored: tuple[Path, str] | None = None
 
@@ -195,8 +195,8 @@ def read_task(task: ReadingTask) -> TaskResult:
         closing(SpillWriter(spill_file, task.report, task.number)) as writer,
         open_source(task.info.path) as database,
     ):
-        launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
-        extraction = Extraction(task.info, database, launch_index, task.settings, region_index)
+        launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
+        extraction = Extraction(task.info, database, launch_index, task.settings, nccl_calls)
         pieces = _PieceReader(task, extraction, writer, result)
         for names, part, wanted in task.parts:
             for piece in part.split(PART_ROWS):
@@ -214,7 +214,7 @@ def read_task(task: ReadingTask) -> TaskResult:
     # With the launches, as tasks of the second stage read them when all else may have gone into a
     # store.
     with FrameWriter(launches.path) as frames:
-        result.regions = save_regions(extraction.nccl_calls_out, frames)
+        result.nccl_calls = save_nccl_calls(extraction.found_nccl_calls, frames)
     return result
 
 
@@ -280,13 +280,15 @@ def plan_tasks(
     stage is done.
     """
     selected = list(kinds)
-    settings = replace(settings, lines=any(kind.provides(Index.LAUNCHES) for kind in selected))
-    launches_needed = any(kind.needs(Index.LAUNCHES) for kind in selected)
+    settings = replace(
+        settings, lines=any(Index.LAUNCHES in kind.indexes.provides for kind in selected)
+    )
+    launches_needed = any(Index.LAUNCHES in kind.indexes.needs for kind in selected)
     providers = [
         kind
         for kind in all_kinds()
         if (kind.indexes.provides and kind in selected)
-        or (kind.provides(Index.LAUNCHES) and launches_needed)
+        or (Index.LAUNCHES in kind.indexes.provides and launches_needed)
     ]
     tables = {kind.tables for kind in providers}
     # Those that read the same tables come along.
@@ -352,12 +354,14 @@ def add_indexes(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list
     that the first one made of their reports.
     """
     segments: dict[int, list[Segment]] = defaultdict(list)
-    regions: dict[int, list[StoredFrame]] = defaultdict(list)
+    nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
     for result in results:
         segments[result.report] += result.launches
-        regions[result.report] += result.regions
+        nccl_calls[result.report] += result.nccl_calls
     return [
-        replace(task, launches=tuple(segments[task.report]), regions=tuple(regions[task.report]))
+        replace(
+            task, launches=tuple(segments[task.report]), nccl_calls=tuple(nccl_calls[task.report])
+        )
         for task in tasks
     ]
 

@@ -1,5 +1,5 @@
-"""The kinds of events, a module for those of each family, and which of them are selected (``-t``).
-A module reads the tables of its kinds into the normal form and knows nothing of Paraver.
+"""Find all kinds of events, and select those that a user asks for (``-t``). A module of this package
+holds the kinds of a family: it reads their tables into the normal form and knows nothing of Paraver.
 
 Every module of this package that defines ``KINDS`` is found by :func:`all_kinds`, and so is every
 kind of the catalogue that needs no module; adding a kind touches no other module.
@@ -20,7 +20,7 @@ from nsys2prv._util.text import format_duration
 from nsys2prv.events.kind import ALL, EventKind, declare_kind
 
 #: So many names at most are offered for one that is none.
-LIKE = 3
+MOST_SUGGESTIONS = 3
 
 
 @cache
@@ -66,7 +66,7 @@ def describe_unknown_kind(name: str) -> str:
     of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
-    *near, last = get_close_matches(name.lower(), list_kind_names(), LIKE) or [""]
+    *near, last = get_close_matches(name.lower(), list_kind_names(), MOST_SUGGESTIONS) or [""]
     meant = " or ".join(filter(None, [", ".join(near), last]))
     return f"no such kind of event; {f'is it {meant}? ' if meant else ''}nsys2prv --kinds lists all"
 

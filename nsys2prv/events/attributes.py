@@ -1,5 +1,5 @@
 """Attributes and samples of events from columns of exports, and the kinds whose rows need no more:
-tables of calls, or of work on GPUs, of which the catalogue says all, and OS runtime calls.
+tables of calls, or of work on GPUs, of which the catalogue says all.
 
 Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
 mean in exports.
@@ -41,29 +41,15 @@ from nsys2prv.events.kind import (
     Counters,
     EventKind,
     GpuWork,
-    Reading,
     Reason,
     RowRules,
     Rows,
-    declare_kind,
 )
-from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
 THREAD_COLUMNS = ("start", "end", "globalTid")
-OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
-#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
-#: process began and ended.
-OS_CALLS = "coalesce({eventClass}, 27) = 27"
-OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
-#: Calls that may wait for files or the network; locks and timers are no I/O.
-IO = (
-    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
-    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
-    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
-)
 
 
 @cache
@@ -195,7 +181,7 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
-    # Of no rows there is one piece all the same.
+    # Where there are no rows np.split makes one piece all the same.
     return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
@@ -256,37 +242,4 @@ def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
 
 
-def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    return select_labels(labels, IO)
-
-
-def select_pthread_calls(info: ReportInfo) -> str:
-    """Return the condition for pthread calls."""
-    return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
-
-
-def select_other_calls(info: ReportInfo) -> str:
-    """Return the condition for OS runtime calls; those without a name are such."""
-    return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
-
-
-def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, OS_COLUMNS)
-    if (np.diff(columns["start"]) <= 0).any():
-        # A call within a call may begin and end with it: what is stored later counts as the inner
-        # one.
-        order = np.argsort(columns["nestingLevel"], kind="stable")
-        in_order = {name: column[order] for name, column in columns.integers.items()}
-        columns = Columns(columns.rows, in_order, {})
-    yield make_rows(extraction, layout, columns)
-
-
-KINDS = (
-    *map(make_kind, load_catalogue().calls.values()),
-    *(
-        declare_kind(
-            name, partial(extract_os_calls, name), where=condition, reads=Reading(OS_COLUMNS)
-        )
-        for name, condition in (("osrt", select_other_calls), ("pthread", select_pthread_calls))
-    ),
-)
+KINDS = tuple(map(make_kind, load_catalogue().calls.values()))

@@ -1,5 +1,6 @@
-"""Indexes of calls, which one kind of events fills and others look up: launching calls, and NCCL
-calls, with the numbers that NCCL's operations have in the catalogue.
+"""Indexes of calls, which one kind of events fills and others look up: launching calls
+(:class:`LaunchIndex`), and NCCL calls (:class:`NcclCallIndex`), with the numbers that NCCL's
+operations have in the catalogue.
 
 Launching calls: which API call, on which thread, started the operation of a correlation id. These
 ids are unique within a process only. The index is a list of pieces on disk, each sorted by process
@@ -9,8 +10,8 @@ grow with the report.
 NCCL calls: which of them, on which thread, a kernel does the work of. A kernel's launch lies inside
 the NCCL range of its call, on the same thread. Between ncclGroupStart and ncclGroupEnd calls only
 queue up, and the launch lies inside ncclGroupEnd; in the advanced trace calls and launch lie inside
-an "API Group". Either way the ranges of a thread fall into *units* that follow each other: an
-outermost range, or a whole group.
+an "API Group". Either way the ranges of a thread fall into *groups* that follow each other: an
+outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
 _KEY, _BEGIN, _DURATION, _CODE = range(4)
 _VALUES = map_labels("nccl_operation")
 #: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
-GROUP = _VALUES["several operations in a group"]
+SEVERAL_OPERATIONS = _VALUES["several operations in a group"]
 ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
     _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend")
 )
@@ -61,14 +62,14 @@ SHARES = tuple(
     _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 )
 #: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
-OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != SEVERAL_OPERATIONS} | {
     "bcast": _VALUES["broadcast"]
 }
-#: What a unit's operations have in common, or ABSENT.
+#: What the operations of a group have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "data_type")
 #: What the index takes of the payloads of ranges.
 SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
-#: What several kernels that do the work of one unit share.
+#: What several kernels that do the work of one group share.
 _SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
 _PROCESS = pl.col("thread") & PROCESS_MASK
 #: True for ranges, in order, that begin after all earlier ones of their thread have ended.
@@ -80,11 +81,11 @@ class Launches(Struct):
 
     #: Correlation ids.
     correlation: np.ndarray
-    #: Local ns.
+    #: When the calls begin (local ns).
     begin: np.ndarray
-    #: Local ns.
+    #: When they end (local ns).
     end: np.ndarray
-    #: Index into `kinds`.
+    #: Index of each call into `kinds`.
     code: np.ndarray
     #: Distinct threads, names and results (CALL_KIND).
     kinds: np.ndarray
@@ -101,7 +102,7 @@ class Segment(Struct, frozen=True):
     process: int
     #: Number of calls.
     rows: int
-    #: Bytes of the file before them.
+    #: Place of the first column in the file, bytes.
     at: int
     #: dtypes of the columns, which are: correlation id less `low`, begin, duration, code.
     types: tuple[str, ...]
@@ -112,7 +113,7 @@ class Segment(Struct, frozen=True):
     #: Greatest correlation id.
     high: int
 
-    def column(self, number: int, first: int, last: int) -> np.ndarray:
+    def read_column(self, number: int, first: int, last: int) -> np.ndarray:
         """Return rows `first` to `last` (not included) of a column."""
         before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
         dtype = np.dtype(self.types[number])
@@ -120,7 +121,8 @@ class Segment(Struct, frozen=True):
             self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize
         )
 
-    def all_kinds(self) -> np.ndarray:
+    def read_call_kinds(self) -> np.ndarray:
+        """Return the distinct threads, names and results of the calls (CALL_KIND)."""
         before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows
         return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
 
@@ -134,25 +136,28 @@ class FoundLaunches(Struct):
 
     #: Whether a call was found.
     hit: np.ndarray
-    #: Of the call, local ns.
+    #: When the calls begin (local ns).
     begin: np.ndarray
-    #: Of the call, local ns.
+    #: When they end (local ns).
     end: np.ndarray
-    #: Index into `kinds`.
+    #: Index of each call into `kinds`.
     code: np.ndarray
     #: Distinct threads, names and results (CALL_KIND); the first is all zeros.
     kinds: np.ndarray
 
     @property
     def thread(self) -> np.ndarray:
+        """The globalTid of each call, 0 where none was found."""
         return self.kinds["thread"][self.code]
 
     @property
     def name(self) -> np.ndarray:
+        """The id of the name of each call's function, 0 where none was found."""
         return self.kinds["name"][self.code]
 
     @property
     def result(self) -> np.ndarray:
+        """The value that each call returned, 0 where none was found."""
         return self.kinds["result"][self.code]
 
     def or_null(self, column: str) -> np.ndarray:
@@ -167,6 +172,8 @@ class FoundLaunches(Struct):
 
 
 class LaunchIndex(Struct):
+    """The launching calls of one report by process and correlation id."""
+
     #: Indexed calls.
     segments: list[Segment] = field(default_factory=list)
 
@@ -199,7 +206,7 @@ def _find_in_segment(
     stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
     if start == stop:
         return
-    keys = segment.column(_KEY, 0, segment.rows)
+    keys = segment.read_column(_KEY, 0, segment.rows)
     sought = (wanted[start:stop] - segment.low).astype(keys.dtype)
     place = np.searchsorted(keys, sought)
     same = keys[place] == sought
@@ -211,16 +218,16 @@ def _find_in_segment(
         return
     low, high = int(place[0]), int(place[-1]) + 1
     place -= low
-    begin = segment.column(_BEGIN, low, high)[place]
+    begin = segment.read_column(_BEGIN, low, high)[place]
     if launches.hit[rows].any():
         earlier = ~launches.hit[rows] | (begin < launches.begin[rows])
         rows, place, begin = np.arange(len(wanted))[rows][earlier], place[earlier], begin[earlier]
-    used, codes = factorize(segment.column(_CODE, low, high)[place])
+    used, codes = factorize(segment.read_column(_CODE, low, high)[place])
     launches.hit[rows] = True
     launches.begin[rows] = begin
-    launches.end[rows] = begin + segment.column(_DURATION, low, high)[place].astype(np.int64)
+    launches.end[rows] = begin + segment.read_column(_DURATION, low, high)[place].astype(np.int64)
     launches.code[rows] = codes + len(launches.kinds)
-    launches.kinds = np.concatenate([launches.kinds, segment.all_kinds()[used]])
+    launches.kinds = np.concatenate([launches.kinds, segment.read_call_kinds()[used]])
 
 
 class LaunchWriter:
@@ -266,6 +273,7 @@ class LaunchWriter:
         self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
 
     def close(self) -> None:
+        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 
@@ -280,13 +288,13 @@ def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
     return rows[order[np.append(True, ids[1:] != ids[:-1])]]
 
 
-def save_regions(regions: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
-    """Store the ranges that one task found, if there are any."""
-    return [frames.append(pl.concat(regions))] if regions else []
+def save_nccl_calls(calls: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
+    """Store the NCCL calls that one task found, if there are any."""
+    return [frames.append(pl.concat(calls))] if calls else []
 
 
-class RegionIndex:
-    """The NCCL ranges of one report, by thread. Read when first asked."""
+class NcclCallIndex:
+    """The NCCL calls of one report, by thread and by group. Read when first asked."""
 
     def __init__(self, stored: Sequence[StoredFrame] = ()) -> None:
         self._stored = tuple(stored)
@@ -296,7 +304,7 @@ class RegionIndex:
 
     @cached_property
     def _ranges(self) -> pl.DataFrame:
-        """Return all ranges in order, with their unit."""
+        """Return all calls in order, with their group."""
         ranges = pl.concat([read_frame(stored) for stored in self._stored]).sort(
             "thread", "begin", "end", descending=[False, False, True], maintain_order=True
         )
@@ -309,12 +317,12 @@ class RegionIndex:
         level = level - pl.min_horizontal(level.cum_min(), 0)
         before = level.shift(1).fill_null(0).over("thread")
         return ranges.with_columns(outer=_OUTER).with_columns(
-            unit=(pl.col("outer") & (before == 0)).cast(pl.Int64).cum_sum() - 1
+            call_group=(pl.col("outer") & (before == 0)).cast(pl.Int64).cum_sum() - 1
         )
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """Return the operations that move data, each with its unit and its place in it; calls
+        """Return the operations that move data, each with its group and its place in it; calls
         within calls left out. shared: of how many ranks the process is, 0 unknown.
         """
         operation = pl.col("operation")
@@ -331,7 +339,7 @@ class RegionIndex:
         )
         moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
         row = pl.int_range(pl.len(), dtype=pl.Int64)
-        begins = pl.col("unit") != pl.col("unit").shift(1)
+        begins = pl.col("call_group") != pl.col("call_group").shift(1)
         moving = moving.with_columns(
             process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
         )
@@ -347,8 +355,8 @@ class RegionIndex:
         )
 
     @cached_property
-    def units(self) -> pl.DataFrame:
-        """Return the units that move data, in order of thread and begin: when, `shared` as of
+    def groups(self) -> pl.DataFrame:
+        """Return the groups of calls that move data, in order of thread and begin: when, `shared` as of
         operations, what their operations have in common (or ABSENT), are (fused, messages) and
         move in all (bytes and other sums).
         """
@@ -360,7 +368,7 @@ class RegionIndex:
             return pl.when(column.min() == column.max()).then(column.first()).otherwise(otherwise)
 
         operations = self.operations.with_columns(
-            pl.col("unit").set_sorted(),
+            pl.col("call_group").set_sorted(),
             fused=pl.lit(1, pl.Int64),
             messages=pairs.cast(pl.Int64),
             collective=pl.when(~pairs).then(pl.int_range(pl.len())),
@@ -368,67 +376,67 @@ class RegionIndex:
             share_bytes=pl.when(operation.is_in(SHARES)).then(size).otherwise(0),
             message_bytes=pl.when(pairs).then(size).otherwise(0),
         )
-        units = operations.group_by("unit", maintain_order=True).agg(
+        groups = operations.group_by("call_group", maintain_order=True).agg(
             pl.col("thread", "communicator").first(),
             pl.col("shared", "ranks").max(),
             pl.col(_SUMS).sum(),
             pl.col("collective").min(),
-            common("operation", GROUP),
+            common("operation", SEVERAL_OPERATIONS),
             *map(common, ("rank", *_COMMON)),
             several=pl.col("communicator").min() != pl.col("communicator").max(),
             known=size.min() >= 0,
         )
-        first = units["collective"]
+        first = groups["collective"]
         several, is_known = pl.col("several"), pl.col("known") & ~pl.col("several")
-        ranges = self._ranges.with_columns(pl.col("unit").set_sorted())
-        times = ranges.group_by("unit", maintain_order=True).agg(
+        ranges = self._ranges.with_columns(pl.col("call_group").set_sorted())
+        times = ranges.group_by("call_group", maintain_order=True).agg(
             pl.col("begin").first(), pl.col("end").max()
         )
-        return units.with_columns(
+        return groups.with_columns(
             operations["operation"].gather(first).fill_null(0).alias("first_operation"),
             operations["sequence"].gather(first).fill_null(ABSENT),
             pl.when(several).then(ABSENT).otherwise(pl.col("ranks", "rank")).name.keep(),
             communicator=pl.when(several).then(0).otherwise("communicator"),
             bytes=pl.when(is_known).then("bytes").otherwise(ABSENT),
             known=is_known.cast(pl.Int64),
-        ).join(times, on="unit", how="left", maintain_order="left")
+        ).join(times, on="call_group", how="left", maintain_order="left")
 
-    def tie(
+    def match_kernels(
         self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return what the units say in which kernels were launched, by thread (globalTid) and time
-        (local ns) of the launching call: columns of :attr:`units`, and parts: of how many kernels
-        that do the unit's work each is one. ABSENT, the communicator 0, where there is no unit.
+        """Return what the groups say in which kernels were launched, by thread (globalTid) and time
+        (local ns) of the launching call: columns of :attr:`groups`, and parts: of how many kernels
+        that do the group's work each is one. ABSENT, the communicator 0, where there is no group.
 
         A process with several GPUs makes the calls of all of them in one group, of equal shares:
         each device has its part of the sums. Of several communicators in one group nothing tells
         which kernel belongs to which: communicator and bytes stay unknown.
         """
-        units = {column.name: column.to_numpy() for column in self.units.iter_columns()}
-        place = _find_last_begun(units["thread"], units["begin"], threads, times)
-        fused, shared = units["fused"], units["shared"]
+        groups = {column.name: column.to_numpy() for column in self.groups.iter_columns()}
+        place = _find_last_begun(groups["thread"], groups["begin"], threads, times)
+        fused, shared = groups["fused"], groups["shared"]
         parts = np.where(shared > 0, shared, _count_devices(place, devices, len(fused)))
         parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
-        # One more unit stands for none.
-        place[(place >= 0) & (times > np.append(units["end"], 0)[place])] = -1
+        # One more group stands for none.
+        place[(place >= 0) & (times > np.append(groups["end"], 0)[place])] = -1
         divided = (parts > 1).any()
         for name in _SUMS if divided else ():
-            units[name] = units[name] // parts
-        units["parts"] = parts
+            groups[name] = groups[name] // parts
+        groups["parts"] = parts
         return {
             name: np.append(column, 0 if name == "communicator" else ABSENT)[place]
-            for name, column in units.items()
+            for name, column in groups.items()
         }
 
 
 def _find_last_begun(
-    unit_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
+    group_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Return the last unit that had begun on a thread at a time, -1 for none."""
+    """Return the last group that had begun on a thread at a time, -1 for none."""
     place = np.full(len(threads), -1)
     distinct, codes = factorize(threads)
     for code, thread in enumerate(distinct):
-        first, last = (np.searchsorted(unit_threads, thread, side) for side in ("left", "right"))
+        first, last = (np.searchsorted(group_threads, thread, side) for side in ("left", "right"))
         if first < last:
             rows = np.flatnonzero(codes == code)
             positions = np.searchsorted(begins[first:last], times[rows], "right") - 1
@@ -436,8 +444,8 @@ def _find_last_begun(
     return place
 
 
-def _count_devices(place: np.ndarray, devices: np.ndarray, units: int) -> np.ndarray:
-    """Return, for each unit, the number of devices for whose kernels it is the last begun."""
+def _count_devices(place: np.ndarray, devices: np.ndarray, groups: int) -> np.ndarray:
+    """Return, for each group, the number of devices for whose kernels it is the last begun."""
     tied = place >= 0
-    (unit, _), _ = factorize_together(place[tied], devices[tied])
-    return np.bincount(unit, minlength=units)
+    (group, _), _ = factorize_together(place[tied], devices[tied])
+    return np.bincount(group, minlength=groups)

@@ -1,4 +1,4 @@
-"""CUDA API calls, event records and synchronizations on their host threads; kernels, graphs and
+"""CUDA: API calls, event records and synchronizations on their host threads; kernels, graphs and
 memory operations on the rows of their streams, and lines from the calls that launched them; memory
 allocations and pools (``--cuda-memory-usage``), and page faults on unified memory.
 """
@@ -22,9 +22,11 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
+from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
-from nsys2prv.events.nccl import attach_payloads, is_nccl_kernel
+from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts, zero_nulls
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
@@ -57,8 +59,18 @@ OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
-#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.
-UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
+_OPERATIONS = map_labels("memory_operation")
+#: Values of the catalogue's set `memory_operation`; a copy from device to device is within a GPU.
+UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = (
+    _OPERATIONS[f"cuda {operation}"]
+    for operation in (
+        "memcpy of unknown kind",
+        "memcpy device-to-device",
+        "memcpy peer-to-peer",
+        "memset",
+    )
+)
+#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> value of that set.
 OPERATIONS = np.array(
     [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
 )
@@ -67,10 +79,11 @@ ALLOCATION, RELEASE = 0, 1
 #: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
 HOST_KINDS = (1, 2)
 #: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
-FACTS = "gpu_memory"
+GPU_MEMORY = "gpu_memory"
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    """Return the values of the API calls that wait until the device has done something."""
     return select_labels(labels, SYNCHRONISING)
 
 
@@ -94,6 +107,7 @@ def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np
 
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield API calls, and set them aside for the index of launching calls."""
     columns = extraction.read(
         part,
         ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
@@ -217,6 +231,7 @@ def make_launch_lines(
 
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield kernels on their streams, those of NCCL in a layout of their own."""
     columns = extraction.read(
         part, (*OPERATION, "demangledName", "shortName", *list_columns("cuda_kernel"))
     )
@@ -249,8 +264,8 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _name_wanted(
     extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Return for each name its local index in a set; it has but those that are `wanted`, and what
-    others get means nothing.
+    """Return the local index of each name in a set. Only the names in the mask `wanted` go into the
+    set; the indices of the others mean nothing.
     """
     return extraction.number_names(
         name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
@@ -263,10 +278,10 @@ def _classify(
     """Return class, tensor cores and (name index of) layout and tile of kernels whose names are
     those at `codes`.
     """
-    kinds, tensor_cores, shapes = extraction.classifier.columns(names)
+    kinds, tensor_cores, shapes = extraction.classifier.classify_many(names)
     known = sorted({*shapes, ""})
     numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
-    # The first has no text.
+    # The first of those known is "": no shape.
     shape = extraction.name_some_rows(
         "gemm", numbers > 0, [numbers], lambda used: [known[number] for number in used]
     )
@@ -287,14 +302,15 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield replace(rows, lines=lines)
 
 
-def is_traced_by_node(source: Source) -> str:
-    """True if graphs were traced node by node."""
+def hint_at_node_tracing(source: Source) -> str:
+    """Return where the work of graphs is if they were traced node by node, else ""."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
     return ""
 
 
 def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield copies and sets of memory on their streams."""
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
@@ -323,6 +339,7 @@ def find_copy_operations(
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield allocations and releases of memory, and set them aside for the sums of each GPU."""
     columns = extraction.read(
         part, ("start", "globalPid", "address", "bytes", *list_columns("memory_usage")), ("name",)
     )
@@ -335,7 +352,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     is_known = (operation == ALLOCATION) | (operation == RELEASE)
     extraction.add_fact(
-        FACTS,
+        GPU_MEMORY,
         {
             "time_at": columns["start"],
             "object_gpu": find_gpus(extraction, columns),
@@ -357,6 +374,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield what became of memory pools."""
     columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
     fields = read_fields(extraction, "memory_pool", columns)
     yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
@@ -370,8 +388,8 @@ def _make_points(
 
 
 def find_gpus(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken for the GPU's
-    number where the report does not tell it.
+    """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken for
+    the GPU's number where the report does not tell it.
     """
     (processes, ordinals), codes = factorize_together(
         zero_nulls(columns["globalPid"]), zero_nulls(columns["deviceId"])
@@ -401,6 +419,7 @@ def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield page faults of CPUs on unified memory."""
     wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
     columns = extraction.read(part, wanted)
     fields = read_fields(extraction, "cpu_page_fault", columns)
@@ -423,6 +442,7 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield page faults of GPUs on unified memory."""
     wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     columns = extraction.read(part, wanted)
     gpus = find_gpus(extraction, columns)
@@ -434,7 +454,9 @@ KINDS = (
     declare_kind("cuda_events", extract_event_records),
     declare_kind("cuda_sync", extract_synchronizations),
     declare_kind("kernels", extract_kernels),
-    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=is_traced_by_node)),
+    declare_kind(
+        "graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=hint_at_node_tracing)
+    ),
     declare_kind("memory", extract_memory_operations),
     declare_kind("memory_usage", extract_usage),
     declare_kind("memory_pools", extract_pools),

@@ -27,30 +27,31 @@ from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: What the names of OpenMP's tables begin with.
-PREFIX = "OPENMP_EVENT_KIND_"
-UNKNOWN = 99
+OPENMP_PREFIX = "OPENMP_EVENT_KIND_"
+#: Value of the catalogue's sets for what they do not know.
+UNKNOWN_VALUE = 99
 #: ompt_task_flag_t: what a task is, below the bits that say how it runs.
 TASK_TYPE, IMPLICIT = 0x1F, 2
 #: ompt_sync_region_t.
 BARRIERS = (1, 2, 3, 4, 8, 9, 10)
 #: A range longer than this (ns) has no end on the report's clock, where the report does not say how
 #: long it lasts.
-LONGEST = 1 << 53
-#: Regions asked for in one statement.
-BATCH = 10_000
+LONGEST_RANGE = 1 << 53
+#: Parallel regions asked for in one statement, at most.
+MOST_REGIONS = 10_000
 #: Table -> layout of OpenACC.
 OPENACC_LAYOUTS = {
     f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
     for kind in ("other", "data", "launch")
 }
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
-NVIDIA = 4
+NVIDIA_DEVICE = 4
 
 
 class Construct(Struct, frozen=True):
     """Rows of a table that become records of a layout."""
 
-    #: Table, without PREFIX.
+    #: Table, without OPENMP_PREFIX.
     table: str
     #: Layout in the catalogue.
     layout: str
@@ -94,7 +95,9 @@ def extract_constructs(
     declared: tuple[Construct, ...], lasting: bool, extraction: Extraction, part: Part
 ) -> Iterator[Rows]:
     """Yield the rows of these constructs; those that do not last have their begin alone."""
-    constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
+    constructs = [
+        construct for construct in declared if OPENMP_PREFIX + construct.table == part.table
+    ]
     wanted = {
         *list_columns(*(construct.layout for construct in constructs)),
         *(construct.value for construct in constructs if isinstance(construct.value, str)),
@@ -116,13 +119,13 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
         kind = np.full(columns.rows, construct.value)
     else:
         value = columns[construct.value]
-        kind = np.where(value == NULL, UNKNOWN, value & construct.mask)
+        kind = np.where(value == NULL, UNKNOWN_VALUE, value & construct.mask)
     if construct.select or construct.but:
         chosen = np.isin(kind, construct.select or construct.but, invert=not construct.select)
         columns, kind = columns.where(chosen), kind[chosen]
     value_set = load_catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(value_set, ValueSet)
-    event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN)
+    event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN_VALUE)
     return make_rows(extraction, construct.layout, columns, {"event": event})
 
 
@@ -131,7 +134,7 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
     region's, else NULL.
     """
     begin, end = columns["start"], columns["end"]
-    longest = max(extraction.report.duration_ns or 0, 0) or LONGEST
+    longest = max(extraction.report.duration_ns or 0, 0) or LONGEST_RANGE
     # As unsigned numbers, differences are right whatever the times.
     too_long = (end > begin) & ((end - begin).view(np.uint64) > np.uint64(longest))
     lost = np.flatnonzero((begin != NULL) & ((end == NULL) | too_long | ((end == 0) & (begin > 0))))
@@ -139,7 +142,7 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
         return end
     closed = end.copy()
     closed[lost] = NULL
-    if "parallelId" in columns.integers and part.table != PREFIX + "PARALLEL":
+    if "parallelId" in columns.integers and part.table != OPENMP_PREFIX + "PARALLEL":
         region_ends = _find_region_ends(
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
@@ -154,14 +157,14 @@ def _find_region_ends(
     """Return the end of each (process of a globalTid, parallelId), NULL where the report has no
     plausible one.
     """
-    table = PREFIX + "PARALLEL"
+    table = OPENMP_PREFIX + "PARALLEL"
     part = extraction.report.parts.get(table)
     ids = np.unique(region[region != NULL]).tolist()
     if part is None or not ids:
         return np.full(len(region), NULL)
     pieces = []
-    for first in range(0, len(ids), BATCH):
-        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
+    for first in range(0, len(ids), MOST_REGIONS):
+        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + MOST_REGIONS]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
         rows = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
         process = rows["globalTid"] & PROCESS_MASK
         piece = {"process": process, "region": rows["parallelId"], "until": rows["end"]}
@@ -173,11 +176,12 @@ def _find_region_ends(
 
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield OpenACC constructs, with their place in the code."""
     layout = OPENACC_LAYOUTS[part.table]
     wanted = ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout))
     columns = extraction.read(part, wanted)
     device = columns["DeviceType"]
-    has_ordinal = (device == NVIDIA) | (device == NULL)
+    has_ordinal = (device == NVIDIA_DEVICE) | (device == NULL)
     fields = {
         "source": _name_sources(extraction, columns),
         "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
@@ -204,7 +208,7 @@ KINDS = (
         declare_kind(
             name,
             partial(extract_constructs, constructs, lasting),
-            tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
+            tables=dict.fromkeys(OPENMP_PREFIX + construct.table for construct in constructs),
             layouts=[construct.layout for construct in constructs],
         )
         for name, constructs, lasting in (

@@ -1,5 +1,5 @@
-"""Tools of an event kind while it reads one report: the export, and tables that number objects and
-names.
+"""The state of reading one report (:class:`Extraction`), with which kinds of events read from the
+export and number objects and names; keys of objects, and which physical GPU a key means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
-from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
+from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
 from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, find_processes
@@ -53,7 +53,7 @@ class ThreadKey(NamedTuple):
 
 
 class StreamKey(NamedTuple):
-    """A CUDA stream of a process. `lane` as above, for work that overlaps other work of the stream."""
+    """A CUDA stream of a process. `lane` > 0: a further row for work that overlaps other work."""
 
     #: globalPid.
     pid: int
@@ -70,11 +70,11 @@ class QueueKey(NamedTuple):
 
     #: globalPid.
     pid: int
-    #: The word for it, of people.
+    #: What people call such work.
     queue: str
-    #: As the report numbers it, or ABSENT. `lane` as above.
+    #: The GPU as the report numbers it, or ABSENT.
     gpu: int
-    #: As of streams.
+    #: Above 0 for a further row of work that overlaps other work.
     lane: int = 0
 
 
@@ -83,14 +83,15 @@ class DeviceKey(NamedTuple):
 
     #: One of DEVICE_KINDS.
     kind: str
-    #: What tells it from others of its kind on its machine, and for people; for a GPU nothing, or
+    #: What people call it, which tells it from others of its kind on its machine; of a GPU "", or
     #: the globalPid of the one process by whose CUDA ordinal alone it is known.
     name: str = ""
-    #: Of the GPU as the report numbers it, that ordinal, or of the port.
+    #: Number of the GPU in the report, that ordinal, or the number of the port.
     number: int = 0
 
 
-#: In the order of their rows. A switch is one for the whole job, all others are their machine's.
+#: Kinds of devices in the order of their rows; "source": of samples of any other sort, such as CPUs
+#: and what plugins watch. A switch is one for the whole job, all others are their machine's.
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
@@ -107,6 +108,18 @@ def find_stream_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
     if number is None:
         return DeviceKey(GPU, str(key.pid), key.device)
     return DeviceKey(GPU, number=number)
+
+
+def identify_gpu(
+    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
+) -> tuple:
+    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
+    report's machine.
+    """
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
 
 
 class Names:
@@ -164,7 +177,7 @@ _USUAL = ReadingSettings()
 class Extraction:
     """The state of reading one report: what kinds read from, and what their rows refer to.
 
-    regions: the NCCL calls that kinds may look up.
+    nccl_calls: the NCCL calls that kinds may look up.
     """
 
     def __init__(
@@ -173,7 +186,7 @@ class Extraction:
         database: Source,
         launches: LaunchIndex | None = None,
         settings: ReadingSettings = _USUAL,
-        regions: RegionIndex | None = None,
+        nccl_calls: NcclCallIndex | None = None,
     ) -> None:
         self.report = report
         self.database = database
@@ -187,8 +200,8 @@ class Extraction:
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
         #: NCCL calls to look up, and those that this extraction finds.
-        self.nccl_index = regions if regions is not None else RegionIndex()
-        self.nccl_calls_out: list[pl.DataFrame] = []
+        self.nccl_calls = nccl_calls if nccl_calls is not None else NcclCallIndex()
+        self.found_nccl_calls: list[pl.DataFrame] = []
         self._found: dict[str, Any] = {}
         self._facts: dict[str, list[pl.DataFrame]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
@@ -223,7 +236,7 @@ class Extraction:
         integers = tuple(dict.fromkeys(integers))
         shared, number = self.shared or (None, 0)
         if where is None and shared is not None and shared.holds(part, integers, texts):
-            columns = shared.columns(number, integers, texts)
+            columns = shared.select_meeting(number, integers, texts)
         else:
             condition = self.condition if where is None else where
             columns = self.database.read(part, integers, texts, condition)
@@ -301,7 +314,7 @@ class Extraction:
         """
         numbers = ids.tolist()
         if new := [number for number in numbers if number not in self._strings]:
-            self._strings.update(self.database.strings(new))
+            self._strings.update(self.database.read_strings(new))
         return [self._strings.get(number, f"string {number}") for number in numbers]
 
     def number_threads(self, tids: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""Classify kernels by their names: class, use of tensor cores, layout and tile of a GEMM.
+"""Tell by the names of kernels what they are: class, use of tensor cores, layout and tile of a GEMM;
+whether they are NCCL's, and with which operation.
 
-The rules are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
+The rules of classes are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
 and applies them.
 """
 
@@ -18,16 +19,16 @@ from msgspec import Struct
 
 from nsys2prv._util.data_files import (
     check_rule_keys,
-    load_shipped,
+    load_shipped_file,
     parse_rule_file,
-    read_data_text,
     read_rule_file,
 )
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 
 SHIPPED = "kernel_rules.yaml"
-#: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
+#: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
 REMEMBERED = 1 << 14
@@ -47,27 +48,52 @@ _ONE_CHARACTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
 _INNERMOST_GROUP = re.compile(r"\((?:\?(?!:|P<)[^()]*|(?:\?:|\?P<\w+>)?(?P<content>[^()]*))\)")
 _OPTIONAL = re.compile(r".(?:[*?]|\{[^}]*\})", re.DOTALL)
 _WORD = re.compile(r"[a-z0-9_:]+")
+# One spelling per era of NCCL:
+#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
+#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
+#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
+#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
+#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
+# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
+# the name: "nccl" further on is an argument, or somebody's helper.
+_NCCL_KERNEL = re.compile(
+    r"""(?:void\s+)?
+        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
+        (?: ncclDevKernel(?:_|Gin)\w
+          | ncclKernel_\w
+          | ncclSymDevKernel_\w
+          | ncclSymk\w
+          | ncclMultiOpKernel\b
+          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
+            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
+          | oneRankReduce(?:[<(]|$)
+        )""",
+    re.VERBOSE,
+)
+_NCCL_COLLECTIVE = re.compile(
+    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
+)
 #: What stands for characters that are no word, and for groups.
 _GAP, _FIRST_GROUP = "\0", 0xE000
 
 
 class ClassRule(Struct, frozen=True):
-    """One rule, checked."""
+    """A rule that has been checked. Patterns are "" for none."""
 
-    #: `kind` and `tensor_cores`: values of the sets kernel_class and tensor_cores. The others are
-    #: patterns, "" for none.
+    #: Value of the set kernel_class.
     kind: int
     #: Pattern of the function's name.
     name: str = ""
     #: Pattern of the demangled name.
     full: str = ""
+    #: Value of the set tensor_cores.
     tensor_cores: int = 0
     #: Pattern with groups for layout and tile.
     shape: str = ""
 
 
 class KernelClass(NamedTuple):
-    """Class of a kernel."""
+    """What the name of a kernel says of it."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -92,7 +118,7 @@ class Classifier:
         """Return the class of a kernel by its demangled name, or what else there is of it."""
         return self._of(name[:LONGEST_NAME])
 
-    def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
         classes = [self.classify(name) for name in names]
         return (
@@ -122,6 +148,17 @@ def normalize_name(name: str) -> tuple[str, str]:
     full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
     full = _RETURN_TYPE.sub("", full).lower()
     return full, re.split("[<(]", full, maxsplit=1)[0][:LONGEST_OWN_NAME]
+
+
+def is_nccl_kernel(name: str) -> bool:
+    """True if a name, demangled, mangled or short, is one of NCCL's kernels."""
+    return _NCCL_KERNEL.match(name) is not None
+
+
+def find_nccl_operation(name: str) -> int:
+    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    match = _NCCL_COLLECTIVE.search(name)
+    return OPERATIONS[match.group(1).lower()] if match else 0
 
 
 def _search(pattern: str, name: str) -> re.Match[str] | None:
@@ -200,7 +237,7 @@ def _load_shipped_rules() -> tuple[ClassRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to compile all patterns; a test
     does that.
     """
-    rules = load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+    rules = load_shipped_file("nsys2prv.events.catalogue", SHIPPED)["rules"]
     return tuple(map(_parse_rule, rules))
 
 

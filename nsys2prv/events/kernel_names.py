@@ -1,5 +1,5 @@
-"""Labels of CUDA kernels: the short name made readable, by reading the demangled C++ name into a small
-tree.
+"""Make labels of CUDA kernels: short names made readable, by reading demangled C++ names into small
+trees.
 
 A demangled kernel name says too much (policies, iterators, parameter lists, casts) and its short
 name too little: half of PyTorch is called ``vectorized_elementwise_kernel``. A label keeps the
@@ -21,13 +21,13 @@ from itertools import count
 
 from msgspec import Struct
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64
 
 
-_DATA = load_shipped(read_data_text("nsys2prv.events.catalogue", "kernel_words.yaml"))
+_DATA = load_shipped_file("nsys2prv.events.catalogue", "kernel_words.yaml")
 #: Sets of words in the names of kernels.
 WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
 #: Wrapper -> which of its arguments stands for the whole.
@@ -49,6 +49,7 @@ class NamePart(Struct):
 
     @property
     def is_operator(self) -> bool:
+        """True for the likes of `operator()`."""
         return self.text.startswith("operator") and not self.text.isidentifier()
 
 
@@ -82,26 +83,142 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
 
     The kernel's own parameter list is left unread unless ``parameters`` are asked for.
     """
-    stack: list[tuple[str, list[NamePart], int, int, list[Expr]]] = []
-    args: list[Expr] = []
-    path: list[NamePart] = []
-    group: Expr | None = None  # a closed (...), which is a cast if a value follows
-    function: list[NamePart] = []  # the last thing with a parameter list, outside all brackets
-    stars = start = end = skipped = before = 0
-    seen = False  # whether the argument being read has anything in it
+    return _NameReader(name, parameters).read()
 
-    def finish(position: int) -> None:
-        if group is not None and not path:
-            args.append(group)
-        elif seen:
-            args.append(Expr(path, stars, start, position))
 
-    def close(position: int) -> None:
-        nonlocal args, path, group, stars, start, seen
-        finish(position)
-        content = args
-        opener, path, stars, start, args = stack.pop()
-        seen, group = True, None
+class _NameReader:
+    """Reads one name token by token."""
+
+    def __init__(self, name: str, parameters: bool) -> None:
+        self._name, self._parameters = name, parameters
+        #: For each open bracket: it, and path, stars, start and arguments around it.
+        self._stack: list[tuple[str, list[NamePart], int, int, list[Expr]]] = []
+        #: What was read since the innermost bracket: arguments, and of the last one the steps of
+        #: its name, its stars, its begin, and whether there is anything in it.
+        self._args: list[Expr] = []
+        self._path: list[NamePart] = []
+        self._stars = self._start = 0
+        self._seen = False
+        #: A closed (...), which is a cast if a value follows.
+        self._group: Expr | None = None
+        #: The last thing with a parameter list, outside all brackets.
+        self._function: list[NamePart] = []
+        #: Kind of the token before, and where it ended.
+        self._before = self._end = 0
+
+    def read(self) -> Expr:
+        """Return the tree of the name."""
+        skipped = 0  # brackets open that lie too deep
+        for token in _TOKEN.finditer(self._name):
+            kind = token.lastindex or 0
+            if skipped or (kind == _OPEN and len(self._stack) == MAX_DEPTH):
+                skipped += (kind == _OPEN) - (kind == _CLOSE)
+                continue
+            position, word = token.start(), token[0]
+            if kind in (_NAME, _OPERATOR):
+                if word in _QUALIFIERS:
+                    self._before = kind
+                    continue
+                self._read_word(word)
+            elif kind == _OPEN:
+                opener = self._find_opener(word, position)
+                if not opener:
+                    continue
+                if opener == "(" and self._is_last_parameter_list(position):
+                    break
+                around = (opener, self._path, self._stars, self._start, self._args)
+                self._stack.append(around)
+                self._args = []
+                self._begin_argument(token.end())
+            elif kind == _CLOSE:
+                self._close_all(word, position)
+            elif kind == _COMMA:
+                self._finish_argument(position)
+                self._begin_argument(token.end())
+            elif kind == _STAR:
+                self._stars, self._seen = self._stars + 1, True
+            elif kind == _ORDINAL:
+                if self._path:
+                    self._path[-1].ordinal = int(token[1][:6])
+            elif kind == _LAMBDA:
+                self._path = [*self._path] if self._before == _SCOPE else []
+                ordinal = int(token[4][:6]) + 2 if token[4] else 1
+                self._path.append(NamePart("lambda", ordinal))
+                self._seen = True
+            self._before, self._end = kind, token.end()
+        return self._make_tree()
+
+    def _make_tree(self) -> Expr:
+        while self._stack:
+            self._close(len(self._name))
+        path = self._path
+        if not path and self._group is not None:
+            return self._group
+        if self._function and not (path and path[-1].params is not None):
+            path = self._function  # what follows it: attributes, requirements, ".cold"
+        return Expr(path, 0, 0, len(self._name))
+
+    def _read_word(self, word: str) -> None:
+        path = self._path
+        steps = [NamePart(step) for step in word.split("::")] if "::" in word else [NamePart(word)]
+        if self._before == _SCOPE:
+            path += steps
+        elif (
+            len(path) == 1
+            and word in _FUNDAMENTAL
+            and path[0].text.rpartition(" ")[2] in _FUNDAMENTAL
+        ):
+            path[0].text += " " + word
+        else:
+            if not self._stack and path and path[-1].params is not None:
+                self._function = path
+            self._path, self._stars = steps, 0
+        if word[0] == "$":  # clang: f()::$_0
+            self._path[-1] = NamePart("lambda", int(word[2:8]) + 1)
+        self._group, self._seen = None, True
+
+    def _find_opener(self, word: str, position: int) -> str:
+        """Return an opening bracket, "l" for that of `f()::<lambda(int)>`, "" for a comparison."""
+        if word != "<":
+            return word
+        path, follows = self._path, self._before in (_NAME, _OPERATOR) and position == self._end
+        if path and path[-1].args is None and follows:
+            return "<"
+        return "l" if not path or self._before == _SCOPE else ""
+
+    def _is_last_parameter_list(self, position: int) -> bool:
+        """True if a parenthesis begins the kernel's own parameters, which nobody asked for."""
+        if self._parameters or self._stack or not self._path:
+            return False
+        return self._name.find("(", position + 1) < 0
+
+    def _begin_argument(self, start: int) -> None:
+        self._path, self._stars, self._start = [], 0, start
+        self._seen, self._group = False, None
+
+    def _finish_argument(self, position: int) -> None:
+        if self._group is not None and not self._path:
+            self._args.append(self._group)
+        elif self._seen:
+            self._args.append(Expr(self._path, self._stars, self._start, position))
+
+    def _close_all(self, word: str, position: int) -> None:
+        """Close what a closing bracket closes: with parentheses all that is open within."""
+        openers = _CLOSES[word]
+        if word == ">":
+            if self._stack and self._stack[-1][0] in openers:
+                self._close(position)
+        elif any(around[0] == openers for around in self._stack):
+            while self._stack[-1][0] != openers:
+                self._close(position)
+            self._close(position)
+
+    def _close(self, position: int) -> None:
+        """Close the innermost bracket: what is in it belongs to what stands before it."""
+        self._finish_argument(position)
+        content = self._args
+        opener, path, self._stars, self._start, self._args = self._stack.pop()
+        self._path, self._seen, self._group = path, True, None
         head = content[0].path[0] if content and content[0].path else None
         if opener == "<":
             path[-1].args = content
@@ -111,88 +228,7 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
             head.ordinal = head.ordinal or 1
             path.append(head)
         elif not path and content:
-            group = content[0]
-
-    for token in _TOKEN.finditer(name):
-        kind = token.lastindex or 0
-        if skipped or (kind == _OPEN and len(stack) == MAX_DEPTH):
-            skipped += (kind == _OPEN) - (kind == _CLOSE)
-            continue
-        position, word = token.start(), token[0]
-        if kind in (_NAME, _OPERATOR):
-            if word in _QUALIFIERS:
-                before = kind
-                continue
-            steps = (
-                [NamePart(step) for step in word.split("::")] if "::" in word else [NamePart(word)]
-            )
-            if before == _SCOPE:
-                path += steps
-            elif (
-                len(path) == 1
-                and word in _FUNDAMENTAL
-                and path[0].text.rpartition(" ")[2] in _FUNDAMENTAL
-            ):
-                path[0].text += " " + word
-            else:
-                if not stack and path and path[-1].params is not None:
-                    function = path
-                path, stars = steps, 0
-            if word[0] == "$":  # clang: f()::$_0
-                path[-1] = NamePart("lambda", int(word[2:8]) + 1)
-            group, seen = None, True
-        elif kind == _OPEN:
-            if word == "<":
-                if (
-                    path
-                    and path[-1].args is None
-                    and position == end
-                    and before in (_NAME, _OPERATOR)
-                ):
-                    pass
-                elif not path or before == _SCOPE:
-                    word = "l"
-                else:
-                    continue  # a comparison
-            elif (
-                word == "("
-                and not stack
-                and path
-                and not parameters
-                and name.find("(", position + 1) < 0
-            ):
-                break
-            stack.append((word, path, stars, start, args))
-            args, path, stars, start, seen, group = [], [], 0, token.end(), False, None
-        elif kind == _CLOSE:
-            openers = _CLOSES[word]
-            if word == ">":
-                if stack and stack[-1][0] in openers:
-                    close(position)
-            elif any(frame[0] == openers for frame in stack):
-                while stack[-1][0] != openers:
-                    close(position)
-                close(position)
-        elif kind == _COMMA:
-            finish(position)
-            path, stars, start, seen, group = [], 0, token.end(), False, None
-        elif kind == _STAR:
-            stars, seen = stars + 1, True
-        elif kind == _ORDINAL:
-            if path:
-                path[-1].ordinal = int(token[1][:6])
-        elif kind == _LAMBDA:
-            path = [*path] if before == _SCOPE else []
-            path.append(NamePart("lambda", int(token[4][:6]) + 2 if token[4] else 1))
-            seen = True
-        before, end = kind, token.end()
-    while stack:
-        close(len(name))
-    if not path and group is not None:
-        return group
-    if function and not (path and path[-1].params is not None):
-        path = function  # what follows it: attributes, requirements, ".cold"
-    return Expr(path, 0, 0, len(name))
+            self._group = content[0]
 
 
 _LABEL_LENGTH = 120

@@ -1,6 +1,6 @@
-"""Declaration of a kind of event, the normal form that it returns, and the account of its rows, with
-the reasons for which rows and records are lost, changed, or counted apart, and for which tables are
-not read at all.
+"""Declarations of kinds of events (:class:`EventKind`); the normal form that they return; the account
+of their rows; and the reasons for which rows and records are lost, changed, or counted apart, and
+for which tables are not read at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import Metric, load_catalogue
 
 if TYPE_CHECKING:
@@ -33,255 +33,6 @@ UNKNOWN_TABLE = "unknown to this version"
 ALL = "all"
 #: Translates a part of a table into the normal form.
 Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
-
-
-class Reason(str, Enum):
-    """A reason for which rows are lost, changed, or counted apart, by its key.
-
-    The key is short and stays the same from version to version: scripts find it in
-    ``out.nsys2prv.json``. The text in ``reasons.yaml`` is for people. Some keys have a detail
-    behind them: ``too-short: 5 us``.
-
-    >>> Reason.TOO_SHORT.with_detail("5 us")
-    'too-short: 5 us'
-    >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
-    ('shorter than 5 us', False)
-    """
-
-    def __str__(self) -> str:
-        return self.value
-
-    def with_detail(self, detail: str) -> str:
-        """Return the key with a detail."""
-        return f"{self.value}{SEPARATOR}{detail}"
-
-    @property
-    def text(self) -> str:
-        """The text for people; "{}" stands for the detail."""
-        return _load_texts()["routine"].get(self.value) or _load_texts()["unusual"][self.value]
-
-    # Rows that are dropped.
-    NO_TIME = "no-time"
-    FAR = "far-from-capture"
-    TOO_SHORT = "too-short"
-    NVTX_RULE = "nvtx-rule"
-    NOT_PROFILED = "not-profiled"
-    OTHERS_NOT_PROFILED = "others-not-profiled"
-    NO_DIRECTION = "no-scheduling-direction"
-    REPEATED_BACKTRACE = "repeated-for-backtrace"
-    NO_EVENT = "no-event"
-    NO_SAMPLE = "no-sample"
-    NO_SWITCH_COLUMNS = "no-switch-columns"
-    SWITCHED_IN_BEFORE = "switched-in-before"
-    PAYLOAD_TEXT = "payload-text"
-    RARE_PAYLOAD_NAME = "rare-payload-name"
-    OUTSIDE_PROGRAM = "outside-program"
-
-    # Samples that are dropped.
-    SAMPLE_WITHOUT_TIME = "sample-without-time"
-    SAMPLE_WITHOUT_VALUE = "sample-without-value"
-    SAMPLE_INCOMPLETE = "sample-incomplete"
-    SAMPLE_BEFORE_CAPTURE = "sample-before-capture"
-    SAMPLE_REPEATED = "sample-repeated"
-
-    # Rows that are no records by design.
-    FACT = "fact"
-    FURTHER_ROW = "further-row"
-    WITHIN_SWITCH = "within-switch"
-    HAS_FIELD_ROWS = "has-field-rows"
-    EVENT_WITH_NUMBERS = "event-with-numbers"
-    PAYLOAD_WITH_NUMBERS = "payload-with-numbers"
-    NOT_SELECTED = "not-selected"
-
-    # Records that no row of their own stands for.
-    NUMBER_IN_EVENT = "number-in-event"
-    VALUE_IN_PAYLOAD = "value-in-payload"
-    SHARED_ID = "shared-id"
-    COMPLETION_ON_GPU = "completion-on-gpu"
-    THREAD_END = "thread-end"
-    ZERO_AT_END = "zero-at-end"
-    ZERO_UNSAMPLED = "zero-unsampled"
-    FROM_SEVERAL_ROWS = "from-several-rows"
-
-    # Rows that are changed.
-    NOT_INTEGER = "not-integer"
-    END_BEFORE_BEGIN = "end-before-begin"
-    NO_END = "no-end"
-    NO_END_IN_REGION = "no-end-in-region"
-    NO_SWITCH_OUT = "no-switch-out"
-    TOO_MANY_OVERLAPS = "too-many-overlaps"
-    CUT_TO_PROGRAM = "cut-to-program"
-    MOVED_TO_PROGRAM = "moved-to-program"
-    MOVED_TO_CAPTURE = "moved-to-capture"
-    DAMAGED_PAYLOAD = "damaged-payload"
-    NEGATIVE_SAMPLE = "negative-sample"
-    SAMPLE_TOO_GREAT = "sample-too-great"
-    FRACTION_TOO_SMALL = "fraction-too-small"
-    NOT_A_NUMBER = "not-a-number"
-
-    # Records that are not written.
-    LINE_WITHOUT_TIME = "line-without-time"
-    IN_OTHER_REPORT = "in-other-report"
-    OUTSIDE_CUT = "outside-cut"
-    HALF_OUTSIDE_CUT = "half-outside-cut"
-    ROW_LEFT_OUT = "row-left-out"
-    KIND_LEFT_OUT = "kind-left-out"
-    ABOVE_SAMPLE_RATE = "above-sample-rate"
-
-
-@cache
-def _load_texts() -> dict[str, dict[str, str]]:
-    """Return key -> text, of reasons that are routine and of those that are not."""
-    return load_shipped(read_data_text(__package__, "reasons.yaml"))
-
-
-def describe_reason(key: str) -> str:
-    """Return what a key, with or without a detail, tells people. Raises ValueError for no key."""
-    reason, _, detail = key.partition(SEPARATOR)
-    return Reason(reason).text.replace("{}", detail)
-
-
-def is_routine(key: str) -> bool:
-    """True if rows dropped or changed for this reason need nobody's attention: it happens in every
-    capture, or has a warning of its own.
-    """
-    return key.partition(SEPARATOR)[0] in _load_texts()["routine"]
-
-
-@cache
-def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
-    """Return name -> reason, and the beginning of a name -> reason, the longest first."""
-    names: dict[str, str] = {}
-    beginnings: dict[str, str] = {}
-    for reason, tables in load_shipped(read_data_text(__package__, "tables.yaml")).items():
-        for table in tables:
-            target = beginnings if table.endswith("*") else names
-            if table.rstrip("*") in target:
-                raise ValueError(f"tables.yaml: {table} stands there twice")
-            target[table.rstrip("*")] = reason
-    return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
-
-
-def explain_unread_table(table: str) -> str:
-    """Return why a table that no kind of event reads is not translated."""
-    names, beginnings = _load_reasons_not_read()
-    return names.get(table) or next(
-        (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN_TABLE
-    )
-
-
-def rank_reason(text: str) -> int:
-    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
-    end, where those with events are.
-    """
-    reasons = list(load_shipped(read_data_text(__package__, "tables.yaml")))
-    return -reasons.index(text) if text in reasons else -len(reasons)
-
-
-class Account(Struct):
-    """Account of the rows of one kind of event: rows + synthesized = records + dropped + skipped."""
-
-    #: Rows read.
-    rows: int = 0
-    #: Records made.
-    records: int = 0
-    #: Rows lost, by reason.
-    dropped: Counter[str] = field(default_factory=Counter)
-    #: Rows that are no records by design, by reason.
-    skipped: Counter[str] = field(default_factory=Counter)
-    #: Records that no row of their own stands for, by reason.
-    synthesized: Counter[str] = field(default_factory=Counter)
-    #: Rows that were changed, whatever became of them, by reason.
-    repaired: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def missing(self) -> int:
-        """Rows that nothing accounts for: 0."""
-        accounted = self.records + self.dropped.total() + self.skipped.total()
-        return self.rows + self.synthesized.total() - accounted
-
-    def __add__(self, other: Account) -> Account:
-        return Account(
-            *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
-        )
-
-
-class CommunicationLines(Struct):
-    """Communication records. All arrays have one element per line."""
-
-    #: Kind of lines, a name in the catalogue.
-    kind: str
-    #: Time of sending, local ns.
-    send: np.ndarray
-    #: Object that sends.
-    sender: np.ndarray
-    #: Begin of the row that the line leads to, local ns.
-    receive: np.ndarray
-    #: Object that receives.
-    receiver: np.ndarray
-    #: End of the row that the line leads to, local ns.
-    until: np.ndarray
-    #: Size, bytes.
-    size: np.ndarray
-    #: Tag of each line, for kinds without one in the catalogue.
-    tag: np.ndarray | None = None
-
-
-class Rows(Struct):
-    """Normal form of events of one layout. All arrays have one element per row."""
-
-    #: Name of the layout in the catalogue.
-    layout: str
-    #: Begin, local ns.
-    begin: np.ndarray
-    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout is a state.
-    end: np.ndarray
-    #: Index into the extraction's objects.
-    object: np.ndarray
-    #: Field -> int64: a number, a value of a closed set, or an index into the extraction's names of
-    #: that set. ABSENT where a row lacks an optional field; nothing refuses it in others, where it
-    #: is taken for 0, an index of a name for that of the first name.
-    columns: dict[str, np.ndarray]
-    #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
-    domain: np.ndarray | None = None
-    #: Communication lines that lead to these rows.
-    lines: CommunicationLines | None = None
-    #: Ranges of one owner on one object belong together; those of several get rows of their own
-    #: where they cross (derived events only).
-    nesting_owner: np.ndarray | None = None
-    #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
-    #: selected ones are copied only once.
-    selection: np.ndarray | None = None
-
-    def get_chosen(self, column: np.ndarray) -> np.ndarray:
-        """Return the values of a column that the selected rows have."""
-        return column if self.selection is None else column[self.selection]
-
-    def where(self, keep: np.ndarray) -> Rows:
-        """Return the selected rows for which `keep` is true, with all lines."""
-        if keep.all():
-            return self
-        rows = np.flatnonzero(keep) if self.selection is None else self.selection
-        return replace(self, selection=rows[keep[rows]])
-
-
-class Counters(Struct):
-    """Normal form of numbers sampled over time on one object.
-
-    A value holds until the object's next record with that number. Records of equal time and object,
-    from whatever part of the export, are joined when the trace is written.
-    """
-
-    #: Name of the layout in the catalogue.
-    layout: str
-    #: Local ns, each time at most once, shape (n,).
-    time: np.ndarray
-    #: Index into the extraction's objects.
-    object: int
-    #: Metric of each column of `values`.
-    metrics: tuple[Metric, ...]
-    #: int64, shape (n, len(metrics)); ABSENT where an instant lacks a metric.
-    values: np.ndarray
 
 
 class Index(Enum):
@@ -412,7 +163,7 @@ class EventKind(Struct, frozen=True):
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
     where: str | Callable[[ReportInfo], str] = ""
 
-    #: What few kinds need:
+    #: How -t selects it, besides by its name and its groups.
     selection: SelectionRules = SelectionRules()
     #: How its rows are treated once they are read.
     rows: RowRules = RowRules()
@@ -428,14 +179,6 @@ class EventKind(Struct, frozen=True):
     def is_called(self, name: str) -> bool:
         """True if a command-line name means this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
-
-    def provides(self, index: Index) -> bool:
-        """True if it fills this index."""
-        return index in self.indexes.provides
-
-    def needs(self, index: Index) -> bool:
-        """True if it looks something up in this index."""
-        return index in self.indexes.needs
 
     def make_condition(self, info: ReportInfo) -> str:
         """Return the SQL condition on the rows of its tables that it translates in a report, as in
@@ -459,3 +202,252 @@ def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
     lists = {key: tuple(spec[key]) for key in ("tables", "layouts", "groups") if key in spec}
     work = {"gpu_work": GpuWork()} if spec.get("gpu_work") is True else {}
     return EventKind(**{"name": name, **spec, **parts, **lists, **work, "extract": extract})
+
+
+class Rows(Struct):
+    """Normal form of events of one layout. All arrays have one element per row."""
+
+    #: Name of the layout in the catalogue.
+    layout: str
+    #: Begin, local ns.
+    begin: np.ndarray
+    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout is a state.
+    end: np.ndarray
+    #: Index into the extraction's objects.
+    object: np.ndarray
+    #: Field -> int64: a number, a value of a closed set, or an index into the extraction's names of
+    #: that set. ABSENT where a row lacks an optional field; nothing refuses it in others, where it
+    #: is taken for 0, an index of a name for that of the first name.
+    columns: dict[str, np.ndarray]
+    #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
+    domain: np.ndarray | None = None
+    #: Communication lines that lead to these rows.
+    lines: CommunicationLines | None = None
+    #: Ranges of one owner on one object belong together; those of several get rows of their own
+    #: where they cross (derived events only).
+    nesting_owner: np.ndarray | None = None
+    #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
+    #: selected ones are copied only once.
+    selection: np.ndarray | None = None
+
+    def get_chosen(self, column: np.ndarray) -> np.ndarray:
+        """Return the values of a column that the selected rows have."""
+        return column if self.selection is None else column[self.selection]
+
+    def where(self, keep: np.ndarray) -> Rows:
+        """Return the selected rows for which `keep` is true, with all lines."""
+        if keep.all():
+            return self
+        rows = np.flatnonzero(keep) if self.selection is None else self.selection
+        return replace(self, selection=rows[keep[rows]])
+
+
+class CommunicationLines(Struct):
+    """Communication records. All arrays have one element per line."""
+
+    #: Kind of lines, a name in the catalogue.
+    kind: str
+    #: Time of sending, local ns.
+    send: np.ndarray
+    #: Object that sends.
+    sender: np.ndarray
+    #: Begin of the row that the line leads to, local ns.
+    receive: np.ndarray
+    #: Object that receives.
+    receiver: np.ndarray
+    #: End of the row that the line leads to, local ns.
+    until: np.ndarray
+    #: Size, bytes.
+    size: np.ndarray
+    #: Tag of each line, for kinds without one in the catalogue.
+    tag: np.ndarray | None = None
+
+
+class Counters(Struct):
+    """Normal form of numbers sampled over time on one object.
+
+    A value holds until the object's next record with that number. Records of equal time and object,
+    from whatever part of the export, are joined when the trace is written.
+    """
+
+    #: Name of the layout in the catalogue.
+    layout: str
+    #: Local ns, each time at most once, shape (n,).
+    time: np.ndarray
+    #: Index into the extraction's objects.
+    object: int
+    #: Metric of each column of `values`.
+    metrics: tuple[Metric, ...]
+    #: int64, shape (n, len(metrics)); ABSENT where an instant lacks a metric.
+    values: np.ndarray
+
+
+class Account(Struct):
+    """Account of the rows of one kind of event: rows + synthesized = records + dropped + skipped."""
+
+    #: Rows read.
+    rows: int = 0
+    #: Records made.
+    records: int = 0
+    #: Rows lost, by reason.
+    dropped: Counter[str] = field(default_factory=Counter)
+    #: Rows that are no records by design, by reason.
+    skipped: Counter[str] = field(default_factory=Counter)
+    #: Records that no row of their own stands for, by reason.
+    synthesized: Counter[str] = field(default_factory=Counter)
+    #: Rows that were changed, whatever became of them, by reason.
+    repaired: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def missing(self) -> int:
+        """Rows that nothing accounts for: 0."""
+        accounted = self.records + self.dropped.total() + self.skipped.total()
+        return self.rows + self.synthesized.total() - accounted
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        )
+
+
+class Reason(str, Enum):
+    """A reason for which rows are lost, changed, or counted apart, by its key.
+
+    The key is short and stays the same from version to version: scripts find it in
+    ``out.nsys2prv.json``. The text in ``reasons.yaml`` is for people. Some keys have a detail
+    behind them: ``too-short: 5 us``.
+
+    >>> Reason.TOO_SHORT.with_detail("5 us")
+    'too-short: 5 us'
+    >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
+    ('shorter than 5 us', False)
+    """
+
+    def __str__(self) -> str:
+        return self.value
+
+    def with_detail(self, detail: str) -> str:
+        """Return the key with a detail."""
+        return f"{self.value}{SEPARATOR}{detail}"
+
+    @property
+    def text(self) -> str:
+        """The text for people; "{}" stands for the detail."""
+        return _load_texts()["routine"].get(self.value) or _load_texts()["unusual"][self.value]
+
+    # Rows that are dropped.
+    NO_TIME = "no-time"
+    FAR = "far-from-capture"
+    TOO_SHORT = "too-short"
+    NVTX_RULE = "nvtx-rule"
+    NOT_PROFILED = "not-profiled"
+    OTHERS_NOT_PROFILED = "others-not-profiled"
+    NO_DIRECTION = "no-scheduling-direction"
+    REPEATED_BACKTRACE = "repeated-for-backtrace"
+    NO_EVENT = "no-event"
+    NO_SAMPLE = "no-sample"
+    NO_SWITCH_COLUMNS = "no-switch-columns"
+    SWITCHED_IN_BEFORE = "switched-in-before"
+    PAYLOAD_TEXT = "payload-text"
+    RARE_PAYLOAD_NAME = "rare-payload-name"
+    OUTSIDE_PROGRAM = "outside-program"
+
+    # Samples that are dropped.
+    SAMPLE_WITHOUT_TIME = "sample-without-time"
+    SAMPLE_WITHOUT_VALUE = "sample-without-value"
+    SAMPLE_INCOMPLETE = "sample-incomplete"
+    SAMPLE_BEFORE_CAPTURE = "sample-before-capture"
+    SAMPLE_REPEATED = "sample-repeated"
+
+    # Rows that are no records by design.
+    FACT = "fact"
+    FURTHER_ROW = "further-row"
+    WITHIN_SWITCH = "within-switch"
+    HAS_FIELD_ROWS = "has-field-rows"
+    EVENT_WITH_NUMBERS = "event-with-numbers"
+    PAYLOAD_WITH_NUMBERS = "payload-with-numbers"
+    NOT_SELECTED = "not-selected"
+
+    # Records that no row of their own stands for.
+    NUMBER_IN_EVENT = "number-in-event"
+    VALUE_IN_PAYLOAD = "value-in-payload"
+    SHARED_ID = "shared-id"
+    COMPLETION_ON_GPU = "completion-on-gpu"
+    THREAD_END = "thread-end"
+    ZERO_AT_END = "zero-at-end"
+    ZERO_UNSAMPLED = "zero-unsampled"
+    FROM_SEVERAL_ROWS = "from-several-rows"
+
+    # Rows that are changed.
+    NOT_INTEGER = "not-integer"
+    END_BEFORE_BEGIN = "end-before-begin"
+    NO_END = "no-end"
+    NO_END_IN_REGION = "no-end-in-region"
+    NO_SWITCH_OUT = "no-switch-out"
+    TOO_MANY_OVERLAPS = "too-many-overlaps"
+    CUT_TO_PROGRAM = "cut-to-program"
+    MOVED_TO_PROGRAM = "moved-to-program"
+    MOVED_TO_CAPTURE = "moved-to-capture"
+    DAMAGED_PAYLOAD = "damaged-payload"
+    NEGATIVE_SAMPLE = "negative-sample"
+    SAMPLE_TOO_GREAT = "sample-too-great"
+    FRACTION_TOO_SMALL = "fraction-too-small"
+    NOT_A_NUMBER = "not-a-number"
+
+    # Records that are not written.
+    LINE_WITHOUT_TIME = "line-without-time"
+    IN_OTHER_REPORT = "in-other-report"
+    OUTSIDE_CUT = "outside-cut"
+    HALF_OUTSIDE_CUT = "half-outside-cut"
+    ROW_LEFT_OUT = "row-left-out"
+    KIND_LEFT_OUT = "kind-left-out"
+    ABOVE_SAMPLE_RATE = "above-sample-rate"
+
+
+@cache
+def _load_texts() -> dict[str, dict[str, str]]:
+    """Return key -> text, of reasons that are routine and of those that are not."""
+    return load_shipped_file(__package__, "reasons.yaml")
+
+
+def describe_reason(key: str) -> str:
+    """Return what a key, with or without a detail, tells people. Raises ValueError for no key."""
+    reason, _, detail = key.partition(SEPARATOR)
+    return Reason(reason).text.replace("{}", detail)
+
+
+def is_routine(key: str) -> bool:
+    """True if rows dropped or changed for this reason need nobody's attention: it happens in every
+    capture, or has a warning of its own.
+    """
+    return key.partition(SEPARATOR)[0] in _load_texts()["routine"]
+
+
+@cache
+def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
+    """Return name -> reason, and the beginning of a name -> reason, the longest first."""
+    names: dict[str, str] = {}
+    beginnings: dict[str, str] = {}
+    for reason, tables in load_shipped_file(__package__, "tables.yaml").items():
+        for table in tables:
+            target = beginnings if table.endswith("*") else names
+            if table.rstrip("*") in target:
+                raise ValueError(f"tables.yaml: {table} stands there twice")
+            target[table.rstrip("*")] = reason
+    return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
+
+
+def explain_unread_table(table: str) -> str:
+    """Return why a table that no kind of event reads is not translated."""
+    names, beginnings = _load_reasons_not_read()
+    return names.get(table) or next(
+        (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN_TABLE
+    )
+
+
+def rank_reason(text: str) -> int:
+    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
+    end, where those with events are.
+    """
+    reasons = list(load_shipped_file(__package__, "tables.yaml"))
+    return -reasons.index(text) if text in reasons else -len(reasons)

@@ -22,30 +22,36 @@ from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extr
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
 from nsys2prv.nsight.source import NULL, SQL_NULL, Part, Source, decode_texts
 
-TABLE, GPU_METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
+GPU_METRICS, GPU_METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 GPU_LAYOUT = "gpu_metric"
 #: Units of numbers that may be any of 32 bits without sign; percentages never are.
-COUNTED = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
+UNSIGNED_UNITS = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
 #: A clock below this is in MHz: no GPU's is that slow in Hz, nor that fast in MHz.
 LEAST_HZ = 100_000
 FLOAT_DECIMALS = 3
 #: ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE.
 FLOATING = (2, 3)
-NICS, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
+NIC_METRICS, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
 NIC_LAYOUT = "network_metric"
-METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
+CPU_METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
 COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
 #: Component within component: more than any machine has, so that a circle in damaged tables ends.
 DEEPEST = 8
-EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
-LAYOUT = "generic_counter"
+#: Generic events; the values of their fields; the names and types of these.
+EVENTS, EVENT_FIELDS, TYPE_FIELDS = (
+    "GENERIC_EVENTS",
+    "GENERIC_EVENT_DATA",
+    "GENERIC_EVENT_TYPE_FIELDS",
+)
+GENERIC_LAYOUT = "generic_counter"
 #: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
 #: none.
 NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    clock = "timestamp" if extraction.database.has(TABLE, "timestamp") else "rawTimestamp"
+    """Yield the samples of each GPU."""
+    clock = "timestamp" if extraction.database.has(GPU_METRICS, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     lacking = columns["value"] == NULL
     columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_WITHOUT_VALUE)
@@ -69,7 +75,7 @@ def make_gpu_counters(
     time: np.ndarray,
     codes: np.ndarray,
     value: np.ndarray,
-    unsigned: Set[str] = COUNTED,
+    unsigned: Set[str] = UNSIGNED_UNITS,
 ) -> Counters:
     """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size
     in bytes of numbers that are floating point, else 0; codes: each row's index into them.
@@ -122,7 +128,7 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
     floating = {
         (source, number): size
         for source, number, size, kind in database.read_small_table(
-            FIELDS, "typeId", "fieldIdx", "size", "type"
+            TYPE_FIELDS, "typeId", "fieldIdx", "size", "type"
         )
         if kind in FLOATING and size in (4, 8)
     }
@@ -136,6 +142,7 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
 
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
+    """Yield the samples of each port of network interfaces and switches, and congestion at switches."""
     if part.table == CONGESTION:
         yield from _extract_congestion(extraction, part)
         return
@@ -154,7 +161,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
     metrics = _find_metrics(extraction, lists, indices)
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
-    kind = NIC if part.table == NICS else SWITCH
+    kind = NIC if part.table == NIC_METRICS else SWITCH
     names = _find_device_names(extraction, kind)
     for number, rows in group_rows(port_of):
         port = int(ports[number])
@@ -231,7 +238,8 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    computed = part.table in METRICS
+    """Yield the samples of each component of the CPUs: counts of events, or metrics."""
+    computed = part.table in CPU_METRICS
     frame = _read_rows(extraction.database, part, computed)
     extraction.account.rows += frame.height
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
@@ -271,7 +279,7 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     ]
     selected = f"{', '.join(integers)}, CAST({{{value}}} AS {kind}) AS value"
     frame = database.select(
-        f"SELECT {database.condition(part.table, selected)} FROM {database.select_rows(part)}"
+        f"SELECT {database.make_condition(part.table, selected)} FROM {database.select_rows(part)}"
     )
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
@@ -326,58 +334,74 @@ class EventSource(Struct, frozen=True):
 
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    sources = _find_sources(extraction.database)
-    rows = extraction.database.count_rows(part)
-    extraction.account.rows += rows
-    if part.table == DATA:
-        frame = _read_data(extraction.database, part)
-        extraction.account.dropped[Reason.NO_EVENT] += max(rows - frame.height, 0)
-        extraction.account.synthesized[Reason.SHARED_ID] += max(frame.height - rows, 0)
-    elif DATA in extraction.report.parts:
-        extraction.account.skipped[Reason.HAS_FIELD_ROWS.with_detail(DATA)] += rows
-        return
-    else:
-        frame = _read_json(extraction.database, part)
-        extraction.account.skipped[Reason.EVENT_WITH_NUMBERS] += rows
-        extraction.account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
+    """Yield the numbers in generic events that are samples, by the type of the events."""
+    frame = _read_numbers(extraction, part)
     if not frame.height:
         return
-    time, field_of, whole, fraction, real = (
-        frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real")
+    sources = _find_sources(extraction.database)
+    types, *columns = (
+        frame[name].to_numpy() for name in ("type", "time", "field", "whole", "fraction", "real")
     )
-    for number, rows in group_rows(frame["type"].to_numpy()):
+    for number, rows in group_rows(types):
         unknown = f"source {number & (2**64 - 1):#x}"
         source = sources.get(number) or EventSource(unknown, unknown, True, ())
+        time, field_of, whole, fraction, real = (column[rows] for column in columns)
         if not source.samples:
-            extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
+            extraction.account.dropped[Reason.NO_SAMPLE] += len(time)
             continue
-        if part.table == DATA:
-            keys, codes = factorize(field_of[rows])
-            known = {index: (name, floating) for index, name, floating in source.fields}
-            names = [known.get(key, (f"field {key}", True)) for key in keys.tolist()]
-        else:
-            keys, codes = np.unique(field_of[rows], return_inverse=True)
-            names = [(key, True) for key in keys.tolist()]
+        names, codes = _name_fields(source, field_of, from_json=part.table != EVENT_FIELDS)
+        in_integers = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
-        in_integers = np.where(
-            real[rows], scale_fraction(fraction[rows]) // 10**FLOAT_DECIMALS, whole[rows]
-        )
-        if part.table != DATA and known_of_gpus * 2 > len(names):
+        if part.table != EVENT_FIELDS and known_of_gpus * 2 > len(names):
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes = [(name, 0) for name, _ in names]
-            samples = (sizes, time[rows], codes, in_integers)
+            samples = (sizes, time, codes, in_integers)
             yield make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
         floating = np.array([is_fraction for _, is_fraction in names])[codes]
-        in_fractions = scale_fraction(np.where(real[rows], fraction[rows], whole[rows]))
+        in_fractions = scale_fraction(np.where(real, fraction, whole))
         value = np.where(floating, in_fractions, in_integers)
-        labels = label_metrics(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
+        labels = label_metrics(GENERIC_LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
             Metric(label, FLOAT_DECIMALS if is_fraction else 0)
             for label, (_, is_fraction) in zip(labels, names, strict=True)
         )
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
-        yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
+        yield make_counters(extraction, GENERIC_LAYOUT, object_, time, codes, metrics, value)
+
+
+def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
+    """Return the numbers of a part, of fields or in JSON, with the time and type of their events,
+    and count its rows. An export that has fields has the same numbers in JSON, which are left out.
+    """
+    account, row_count = extraction.account, extraction.database.count_rows(part)
+    account.rows += row_count
+    if part.table == EVENT_FIELDS:
+        frame = _read_data(extraction.database, part)
+        account.dropped[Reason.NO_EVENT] += max(row_count - frame.height, 0)
+        account.synthesized[Reason.SHARED_ID] += max(frame.height - row_count, 0)
+        return frame
+    if EVENT_FIELDS in extraction.report.parts:
+        account.skipped[Reason.HAS_FIELD_ROWS.with_detail(EVENT_FIELDS)] += row_count
+        return pl.DataFrame()
+    frame = _read_json(extraction.database, part)
+    account.skipped[Reason.EVENT_WITH_NUMBERS] += row_count
+    account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
+    return frame
+
+
+def _name_fields(
+    source: EventSource, field_of: np.ndarray, from_json: bool
+) -> tuple[list[tuple[str, bool]], np.ndarray]:
+    """Return the names of the fields met, whether each holds fractions, and each row's index into
+    them. field_of: the index of each row's field, or its name in JSON.
+    """
+    if from_json:
+        keys, codes = np.unique(field_of, return_inverse=True)
+        return [(key, True) for key in keys.tolist()], codes
+    keys, codes = factorize(field_of)
+    known = {index: (name, floating) for index, name, floating in source.fields}
+    return [known.get(key, (f"field {key}", True)) for key in keys.tolist()], codes
 
 
 def _read_data(database: Source, part: Part) -> pl.DataFrame:
@@ -386,13 +410,13 @@ def _read_data(database: Source, part: Part) -> pl.DataFrame:
     """
     if not (
         database.has(EVENTS, "genericEventId", "timestamp", "typeId")
-        and database.has(DATA, "genericEventId", "fieldIdx")
+        and database.has(EVENT_FIELDS, "genericEventId", "fieldIdx")
     ):
         return pl.DataFrame()
 
-    # Two zeros, as coalesce takes no less than two.
+    # Two zeros follow in the statement, as coalesce takes no less than two arguments.
     whole, fraction = (
-        [f"d.{name}" for name in names if name in database.tables[DATA]]
+        [f"d.{name}" for name in names if name in database.tables[EVENT_FIELDS]]
         for names in (("intVal", "uintVal"), ("doubleVal", "floatVal"))
     )
     is_real = " OR ".join(f"{name} IS NOT NULL" for name in fraction) or "0"
@@ -429,8 +453,8 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
-    rows = read(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
-    texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
+    rows = read(TYPE_FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
+    texts = database.read_strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:
         if isinstance(index, int):
@@ -454,7 +478,7 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
 def _find_name(database: Source, name: object, data: object) -> str:
     """Return the name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
-        return database.strings([name]).get(name, "")
+        return database.read_strings([name]).get(name, "")
     try:
         content = json.loads(data) if isinstance(data, str) else {}
     except (ValueError, RecursionError):

@@ -26,7 +26,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
@@ -79,7 +79,7 @@ USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 
 #: What functions do -> their names.
-_ROLES_FILE = load_shipped(read_data_text("nsys2prv.events.catalogue", "mpi/roles.yaml"))
+_ROLES_FILE = load_shipped_file("nsys2prv.events.catalogue", "mpi/roles.yaml")
 _ROLES = {role: [f"MPI_{name}" for name in names.split()] for role, names in _ROLES_FILE.items()}
 #: Roles of blocking collectives -> who waits. Those of equal sizes come first.
 _WAITS = {
@@ -121,6 +121,7 @@ class _CallRows(Struct, dict=True):
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
     def take(self, rows: np.ndarray) -> _CallRows:
+        """Return some of the rows by their indices."""
         return replace(
             self,
             codes=self.codes[rows],
@@ -156,6 +157,7 @@ class _CallRows(Struct, dict=True):
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield MPI calls, and set aside the facts by which they are matched with those of other ranks."""
     calls, own_rows = _read_calls(extraction, part)
     if part.table == P2P:
         yield from _extract_point_to_point(calls, own_rows)
@@ -179,7 +181,7 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
     both, place, row_count = (column[own_rows] for column in (both, place, row_count))
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
-    key = find_communicators(calls.extraction).keys(calls.communicator)
+    key = find_communicators(calls.extraction).find_keys(calls.communicator)
     is_known = both & ((row_count == 1) | in_order)
     sent, received = is_known & (place == 0), is_known & ((place == 1) | (row_count == 1))
     for role, rows in (
@@ -209,9 +211,9 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     _save_requests(calls, np.full(len(calls.codes), USED))
     meetings = [_MEETINGS.get(name, (0, ALL)) for name in calls.names]
     function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
-    key = find_communicators(calls.extraction).keys(calls.communicator)
+    key = find_communicators(calls.extraction).find_keys(calls.communicator)
     root = calls.to_world_ranks("rootRank")
-    # Equal on all ranks.
+    # Sizes count only where they are equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
     size = np.where(sizes_tell, fill_with_zero(calls.columns["size"]), 0)
     timed = (calls.columns["start"] != NULL) & (calls.columns["end"] != NULL)

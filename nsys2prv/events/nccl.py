@@ -1,5 +1,5 @@
-"""NCCL's calls on their host threads, with what their NVTX payloads say, and NCCL kernels with the
-calls whose work they do.
+"""NCCL's calls on their host threads (kinds of events), with what their NVTX payloads say; and what
+these calls say of the NCCL kernels that do their work (:func:`attach_payloads`).
 
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
 numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
@@ -34,9 +34,16 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kernel_classes import find_nccl_operation
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.events.nvtx import COLUMNS as NAMING
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
+from nsys2prv.events.nvtx import (
+    NAME_COLUMNS,
+    PUSHPOP,
+    STARTEND,
+    find_texts,
+    name_ranges,
+    select_nccl_rows,
+)
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
 
@@ -56,8 +63,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "sequence": ("seqNumber",),
     "channel": ("channelId",),
 }
-#: What :func:`read_payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
-#: hash, 0 where lacking.
+#: Fields that :func:`read_payloads` returns: ABSENT where a row lacks one; communicators as the bits
+#: of their hash, 0 where lacking.
 FIELDS = tuple(field for field in SPELLINGS if field != "count")
 #: Whether a payload is a whole object, beside its fields.
 _WHOLE = "whole object"
@@ -90,49 +97,24 @@ SMALL_TABLE = 100_000
 #: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
-COLUMNS, TEXTS = (*NAMING, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
+COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
 #: Fields of the layouts, and of the payload.
 RECORDED = (
     *("bytes", "reduction", "root", "peer", "ranks", "rank"),
     *("group", "device", "sequence", "data_type", "channel"),
 )
-# One spelling per era of NCCL:
-#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
-#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
-#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
-#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
-#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
-# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
-# the name: "nccl" further on is an argument, or somebody's helper.
-_KERNEL = re.compile(
-    r"""(?:void\s+)?
-        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
-        (?: ncclDevKernel(?:_|Gin)\w
-          | ncclKernel_\w
-          | ncclSymDevKernel_\w
-          | ncclSymk\w
-          | ncclMultiOpKernel\b
-          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
-            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
-          | oneRankReduce(?:[<(]|$)
-        )""",
-    re.VERBOSE,
-)
-_COLLECTIVE = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
-)
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Fields of the layout, and columns of the unit of calls.
+#: Fields of the layout, and columns of the group of calls.
 KERNEL_FIELDS = (
     *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
     *("data_type", "sequence"),
 )
-#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
+#: Columns of the facts KERNELS, from the group of calls: communicator (bits of the hash, 0 unknown),
 #: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
 #: how they count, known: whether all bytes are.
-FACTS = (
+KERNEL_FACTS = (
     *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
     *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
     "message_bytes",
@@ -474,7 +456,7 @@ def _index_calls(
             **{name: payloads[name] for name in SAID},
         }
     ).filter((begin != NULL) & (thread != NULL))
-    extraction.nccl_calls_out.append(frame)
+    extraction.found_nccl_calls.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
     reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))).select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
@@ -487,22 +469,11 @@ def _index_calls(
         extraction.add_fact(COMMUNICATORS, reported.unique(maintain_order=True).to_dict())
 
 
-def is_nccl_kernel(name: str) -> bool:
-    """Say whether ``name``, demangled, mangled or short, is a device kernel of NCCL."""
-    return _KERNEL.match(name) is not None
-
-
 def find_operation(name: str) -> int:
     """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
     trace (``AllReduce``); 0 for none.
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
-
-
-def find_kernel_operation(name: str) -> int:
-    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
-    match = _COLLECTIVE.search(name)
-    return OPERATIONS[match.group(1).lower()] if match else 0
 
 
 def attach_payloads(
@@ -518,7 +489,7 @@ def attach_payloads(
     """
     begin, in_graph = columns["start"], columns["graphNodeId"] > 0
     call = np.where(in_graph, NULL, launches.or_null("begin"))
-    by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
+    by_name = np.array([find_nccl_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": columns["globalPid"],
         "device": columns["deviceId"],
@@ -530,14 +501,14 @@ def attach_payloads(
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    if not extraction.nccl_index:
+    if not extraction.nccl_calls:
         lacking = np.full(len(begin), ABSENT)
-        of_unit = dict.fromkeys(FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
-        extraction.add_fact(KERNELS, facts | of_unit)
+        of_group = dict.fromkeys(KERNEL_FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
+        extraction.add_fact(KERNELS, facts | of_group)
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
     thread = np.where(in_graph, NULL, launches.or_null("thread"))
-    tied = extraction.nccl_index.tie(thread, call, columns["deviceId"])
-    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
+    tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
+    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in KERNEL_FACTS}})
     _save_messages(extraction, tied, facts)
     payloads = {field: tied[field] for field in KERNEL_FIELDS}
     # A kernel of several operations has no number of its own.
@@ -552,19 +523,19 @@ def _save_messages(
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):
         return
-    of_unit = {
-        "unit": tied["unit"],
+    of_group = {
+        "call_group": tied["call_group"],
         "messages": tied["messages"],
         "pure": (tied["fused"] == tied["messages"]).astype(np.int64),
     }
     of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
-    of_unit |= {name: facts[name] for name in of_kernel}
-    kernels = pl.DataFrame({name: column[alone] for name, column in of_unit.items()})
-    calls = extraction.nccl_index.operations.filter(
+    of_group |= {name: facts[name] for name in of_kernel}
+    kernels = pl.DataFrame({name: column[alone] for name, column in of_group.items()})
+    calls = extraction.nccl_calls.operations.filter(
         pl.col("operation").is_in((SEND, RECEIVE))
-    ).select("unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
-    extraction.add_fact(MESSAGES, joined.drop("unit").to_dict())
+    ).select("call_group", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
+    joined = kernels.join(calls, on="call_group", how="inner", maintain_order="left_right")
+    extraction.add_fact(MESSAGES, joined.drop("call_group").to_dict())
 
 
 KINDS = (

@@ -37,8 +37,11 @@ from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
 
 TABLE = "NVTX_EVENTS"
-#: What names and places of ranges and marks are told by.
-COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
+#: Columns that tell the names and places of ranges and marks.
+NAME_COLUMNS, NAME_TEXTS = (
+    ("start", "end", "globalTid", "domainId", "category", "textId"),
+    ("text",),
+)
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
 #: file.
@@ -151,7 +154,7 @@ def _rename_texts(
 
 def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield ranges or marks in a layout whose first field is `field`."""
-    columns = extraction.read(part, COLUMNS, TEXTS)
+    columns = extraction.read(part, NAME_COLUMNS, NAME_TEXTS)
     ranges = name_ranges(extraction, columns, field)
     if layout == "nvtx_startend":
         ranges.fields["any_domain"] = ranges.fields[field]
@@ -219,7 +222,7 @@ def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _save_ranges(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(part, COLUMNS, TEXTS)
+    columns = extraction.read(part, NAME_COLUMNS, NAME_TEXTS)
     columns = columns.where(mask_usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
@@ -383,7 +386,10 @@ def _project_crossing(
 KINDS = (
     *(
         declare_kind(
-            name, partial(extract_ranges, layout, field), where=where, reads=Reading(COLUMNS, TEXTS)
+            name,
+            partial(extract_ranges, layout, field),
+            where=where,
+            reads=Reading(NAME_COLUMNS, NAME_TEXTS),
         )
         for name, layout, field, where in (
             ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),

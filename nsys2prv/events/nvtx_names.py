@@ -1,4 +1,4 @@
-"""Names of NVTX ranges and marks in the trace: names of the report, changed by rules.
+"""Change the names of NVTX ranges and marks by rules on their way from the report into the trace.
 
 The rules are data (``nvtx_rules.yaml``, and what users put before it); this module reads, checks
 and applies them, to distinct names in columns. Their patterns are those of Rust's regex, as polars
@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.data_files import (
     check_rule_keys,
-    load_shipped,
+    load_shipped_file,
     parse_rule_file,
-    read_data_text,
     read_rule_file,
 )
 from nsys2prv._util.errors import Nsys2prvError
@@ -49,19 +48,18 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: So many texts are looked up among those that are known, of which so many are kept.
+#: Of no more texts than this it is looked up what became of them before; that of so many is kept.
 FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 class NvtxRule(Struct, frozen=True):
-    """One rule, checked."""
+    """A rule that has been checked. Patterns are searched in names."""
 
-    #: `match` and `domain`: patterns searched in the name and in its domain's name, "" for any
-    #: domain.
+    #: Pattern of the range's name.
     match: str
     #: What takes the place of every match; None where names that match are dropped.
     replace: str | None
-    #: Pattern of the domain's name.
+    #: Pattern of the domain's name, "" for any domain.
     domain: str = ""
     #: Whether the pattern has a group `number`.
     keeps: bool = False
@@ -74,11 +72,11 @@ class RenamedRanges(Struct):
 
     #: The names that rules make, "" where nothing is left.
     texts: pl.Series
-    #: Of each name that was given the index of what became of it.
+    #: Index of what became of each name that was given.
     codes: np.ndarray
-    #: Of each, False where a rule drops it.
+    #: Whether ranges of each name that was given stay (bool).
     wanted: np.ndarray
-    #: Kept of each, ABSENT where there is none.
+    #: Number that is kept of each name that was given, ABSENT where there is none.
     numbers: np.ndarray
 
 
@@ -143,7 +141,7 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
     renamed = _rename_known(firsts, rules)
     outcomes = (firsts, renamed.texts.to_list(), renamed.numbers.tolist())
     places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
-    numbers = texts.numbers(np.maximum(places, ABSENT))
+    numbers = texts.read_numbers(np.maximum(places, ABSENT))
     codes, wanted = templates.codes, renamed.wanted[templates.codes]
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
@@ -222,7 +220,7 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to apply them; a test does
     that.
     """
-    rules = load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
+    rules = load_shipped_file("nsys2prv.events.catalogue", SHIPPED)["rules"]
     group = f"(?<{NUMBER}>"
     return tuple(
         NvtxRule(rule["match"], rule["replace"], keeps=group in rule["match"], any_digits=True)

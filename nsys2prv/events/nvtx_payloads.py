@@ -52,6 +52,7 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the numbers in payloads that are JSON."""
     if not (
         extraction.database.has(TABLE, "jsonText") or extraction.database.has(TABLE, "jsonTextId")
     ):
@@ -112,9 +113,9 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     )
     text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
     frame = database.select(
-        f"SELECT {database.condition(TABLE, PLACE)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
+        f"SELECT {database.make_condition(TABLE, PLACE)}, {database.make_condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
-        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
+        f"FROM (SELECT *, {database.make_condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
         "WHERE j.atom IS NOT NULL"
     )
@@ -200,6 +201,7 @@ _INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'in
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    """Yield the one number that events carry in columns of the table."""
     database = extraction.database
     if not any(database.has(TABLE, name) for name in (*WHOLE, *REAL)):
         return
@@ -208,8 +210,8 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
         f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real"
     )
     frame = database.select(
-        f"SELECT {database.condition(TABLE, columns)} FROM {database.select_rows(part)} "
-        f"WHERE {database.condition(TABLE, extraction.condition)}"
+        f"SELECT {database.make_condition(TABLE, columns)} FROM {database.select_rows(part)} "
+        f"WHERE {database.make_condition(TABLE, extraction.condition)}"
     )
     extraction.account.rows += frame.height
     if not frame.height:

@@ -1,23 +1,25 @@
-"""What happens around a program: when its threads ran, where, and in which functions (rows are for
-profiled processes only); the files that it accesses, the contexts that share its GPUs
-(``--gpuctxsw``), and what Nsight Systems has to say.
+"""What the operating system and others do around a program: OS runtime calls; when its threads ran,
+where, and in which functions (rows are for profiled processes only); the files that it accesses,
+the contexts that share its GPUs (``--gpuctxsw``), and what Nsight Systems has to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
-from nsys2prv.events.attributes import list_columns, read_fields
+from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
-from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reading, Reason, Rows, declare_kind
 from nsys2prv.nsight.info import (
     NO_PROCESSES,
     PROCESS_MASK,
+    ReportInfo,
     find_capture_span,
     find_main_process,
     find_processes,
@@ -27,7 +29,7 @@ from nsys2prv.nsight.info import (
 from nsys2prv.nsight.job_checks import list_profiled_processes
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name, zero_nulls
 
-#: So many other processes are counted by name; a whole machine has hundreds.
+#: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
 SCHED_TABLE = "SCHED_EVENTS"
 STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
@@ -40,11 +42,49 @@ SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
 NO_CHAIN = "(no call chain)"
 #: Frames that a sample can have in the catalogue.
 MOST_FRAMES = 32
-FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
+ACCESSED_FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
+OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel")
+#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
+#: process began and ended.
+OS_CALLS = "coalesce({eventClass}, 27) = 27"
+OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+#: Calls that may wait for files or the network; locks and timers are no I/O.
+IO = (
+    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
+    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
+    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
+)
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
-KEY = ("gpuId", "vmId", "contextId")
+CONTEXT_KEY = ("gpuId", "vmId", "contextId")
+
+
+def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    """Return the values of the OS runtime calls that may wait for files or the network."""
+    return select_labels(labels, IO)
+
+
+def select_pthread_calls(info: ReportInfo) -> str:
+    """Return the condition for pthread calls."""
+    return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
+
+
+def select_other_calls(info: ReportInfo) -> str:
+    """Return the condition for OS runtime calls; those without a name are such."""
+    return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
+
+
+def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield OS runtime calls, or those of pthread alone, by layout."""
+    columns = extraction.read(part, OS_COLUMNS)
+    if (np.diff(columns["start"]) <= 0).any():
+        # A call within a call may begin and end with it: what is stored later counts as the inner
+        # one.
+        order = np.argsort(columns["nestingLevel"], kind="stable")
+        in_order = {name: column[order] for name, column in columns.integers.items()}
+        columns = Columns(columns.rows, in_order, {})
+    yield make_rows(extraction, layout, columns)
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -73,6 +113,7 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the states of threads, each from a row of the scheduler on, and none after their end."""
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     columns = extraction.drop_rows(columns, columns["isSchedIn"] == NULL, Reason.NO_DIRECTION)
@@ -120,6 +161,7 @@ def check_callstack(frames: int) -> int:
 
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield CPU samples, each with its function, and with its callers where they are asked for."""
     wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
@@ -199,6 +241,7 @@ def _take_file_name(module: str) -> str:
 
 
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the accesses to files, on the threads that make them."""
     wanted = ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access"))
     columns = extraction.drop_short(extraction.read(part, wanted), "startedAt", "endedAt")
     if not columns.rows:
@@ -218,7 +261,7 @@ def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, 
     """Return file access id -> process id and path, of ids from `first` to `last`."""
     where = f"{{fileAccessId}} BETWEEN {first} AND {last}"
     rows = extraction.database.read_small_table(
-        FILES, "fileAccessId", "processId", "filePath", where=where
+        ACCESSED_FILES, "fileAccessId", "processId", "filePath", where=where
     )
     return {
         number: (pid if isinstance(pid, int) else 0, str(path or NO_FILE))
@@ -239,8 +282,9 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the times that contexts are on a GPU, from each switch in to the next switch out."""
     table = extraction.database.tables[part.table]
-    if not extraction.database.has(part.table, "tag", "timestamp", *KEY):
+    if not extraction.database.has(part.table, "tag", "timestamp", *CONTEXT_KEY):
         rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
@@ -248,7 +292,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if part.first == table.extent.first:
         _count_switched_in_before(extraction, part.table)
     columns = extraction.read(
-        part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
+        part, (*CONTEXT_KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
     )
     rows = extraction.database.count_rows(part)
     extraction.account.rows += rows
@@ -286,7 +330,7 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
-    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
+    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in CONTEXT_KEY)
     wanted = f"FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around
     # this part.
@@ -295,11 +339,13 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
         f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
     ).sort("timestamp")
-    switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in KEY})
+    switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
     switches_in = switches_in.with_columns(after=begins["timestamp"] + 1)
-    saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), KEY)
-    restored = _find_next(switches_in, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
-    reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
+    saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), CONTEXT_KEY)
+    restored = _find_next(
+        switches_in, moments.filter(pl.col("tag") == RESTORE_START), CONTEXT_KEY[:2]
+    )
+    reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), CONTEXT_KEY[:2])
     left = np.minimum(saved, reset)
     extraction.account.repaired[Reason.NO_SWITCH_OUT] += int((restored < left).sum())
     return np.minimum(left, restored)
@@ -334,6 +380,7 @@ def _count_switched_in_before(extraction: Extraction, table: str) -> None:
 
 
 def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the messages of Nsight Systems, on the main thread of the process that they are about."""
     columns = extraction.read(
         part, ("timestamp", "source", "severity", "globalPid"), ("text",), times=()
     )
@@ -358,6 +405,12 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 KINDS = (
+    *(
+        declare_kind(
+            name, partial(extract_os_calls, name), where=condition, reads=Reading(OS_COLUMNS)
+        )
+        for name, condition in (("osrt", select_other_calls), ("pthread", select_pthread_calls))
+    ),
     declare_kind("sched", extract_thread_states),
     declare_kind("cpu_samples", extract_samples),
     declare_kind("file_accesses", extract_file_accesses),

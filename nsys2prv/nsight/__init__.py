@@ -1,5 +1,5 @@
-"""Opening one Nsight Systems export: its tables, columns, strings, host, processes and devices. A
-report is exported with `nsys` first, and an export that cannot be opened read-only is copied.
+"""Open one Nsight Systems export (:func:`open_source`). Before that a report is exported with `nsys`,
+and an export that cannot be opened read-only is copied (:func:`prepare_export`).
 
 All differences between schema versions end in this room, by capability (is the column there?),
 never by version number.

@@ -116,7 +116,7 @@ class Communicators:
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
         return np.where((communicators == self._mpich_world) & (ranks >= 0), ranks, listed)
 
-    def keys(self, communicators: np.ndarray) -> np.ndarray:
+    def find_keys(self, communicators: np.ndarray) -> np.ndarray:
         """Return a number for each that means the same communicator in all reports; 0 for one not
         known.
         """

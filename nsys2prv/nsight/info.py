@@ -1,6 +1,7 @@
-"""The metadata of one report, small and picklable: versions, host, clocks, processes, threads, GPUs,
-and its ranks, also by what the launcher of the job says in their environment; when its capture was,
-and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT: errors, lost events, fallbacks.
+"""What is known of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
+processes, threads and GPUs; its ranks, also by what the launcher of the job says in their
+environment; when its capture was; and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT:
+errors, lost events, fallbacks.
 
 Rows far outside the capture are damage: one of them would stretch a trace over years.
 """
@@ -19,7 +20,7 @@ from msgspec import Struct, field
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
 
-TABLE = "DIAGNOSTIC_EVENT"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
 #: process.
 INFO, WARNING, ERROR = 1, 2, 3
@@ -27,7 +28,7 @@ INJECTION = 1
 #: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
 NO_PROCESSES = (0, 0xFFFFFF)
 #: Distinct messages of a report that are looked at; there are some tens.
-MOST = 10_000
+MOST_MESSAGES = 10_000
 LONGEST_MESSAGE, LONGEST_READ = 160, 2000
 #: Nsight tells of missing CUPTI buffers as mere information.
 _LOSS = re.compile(
@@ -52,9 +53,9 @@ LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
 #: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
 #: before, nor longer than this (ns).
 GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: Of the rows looked at, at least one in so many may lie apart from the others; of more it is not
+#: Of the rows looked at at most one in so many may lie apart from the others; of more it is not
 #: known which are wrong.
-FEW = 4
+APART_SHARE = 4
 #: Columns with a row's time, of which the first that a table has tells where its rows lie; and
 #: those with other times.
 TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
@@ -139,11 +140,11 @@ def shorten_message(text: str) -> str:
 
 def read_messages(database: Source) -> tuple[Message, ...]:
     """Return the distinct messages of a report that are more than information, or tell of a loss."""
-    if not database.has(TABLE, "severity", "text"):
+    if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
     rows = database.query(
-        f"SELECT severity, text, count(*) FROM {TABLE} WHERE typeof(text) = 'text' "
-        f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST}"
+        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} WHERE typeof(text) = 'text' "
+        f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
     )
     messages = (
         Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
@@ -156,13 +157,13 @@ def find_main_process(database: Source) -> int | None:
     """Return the globalPid of the report's main process, whose row has the messages that belong to
     no process: the first with a message of its own.
     """
-    if not database.has(TABLE, "timestamp", "source", "globalPid"):
+    if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
     of_process = (
         f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
     )
     rows = database.query(
-        f"SELECT globalPid FROM {TABLE} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+        f"SELECT globalPid FROM {DIAGNOSTICS} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
     )
     return rows[0][0] if rows else None
 
@@ -240,7 +241,7 @@ def _find_main_span(times: np.ndarray) -> Capture:
             high += 1
         else:
             break
-    if (len(times) - (high + 1 - low)) * FEW > len(times):
+    if (len(times) - (high + 1 - low)) * APART_SHARE > len(times):
         return Capture()
     return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
@@ -249,11 +250,11 @@ def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, the times that rows may have.
     """
-    if not database.has(TABLE, "timestamp", "text"):
+    if not database.has(DIAGNOSTICS, "timestamp", "text"):
         return capture.first, capture.last
     bounds = database.query(
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
-        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {TABLE}"
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS}"
     )[0]
     first = max(bounds[0], capture.first) if isinstance(bounds[0], int) else capture.first
     last = min(bounds[1], capture.last) if isinstance(bounds[1], int) else capture.last
@@ -316,9 +317,7 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
 
 
 class Gpu(Struct, frozen=True):
-    """A physical GPU as the report numbers it. `key` tells it from all others of its host, where
-    that is known.
-    """
+    """A physical GPU as the report numbers it."""
 
     #: As the report numbers it.
     number: GpuNumber
@@ -331,18 +330,19 @@ class Gpu(Struct, frozen=True):
 
     @property
     def key(self) -> str:
+        """What tells it from all others of its host, "" where nothing does."""
         return self.uuid if self.uuid.strip("0-") else self.bus
 
 
 class ReportInfo(Struct, frozen=True):
-    """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
+    """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.
     """
 
     #: The SQLite file or folder of tables that is read.
     path: Path
     #: The report as the user gave it, where that is another file.
-    source: Path | None = None
+    given_path: Path | None = None
     #: Version of the export's schema, empty before 2.7.
     schema: str = ""
     #: Version of Nsight Systems.
@@ -388,12 +388,13 @@ class ReportInfo(Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """The name of the report's file."""
         return self.given.name
 
     @property
     def given(self) -> Path:
         """Return the report as the user knows it."""
-        return self.source or self.path
+        return self.given_path or self.path
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
         """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
@@ -428,13 +429,13 @@ def tid_of(global_tid: int) -> int:
     return global_tid & 0xFFFFFF
 
 
-def read_report_info(path: str | Path, source: Path | None = None) -> ReportInfo:
-    """Read the small tables of an export (made from `source`)."""
+def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
+    """Read the small tables of an export. given_path: the report that it was made from, if any."""
     with open_source(path) as database:
-        return _inspect_database(database, source)
+        return _inspect_database(database, given_path)
 
 
-def _inspect_database(database: Source, source: Path | None) -> ReportInfo:
+def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
     # First, as a folder's tables are counted together.
     parts = database.list_filled_tables()
     if not database.has("StringIds", "id", "value"):
@@ -461,7 +462,7 @@ def _inspect_database(database: Source, source: Path | None) -> ReportInfo:
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
-        source=source,
+        given_path=given_path,
         schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
         product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
         host=system.get("Hostname", ""),
@@ -529,7 +530,7 @@ def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
         rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
         if isinstance(tid, int):
             best[tid] = max(best.get(tid, rank), rank)
-    texts = database.strings(sorted({name for _, name in best.values()}))
+    texts = database.read_strings(sorted({name for _, name in best.values()}))
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
@@ -566,7 +567,7 @@ def _read_nvtx_names(
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
     where = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
     rows = database.read_small_table("NVTX_EVENTS", *columns, where=where)
-    texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
+    texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:
         # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.

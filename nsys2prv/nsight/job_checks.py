@@ -1,4 +1,4 @@
-"""Check that reports given together are of one job, and which processes a report is about."""
+"""Check that reports given together are of one job, and find the processes that a report profiles."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
     """
 
     def bare(info: ReportInfo) -> ReportInfo:
-        return replace(info, path=Path(), source=None, parts={}, capture=Capture())
+        return replace(info, path=Path(), given_path=None, parts={}, capture=Capture())
 
     forms_differ = one.path.is_dir() != other.path.is_dir()
     return bare(one) == bare(other) and (

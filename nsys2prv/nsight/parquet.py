@@ -1,4 +1,4 @@
-"""Reading an export that is a folder with a file for each table: Parquet (``nsys export -t
+"""Read an export that is a folder with a file for each table: Parquet (``nsys export -t
 parquetdir``) or Arrow (``-t arrowdir``).
 
 polars reads rows and columns; what is asked in SQL is answered by SQLite itself (:class:`Queries`),
@@ -24,7 +24,7 @@ from nsys2prv._util.data_files import panics_unseen
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.report_files import remove_quoted_content
 from nsys2prv.nsight.source import (
-    SPREAD,
+    SAMPLED_ROWS,
     Columns,
     Extent,
     Part,
@@ -70,6 +70,7 @@ class Queries:
         self._parts: dict[str, tuple[Part, str]] = {}
 
     def close(self) -> None:
+        """Let go of the temporary database."""
         self._connection.close()
 
     def select_rows(self, part: Part, where: str) -> str:
@@ -249,7 +250,7 @@ class Folder(Source):
 
     def _mask_meeting(self, table: str, rows: pl.DataFrame, where: str) -> pl.Series:
         """Return a mask of the rows of a table, with what a condition looks at, that meet it."""
-        looked_at, condition = self._list_looked_at(table, where), self.condition(table, where)
+        looked_at, condition = self._list_looked_at(table, where), self.make_condition(table, where)
         try:
             return self._queries.mask_met(rows, looked_at, condition)
         except sqlite3.Error as error:
@@ -299,7 +300,7 @@ class Folder(Source):
             for row in rows.with_columns(missing).select(columns).rows()
         ]
 
-    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         if not self.has("StringIds", "id", "value") or not len(ids):
             return {}
         wanted = pl.Series("id", np.asarray(ids, np.int64))
@@ -338,7 +339,7 @@ class Folder(Source):
         if rows > PIECE_ROWS:
             # Without all rows between them; each slice is a part of the query, with its price.
             return [self.scan(table).slice(place, 1) for place in (0, rows // 2, rows - 1)]
-        return [self.scan(table).gather_every(-(-rows // SPREAD))]
+        return [self.scan(table).gather_every(-(-rows // SAMPLED_ROWS))]
 
     def read(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""

@@ -1,5 +1,5 @@
-"""Interface to one export, whatever its form: its tables, and their rows as columns of numbers and
-texts.
+"""Interface to one export, whatever its form: tables and parts of them, rows as columns of numbers
+and texts, and the class :class:`Source` that SQLite files and folders of tables implement.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from msgspec.structs import replace
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
-#: It in SQL, which has no such literal.
+#: NULL in SQL, which has no literal for its number.
 SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
-#: So many of a column's texts tell whether it is worth looking for those that come again.
+#: Number of a column's texts that tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
 #: More templates than this are of no use unless there are so many texts of each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 #: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
-FEW = 20
-#: So many rows of a table tell where its times lie.
-SPREAD = 16
+FEW_ROWS = 20
+#: So many rows of a table, spread all over it, tell where its times lie.
+SAMPLED_ROWS = 16
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ class DistinctTexts:
         """The argument of the core that names these texts, none for all."""
         return () if self._kept is None else (self._kept,)
 
-    def numbers(self, places: np.ndarray) -> np.ndarray:
+    def read_numbers(self, places: np.ndarray) -> np.ndarray:
         """Return the number (int64) at a place of each text, -1 where there is none. places: 0 is
         the first number of a text, -1 no number. For texts that have templates.
         """
@@ -287,6 +287,7 @@ class SourceTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def extent(self) -> Extent:
+        """The range of the rowids."""
         return self.look()
 
     def __contains__(self, column: object) -> bool:
@@ -333,7 +334,7 @@ class Part(Struct, frozen=True):
 class SomeRows(Part, frozen=True):
     """Part of a table reduced to the rows with these rowids, ascending."""
 
-    #: Ascending.
+    #: The rowids, ascending.
     rowids: tuple[int, ...] = ()
 
     def split(self, rows: int) -> Iterator[Part]:
@@ -360,7 +361,9 @@ class Shared(Struct, frozen=True):
         rowids are known, for further reading.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
-        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
+        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW_ROWS > len(
+            self.met
+        ):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(self.part.table, self.part.first, self.part.last, rowids)
@@ -373,7 +376,9 @@ class Shared(Struct, frozen=True):
             and self.rows.texts.keys() >= set(texts)
         )
 
-    def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+    def select_meeting(
+        self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
+    ) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
         return self.rows.select(integers, texts).where(self.mask_meeting(number))
 
@@ -404,6 +409,7 @@ class Source(ABC):
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
     def get_whole_table(self, table: str) -> Part:
+        """Return all rows of a table."""
         extent = self.tables[table].extent
         return Part(table, extent.first, extent.last)
 
@@ -415,7 +421,7 @@ class Source(ABC):
             if table.extent.rows
         }
 
-    def condition(self, table: str, where: str) -> str:
+    def make_condition(self, table: str, where: str) -> str:
         """Return a condition in SQL from one with the table's columns in braces: those that the
         export lacks are NULL. "" is true.
         """
@@ -423,12 +429,12 @@ class Source(ABC):
 
     @abstractmethod
     def count(self, table: str, where: str = "") -> int:
-        """Return the number of rows, or of those that meet a condition (as in :meth:`condition`)."""
+        """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
 
     @abstractmethod
     def count_rows(self, part: Part, where: str = "") -> int:
         """Return the number of rows of a part, or of those that meet a condition (as in
-        :meth:`condition`).
+        :meth:`make_condition`).
         """
 
     @abstractmethod
@@ -444,7 +450,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         """Return the text of these ids of StringIds; an id without a row is absent."""
 
     @abstractmethod
@@ -458,7 +464,7 @@ class Source(ABC):
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
     ) -> Columns:
         """Return columns of some rows, in their order: of those that meet `where`, a condition as
-        in :meth:`condition`.
+        in :meth:`make_condition`.
 
         A column that the export lacks reads as NULL throughout.
         """
@@ -472,7 +478,7 @@ class Source(ABC):
         conditions: Sequence[str],
     ) -> Shared | None:
         """Return columns of all rows of a part, and which of some conditions (as in
-        :meth:`condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
+        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
         damaged.
         """
 
@@ -497,8 +503,8 @@ class Source(ABC):
 
 def choose_spread_rows(extent: Extent) -> list[int]:
     """Return the numbers of a few rows all over a table, its first and its last among them."""
-    steps, length = SPREAD - 1, extent.last - extent.first
-    return sorted({extent.first + length * step // steps for step in range(SPREAD)})
+    steps, length = SAMPLED_ROWS - 1, extent.last - extent.first
+    return sorted({extent.first + length * step // steps for step in range(SAMPLED_ROWS)})
 
 
 class SqlNames(dict):

@@ -1,4 +1,4 @@
-"""Reading an SQLite export, from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
+"""Read an SQLite export (:class:`Database`), from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
 
 Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
 that a read-only folder or a file system without locks works and nothing is ever written beside the
@@ -88,10 +88,11 @@ class Driver:
             raise self._make_unreadable_error(error) from None
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
         self._database.close()
 
-    def frame(self, sql: str) -> pl.DataFrame | None:
+    def query_frame(self, sql: str) -> pl.DataFrame | None:
         """Return a query's whole result, or None where a column has values of several types."""
         manager = self._manager
         statement = manager.AdbcStatement(self._connection)
@@ -194,12 +195,12 @@ class Database(Source):
 
     def count(self, table: str, where: str = "") -> int:
         return self.query(
-            f"SELECT count(*) FROM {quote_name(table)} WHERE {self.condition(table, where)}"
+            f"SELECT count(*) FROM {quote_name(table)} WHERE {self.make_condition(table, where)}"
         )[0][0]
 
     def count_rows(self, part: Part, where: str = "") -> int:
         return self.query(
-            f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.condition(part.table, where)}"
+            f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         )[0][0]
 
     def query(self, sql: str) -> list[tuple]:
@@ -213,7 +214,7 @@ class Database(Source):
             return []
         named = SqlNames(self.tables[table].columns)
         expressions = ", ".join(named[column] for column in columns)
-        condition = self.condition(table, where)
+        condition = self.make_condition(table, where)
         return [
             row
             for rows in self._select_rows_to_read(table, where)
@@ -235,7 +236,7 @@ class Database(Source):
                 part if pages is None else Shared(part, *pages).narrow(0), extent.rowid
             )
 
-    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         if not self.has("StringIds", "id", "value"):
             return {}
         return {
@@ -291,7 +292,7 @@ class Database(Source):
         columns, values = from_pages
         if not conditions:
             return columns, np.zeros(0, np.int64)
-        in_sql = [self.condition(part.table, where) for where in conditions]
+        in_sql = [self.make_condition(part.table, where) for where in conditions]
         try:
             condition_bits = evaluate_conditions(
                 self._connection, values, looked_at.types, table.columns, columns.rows, in_sql
@@ -310,7 +311,7 @@ class Database(Source):
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         of_texts = [_select_text(name) for name in texts if name in have]
-        source = f"FROM {self.select_rows(part)} WHERE {self.condition(part.table, where)}"
+        source = f"FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         damaged = 0
         plain = [*map(quote_name, present), *of_texts]
         frame = self._frame(f"SELECT {', '.join(plain) or 'NULL'} {source}")
@@ -337,7 +338,9 @@ class Database(Source):
             return None if from_pages[0].damaged else Shared(part, *from_pages)
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        bits = select_condition_bits([self.condition(part.table, where) for where in conditions])
+        bits = select_condition_bits(
+            [self.make_condition(part.table, where) for where in conditions]
+        )
         expressions = [
             *map(quote_name, present),
             *(_select_text(name) for name in texts if name in have),
@@ -355,7 +358,7 @@ class Database(Source):
         columns = ", ".join(map(_select_integer, integers))
         wanted = f"SELECT {quote_name(key)} FROM {self.select_rows(part)}"
         frame = self.select(
-            f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.condition(table, where)}"
+            f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.make_condition(table, where)}"
         )
         return make_columns(frame, integers, ())
 
@@ -363,7 +366,7 @@ class Database(Source):
         rows = _select_rows(part, self.tables[part.table].extent.rowid)
         if not where:
             return rows
-        return f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})"
+        return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
 
     def select(self, sql: str) -> pl.DataFrame:
         frame = self._frame(sql)
@@ -375,7 +378,7 @@ class Database(Source):
         """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
             self._driver = Driver(self._uri, self._make_unreadable_error)
-        return self._driver.frame(sql)
+        return self._driver.query_frame(sql)
 
 
 def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:

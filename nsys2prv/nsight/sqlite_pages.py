@@ -25,7 +25,7 @@ from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part,
 COMBINATIONS = "combinations_looked_at"
 #: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the
 #: rows themselves.
-FEW, ROWS_PER_COMBINATION = 1000, 8
+FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 #: A value of each type by the type's number, as in native/records.h.
 OF_TYPE = (None, 0, 0.5, "", b"")
 #: Kinds of columns, as in native/records.h.
@@ -89,7 +89,7 @@ def evaluate_conditions(
     looked_at = columns or {"no column": np.zeros(rows, np.int64)}
     values, codes = factorize_together(*looked_at.values())
     count = len(values[0])
-    if count > max(FEW, rows // ROWS_PER_COMBINATION):
+    if count > max(FEW_COMBINATIONS, rows // ROWS_PER_COMBINATION):
         return None
     combinations = (
         _to_sqlite_values(column, name in types)
@@ -227,18 +227,12 @@ class Pages:
             [np.empty(room, np.int64) for _ in names] for names in (numbers, types, words)
         )
         core_fields = [
-            *(
-                fields[name].column(INTEGERS, column)
-                for name, column in zip(numbers, of_numbers, strict=True)
-            ),
-            *(
-                fields[name].column(TYPES, column)
-                for name, column in zip(types, of_types, strict=True)
-            ),
-            *(
-                fields[name].column(TEXTS, column, texts=texts_of)
-                for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
-            ),
+            fields[name].column(kind, column)
+            for kind, names, to in ((INTEGERS, numbers, of_numbers), (TYPES, types, of_types))
+            for name, column in zip(names, to, strict=True)
+        ] + [
+            fields[name].column(TEXTS, column, texts=texts_of)
+            for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
         ]
         try:
             rows, counts = table.decode(*leaves, part.first, part.last, core_fields)

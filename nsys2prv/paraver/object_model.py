@@ -14,7 +14,7 @@ stream nor a GPU for a host thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ from nsys2prv.events.extraction import (
     QueueKey,
     StreamKey,
     ThreadKey,
+    identify_gpu,
 )
 from nsys2prv.nsight.info import (
     PROCESS_MASK,
@@ -484,15 +485,3 @@ def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
     if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
         return reported
     return {key: number for number, key in enumerate(sorted(gpus))}
-
-
-def identify_gpu(
-    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
-) -> tuple:
-    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
-    report's machine.
-    """
-    if key.name:
-        return (machines[report], report, key.name, key.number)
-    gpu = infos[report].gpus.get(key.number)
-    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)

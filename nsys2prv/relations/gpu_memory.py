@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from nsys2prv._util.errors import Detail
 from nsys2prv.events.catalogue import Metric, load_counter_tables
-from nsys2prv.events.cuda import ALLOCATION, FACTS, RELEASE
+from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
@@ -38,7 +38,7 @@ PIECE_ROWS = 500_000
 
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
-    files = context.files[FACTS]
+    files = context.files[GPU_MEMORY]
     return context.run_steps(
         [partial(add_up_memory, files, context.tasks, context.first_task, context.folder)]
     )
@@ -123,5 +123,5 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
 
 
 RELATIONS = (
-    Relation(NAME, "Memory in use on GPUs", NO_MODEL, (FACTS,), (LAYOUT,), find_memory_in_use),
+    Relation(NAME, "Memory in use on GPUs", NO_MODEL, (GPU_MEMORY,), (LAYOUT,), find_memory_in_use),
 )

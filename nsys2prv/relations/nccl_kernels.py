@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NoiseKind, Role
-from nsys2prv.events.call_indexes import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.call_indexes import ALL_WAIT, ROOT_WAITS, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
@@ -309,7 +309,7 @@ def _sort_by_communicator(
     )
     # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
     rooted = pl.col("first_operation").is_in([*WAIT_FOR_ROOT, *ROOT_WAITS])
-    usable = ~rooted | ((pl.col("operation") != GROUP) & (pl.col("rank") >= 0))
+    usable = ~rooted | ((pl.col("operation") != SEVERAL_OPERATIONS) & (pl.col("rank") >= 0))
     return _sort_calls(kernels.filter(usable), path), kernels.height > 0
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, NoiseKind
-from nsys2prv.events.call_indexes import GROUP, SEND_RECEIVE
+from nsys2prv.events.call_indexes import SEND_RECEIVE, SEVERAL_OPERATIONS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
@@ -164,7 +164,7 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         .then(operation)
         .when(by_name > 0)
         .then(by_name)
-        .otherwise(GROUP),
+        .otherwise(SEVERAL_OPERATIONS),
         late=blank_incomparable(begin - pl.col("first")),
         wait=blank_incomparable(pl.min_horizontal(last, end) - begin),
         transfer=blank_incomparable(transfer),

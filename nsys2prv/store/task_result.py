@@ -82,8 +82,8 @@ class TaskResult(Struct):
     facts: dict[str, StoredFrame] = field(default_factory=dict)
     #: Segments of the index from correlation ids to launching calls.
     launches: list[Segment] = field(default_factory=list)
-    #: Frames of NCCL regions for later tasks.
-    regions: list[StoredFrame] = field(default_factory=list)
+    #: Frames of NCCL calls for later tasks.
+    nccl_calls: list[StoredFrame] = field(default_factory=list)
     #: Notes for the summary.
     notes: list[str] = field(default_factory=list)
     #: Number of records by layout.
@@ -309,7 +309,7 @@ def pack_result(result: TaskResult, folder: Path) -> None:
     for kind, files in (("names", result.names), ("facts", result.facts)):
         for number, frame in enumerate(files.values()):
             _write_frame(read_frame(frame), folder / f"{kind}-{number}.arrow")
-    bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
+    bare = replace(result, runs=[], names={}, facts={}, launches=[], nccl_calls=[])
     entry = PackedResult(bare, runs, list(result.names), list(result.facts))
     (folder / ENTRY).write_text(json.dumps(to_json(entry, PackedResult)), encoding="ascii")
 

@@ -84,7 +84,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
                 narrowed = shared.narrow(number)
                 few |= isinstance(narrowed, SomeRows) and len(expected) > 0
                 for columns in (
-                    shared.columns(number, ("number", "thread", "lacking"), ("name",)),
+                    shared.select_meeting(number, ("number", "thread", "lacking"), ("name",)),
                     source.read(narrowed, ("number", "thread", "lacking"), ("name",), condition),
                 ):
                     codes, texts = columns.texts["name"][0], columns.texts["name"][1].series

@@ -28,11 +28,11 @@ from nsys2prv.events.kernel_classes import (
     _find_required_words,
     _lower_pattern,
     _search,
+    is_nccl_kernel,
     load_rules,
     normalize_name,
     read_rules,
 )
-from nsys2prv.events.nccl import is_nccl_kernel
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062

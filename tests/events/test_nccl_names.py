@@ -6,14 +6,13 @@ import pytest
 
 from nsys2prv.events import call_indexes
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.kernel_classes import find_nccl_operation, is_nccl_kernel
 from nsys2prv.events.nccl import (
     BUILT_IN,
     REDUCTIONS,
     TYPE_SIZES,
     TYPE_VALUES,
-    find_kernel_operation,
     find_operation,
-    is_nccl_kernel,
 )
 
 OF_NCCL = [
@@ -151,7 +150,7 @@ def test_functions_have_their_values() -> None:
         for name in ("ncclGetUniqueId", "", "Several operations in a group", "gather")
     ] == [0, 0, 0, 9]
     assert (
-        find_kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+        find_nccl_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
         == call_indexes.SEND_RECEIVE
         == 15
     )
@@ -169,7 +168,7 @@ def test_sets_of_operations() -> None:
     assert named(call_indexes.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
     assert named(call_indexes.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
     assert named(call_indexes.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
-    assert named((call_indexes.GROUP,)) == {"Several operations in a group"}
+    assert named((call_indexes.SEVERAL_OPERATIONS,)) == {"Several operations in a group"}
     making = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow"))
     assert named(range(call_indexes.FIRST_MAKING, call_indexes.LAST_MAKING + 1)) == {
         name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)

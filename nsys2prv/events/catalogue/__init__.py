@@ -17,7 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.data_files import load_shipped, read_data_text, read_data_texts
+from nsys2prv._util.data_files import (
+    load_shipped,
+    load_shipped_file,
+    read_data_text,
+    read_data_texts,
+)
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
@@ -52,6 +57,7 @@ class DomainCode(Struct, frozen=True):
     only_named: bool = False
 
     def code_of(self, domain: str, number: int) -> int:
+        """Return the event type of a domain by its name and its number."""
         return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
 
 
@@ -77,6 +83,7 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     known: str | None = None
 
     def list_known_values(self) -> dict[str, int]:
+        """Return the names whose values are fixed, with these."""
         return _read_known_names(self.known) if self.known else {}
 
 
@@ -157,6 +164,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def has_domain(self) -> bool:
+        """True if its event types depend on the NVTX domain."""
         return any(isinstance(field.code, DomainCode) for field in self.fields)
 
 
@@ -211,9 +219,10 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_duration(self) -> bool:
+        """True if its rows last, False if they are points in time."""
         return len(self.time) > 1
 
-    def layout(self) -> dict[str, Any]:
+    def make_layout(self) -> dict[str, Any]:
         """Return its layout, as a section ``layouts`` says it. Work on GPUs does not nest: it has
         rows to spare.
         """
@@ -264,7 +273,7 @@ def load_catalogue() -> Catalogue:
     """
     data = _read_sections()
     calls = _make_each(CallTable, data["calls"])
-    _add_section(data, "layouts", {name: call.layout() for name, call in calls.items()})
+    _add_section(data, "layouts", {name: call.make_layout() for name, call in calls.items()})
     _add_section(data, "name_sets", {name: {} for name in calls})
     value_sets = {
         name: ValueSet(name, tuple(sorted(labels.items())))
@@ -433,7 +442,7 @@ def load_counter_tables() -> dict[str, CounterTable]:
         for name, layout in load_catalogue().layouts.items()
         if not layout.fields
     }
-    listed = load_shipped(read_data_text(__package__, "counters.yaml")) | load_catalogue().counters
+    listed = load_shipped_file(__package__, "counters.yaml") | load_catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for label, name in ((names[0], name) for names in entries.values() for name in names):

@@ -17,7 +17,7 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct, field
 
-from nsys2prv._util.data_files import load_shipped, read_data_text
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import Nsys2prvError, blame_file
 
 
@@ -46,7 +46,7 @@ class Rule(Struct, frozen=True):
     effect: str
 
 
-_DECLARED = load_shipped(read_data_text("nsys2prv.paraver.check", "rules.yaml"))
+_DECLARED = load_shipped_file("nsys2prv.paraver.check", "rules.yaml")
 #: Part of a trace -> title.
 PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED.items()}
 #: Name -> rule.

@@ -14,14 +14,14 @@ import pytest
 
 from nsys2prv._util.columns import ABSENT, FrameWriter
 from nsys2prv.events.call_indexes import (
-    GROUP,
     GROUP_END,
     GROUP_START,
     LAST_OPERATION,
     RECEIVE,
     SAID,
     SEND,
-    RegionIndex,
+    SEVERAL_OPERATIONS,
+    NcclCallIndex,
 )
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
@@ -78,20 +78,20 @@ def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
     )
 
 
-def _find_units(ranges: list[Range]) -> list[list[Range]]:
-    """Return the units of one thread, whose ranges are in order."""
-    units: list[list[Range]] = []
+def _find_groups(ranges: list[Range]) -> list[list[Range]]:
+    """Return the groups of one thread, whose ranges are in order."""
+    groups: list[list[Range]] = []
     reach, level, least = None, 0, 0
     for item in ranges:
         outer = reach is None or item["begin"] >= reach
         if outer and level == least:
-            units.append([])
-        units[-1].append(item)
+            groups.append([])
+        groups[-1].append(item)
         if outer:
             level += {GROUP_START: 1, GROUP_END: -1}.get(item["operation"], 0)
             least = min(least, level)
         reach = item["end"] if reach is None else max(reach, item["end"])
-    return units
+    return groups
 
 
 def _draw_moving(ranges: list[Range]) -> list[Range]:
@@ -150,7 +150,7 @@ def _tell(
     return {
         "fused": len(calls) // parts,
         "messages": (len(calls) - len(others)) // parts,
-        "operation": _check_same(of, GROUP),
+        "operation": _check_same(of, SEVERAL_OPERATIONS),
         "parts": parts,
         "first_operation": others[0]["operation"] if others else 0,
         "sequence": others[0]["sequence"] if others else ABSENT,
@@ -170,7 +170,7 @@ def _tell(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -> None:
+def test_kernels_are_tied_to_the_group_of_their_call(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     frame = _draw_ranges(random, 2 + seed * 8)
     with FrameWriter(tmp_path / "0") as writer:
@@ -180,7 +180,7 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
         random.integers(-10, 45 * len(frame), 200),
     )
     devices = random.integers(0, 1 + seed % 3, 200)
-    tied = RegionIndex(stored).tie(threads, times, devices)
+    tied = NcclCallIndex(stored).match_kernels(threads, times, devices)
 
     ranges = sorted(
         frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])
@@ -192,17 +192,17 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
     moving = {
         (thread, item["begin"]) for thread in THREADS for item in _draw_moving(of_thread[thread])
     }
-    units = [
-        (unit[0], max(item["end"] for item in unit), calls)
+    groups = [
+        (group[0], max(item["end"] for item in group), calls)
         for thread in THREADS
-        for unit in _find_units(of_thread[thread])
-        if (calls := [item for item in unit if (item["thread"], item["begin"]) in moving])
+        for group in _find_groups(of_thread[thread])
+        if (calls := [item for item in group if (item["thread"], item["begin"]) in moving])
     ]
     last = [
         max(
             (
                 number
-                for number, (first, _, _) in enumerate(units)
+                for number, (first, _, _) in enumerate(groups)
                 if first["thread"] == thread and first["begin"] <= time
             ),
             default=None,
@@ -210,12 +210,12 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
         for thread, time in zip(threads.tolist(), times.tolist(), strict=True)
     ]
     for row, number in enumerate(last):
-        if number is None or times[row] > units[number][1]:
-            assert tied["unit"][row] == tied["fused"][row] == tied["bytes"][row] == ABSENT
+        if number is None or times[row] > groups[number][1]:
+            assert tied["call_group"][row] == tied["fused"][row] == tied["bytes"][row] == ABSENT
             assert tied["communicator"][row] == 0
             continue
         met = {int(device) for other, device in zip(last, devices, strict=True) if other == number}
-        expected = _tell(units[number][2], made, len(met))
+        expected = _tell(groups[number][2], made, len(met))
         assert {name: int(tied[name][row]) for name in expected} == expected
 
 
@@ -233,14 +233,14 @@ def test_without_data_to_move_nothing_is_tied(tmp_path: Path, operations: list[i
     with FrameWriter(tmp_path / "0") as writer:
         stored = [writer.append(frame)]
     for rows in (0, 3):
-        tied = RegionIndex(stored).tie(
+        tied = NcclCallIndex(stored).match_kernels(
             np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64)
         )
         assert (
-            tied["unit"].tolist()
+            tied["call_group"].tolist()
             == tied["parts"].tolist()
             == tied["bytes"].tolist()
             == [ABSENT] * rows
         )
         assert tied["communicator"].tolist() == [0] * rows
-    assert RegionIndex(stored).operations.height == 0
+    assert NcclCallIndex(stored).operations.height == 0
