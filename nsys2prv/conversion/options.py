@@ -285,12 +285,12 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     for kind, names in cut.fields.items():
         chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not chosen:
-            why = (
-                "events of this kind have no attributes; give another kind"
-                if kind in list_kind_names()
-                else describe_unknown_kind(kind)
-            )
-            raise UsageError(f"--args {kind}={','.join(names)}: {why}")
+            option = f"--args {kind}={','.join(names)}"
+            if kind in list_kind_names():
+                raise UsageError(
+                    f"{option}: events of this kind have no attributes; give another kind"
+                )
+            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
         field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
             if name not in field_names:
