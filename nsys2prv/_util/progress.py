@@ -33,7 +33,7 @@ _STAGES = {
     "reading": "reading",
     "derive": "reading",
     "align": "clocks",
-    "thread_states": "states",
+    "state_records": "states",
     "window_writer": "writing",
 }
 

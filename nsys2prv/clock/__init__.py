@@ -1,5 +1,7 @@
-"""One timeline from the reports' own clocks: :mod:`~nsys2prv.clock.solve` finds the corrections of
-the hosts, :mod:`~nsys2prv.clock.maps` converts times.
+"""Words of the clock that all of this room uses: kinds of noise, roles of members, and kinds of
+findings with what they say. The room makes one timeline from the reports' own clocks:
+:mod:`~nsys2prv.clock.solve` finds the corrections of the hosts, :mod:`~nsys2prv.clock.maps`
+converts times.
 
 Pure functions on plain values; no Nsight and no Paraver in this room.
 """

@@ -34,6 +34,7 @@ from nsys2prv.conversion.job import (
     collect_metrics,
     group_by_name,
     open_workplace,
+    plan_windows,
 )
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
@@ -49,8 +50,7 @@ from nsys2prv.paraver.pcf import EventType, StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store.runs import COUNTER, STATE, Run
-from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
+from nsys2prv.store.runs import COUNTER, STATE
 
 #: Records of a trace that is large: people are told of options that would make it smaller.
 LARGE_TRACE = 1_000_000
@@ -227,21 +227,6 @@ def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.M
     return window_writer.Manifest(
         runs, global_ids, addresses, job.domain_codes, sampled, closings, bounds
     )
-
-
-def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
-    """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
-    and the global ids of what they refer to), and the times (ns) at which its windows begin.
-    """
-    global_ids = GlobalIds(
-        job.clocks,
-        job.duration,
-        IdTable.from_columns(job.threads),
-        IdTable.from_columns(job.domains),
-        {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
-    )
-    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
-    return runs, global_ids, choose_window_bounds(runs, job.clocks)
 
 
 def _write_prv(

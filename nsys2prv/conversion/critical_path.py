@@ -11,13 +11,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.cuda import STREAM_WAIT_EVENT, select_synchronising_calls
-from nsys2prv.events.extraction import StreamKey
-from nsys2prv.events.kind import Rows
-from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT
-from nsys2prv.relations import write_result
-from nsys2prv.relations.path_search import (
+from nsys2prv.conversion.path_search import (
     Cause,
     EventCalls,
     HostCalls,
@@ -26,6 +20,12 @@ from nsys2prv.relations.path_search import (
     find_critical_path,
     find_latest_before,
 )
+from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.cuda import STREAM_WAIT_EVENT, select_synchronising_calls
+from nsys2prv.events.extraction import StreamKey
+from nsys2prv.events.kind import Rows
+from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT
+from nsys2prv.relations import write_result
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, LINE, Run, list_present_fields, read_run
 from nsys2prv.store.task_result import TaskResult

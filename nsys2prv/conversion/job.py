@@ -35,6 +35,7 @@ from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 
 
 @contextmanager
@@ -324,3 +325,18 @@ def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, 
         if count:
             by_name.setdefault(name, {})[reason] = count
     return by_name
+
+
+def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
+    """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
+    and the global ids of what they refer to), and the times (ns) at which its windows begin.
+    """
+    global_ids = GlobalIds(
+        job.clocks,
+        job.duration,
+        IdTable.from_columns(job.threads),
+        IdTable.from_columns(job.domains),
+        {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
+    )
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
+    return runs, global_ids, choose_window_bounds(runs, job.clocks)

@@ -283,10 +283,11 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = load_catalogue().layouts
     masks = {} if cut.arguments else leave_out_attributes().present
     for kind, names in cut.fields.items():
-        chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
+        known = find_layouts(kind)
+        chosen = [layouts[name] for name in known if layouts[name].fields]
         if not chosen:
             option = f"--args {kind}={','.join(names)}"
-            if kind in list_kind_names():
+            if known or kind in list_kind_names():
                 raise UsageError(
                     f"{option}: events of this kind have no attributes; give another kind"
                 )

@@ -357,10 +357,10 @@ def _restore_order(state: _JobState, timeline: Timeline) -> Timeline:
 
 def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
     """Return the states of all rows."""
-    from nsys2prv.relations import thread_states
+    from nsys2prv.conversion import state_records
 
     threads = {result.task: find_threads(result, state.model) for result in state.results}
-    tasks = thread_states.plan_state_tasks(
+    tasks = state_records.plan_state_tasks(
         state.results,
         state.model.rows,
         threads,
@@ -368,7 +368,7 @@ def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
         find_trace_duration(state.results, state.spans, timeline.clocks),
         state.folder,
     )
-    return list(state.run(thread_states.make_states, tasks))
+    return list(state.run(state_records.make_states, tasks))
 
 
 def _make_fact_book(

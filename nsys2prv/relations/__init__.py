@@ -4,7 +4,8 @@ package.
 A relation reads *facts*, small frames that event kinds set aside while reading
 (:meth:`Extraction.add_fact`), once every clock, object and name is known, and yields further
 records and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed
-here, :func:`run_relations` runs them. What else is in this package is imported where it is needed.
+here, :func:`run_relations` runs them. The other modules help these: `blocks` (rows on disk), and
+`nccl_kernels` and `nccl_matching` (kernels of one collective).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Relation(Struct, frozen=True):
     the trace) of its process by the column `process`.
     """
 
-    #: Name, as users select it.
+    #: Name, as --args and --sample take it.
     name: str
     #: Title for people.
     title: str

@@ -1,8 +1,7 @@
 """Rows of a job as blocks on disk, by group and report: nobody needs all rows of a job at once.
 
-Of matched pairs of rows, the lines between them. And what clocks are observed by: messages between
-hosts, and collective calls by communicator and member, of which some communicators at a time are
-gathered per host.
+Also: lines between matched pairs of rows; and what clocks are observed by: messages between hosts,
+and collective calls by communicator and member, gathered per host some communicators at a time.
 """
 
 from __future__ import annotations

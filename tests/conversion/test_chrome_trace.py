@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv._util.workers import make_serial_pool
-from nsys2prv.conversion.convert import plan_windows
+from nsys2prv.conversion.job import plan_windows
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.catalogue import load_catalogue

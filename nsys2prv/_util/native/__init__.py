@@ -1,4 +1,5 @@
-"""Compiled core: reads the tables of SQLite exports from their pages, and formats lines.
+"""Compiled core: reads the tables of SQLite exports from their pages, fills and orders records, and
+formats lines.
 
 `core` is the extension module, None where the package was installed without a C compiler: then
 SQLite's driver reads, and numpy writes.

@@ -15,8 +15,7 @@ from tools.exports import make_call, make_export, make_global_pid, make_kernel, 
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
-from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
-from nsys2prv.relations.path_search import (
+from nsys2prv.conversion.path_search import (
     SLACK,
     Cause,
     EventCalls,
@@ -25,6 +24,7 @@ from nsys2prv.relations.path_search import (
     find_awaited_operations,
     find_critical_path,
 )
+from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000

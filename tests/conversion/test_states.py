@@ -42,9 +42,9 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion import state_records
+from nsys2prv.conversion.state_records import Ranges
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.relations import thread_states
-from nsys2prv.relations.thread_states import Ranges
 from nsys2prv.store import runs, windows
 
 DURATION = 400
@@ -86,7 +86,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     stretch is too long for the keys.
     """
     if long:
-        monkeypatch.setattr(thread_states, "_LARGEST_KEY", 1)
+        monkeypatch.setattr(state_records, "_LARGEST_KEY", 1)
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 150))
     begin = np.sort(random.integers(0, DURATION - 1, count))
@@ -118,17 +118,17 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
             )
             first = until - 1
 
-    monkeypatch.setattr(thread_states, "read_range_chunks", chunks)
-    monkeypatch.setattr(thread_states, "_find_idle_threads", lambda _, threads: threads < 0)
-    task = thread_states.ThreadStateTask(
+    monkeypatch.setattr(state_records, "read_range_chunks", chunks)
+    monkeypatch.setattr(state_records, "_find_idle_threads", lambda _, threads: threads < 0)
+    task = state_records.ThreadStateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
     result = [
         tuple(record)
-        for columns in thread_states._make_records(task)
+        for columns in state_records._make_records(task)
         for record in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    for columns in thread_states._make_records(task):
+    for columns in state_records._make_records(task):
         assert (np.diff(columns[1]) >= 0).all()
     table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
     stretches = list(
@@ -176,7 +176,7 @@ def test_what_ends_where_a_chunk_does_ends_there(
         tmp_path / "r.sqlite", {RUNTIME: calls, "OSRT_API": waits, "StringIds": NAMES}
     )
     for number, records in enumerate((300_000, 9, 7)):
-        monkeypatch.setattr(thread_states, "CHUNK_RECORDS", records)
+        monkeypatch.setattr(state_records, "CHUNK_RECORDS", records)
         monkeypatch.setattr(runs, "SAMPLE", 1)
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
@@ -323,7 +323,7 @@ def test_chunks_and_workers_change_nothing(
 ) -> None:
     reports = sorted((Path(__file__).parents[2] / "sample_reports" / "cluster").glob("*.sqlite"))
     convert(reports, tmp_path / "whole.prv", Options(states=True))
-    monkeypatch.setattr(thread_states, "CHUNK_RECORDS", chunk)
+    monkeypatch.setattr(state_records, "CHUNK_RECORDS", chunk)
     monkeypatch.setattr(runs, "SAMPLE", 16)
     convert(reports, tmp_path / "chunks.prv", Options(states=True, jobs=workers))
     expected, chunks = (
@@ -338,7 +338,7 @@ def test_chunks_and_workers_change_nothing(
 def test_clocks_that_stretch_leave_no_gap(
     causal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_states, "CHUNK_RECORDS", 300)
+    monkeypatch.setattr(state_records, "CHUNK_RECORDS", 300)
     monkeypatch.setattr(runs, "SAMPLE", 16)
     generate(
         tmp_path,
@@ -371,7 +371,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check_states(trace)
-    task = thread_states.ThreadStateTask(
+    task = state_records.ThreadStateTask(
         0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
     )
     result = np.zeros(len(begins), runs.STATE_DTYPE)
