@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from event_types import check_event_types
+from declaration_checks import check_event_types
 from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert

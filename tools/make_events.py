@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from event_types import check_event_types
+from declaration_checks import check_declarations
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import (
@@ -215,7 +215,7 @@ def _domains() -> Iterator[str]:
 
 if __name__ == "__main__":
     try:
-        check_event_types(load_catalogue())
+        check_declarations()
     except ValueError as error:
         sys.exit(f"make_events: {error}")
     (Path(__file__).parent.parent / "docs" / "events.md").write_text(page(), encoding="utf-8")

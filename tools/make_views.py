@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from declaration_checks import check_declarations
 from msgspec import json
 from view_checks import load_checked_views
 
@@ -143,11 +144,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     folder: Path = parser.parse_args(arguments).folder
     try:
+        check_declarations()
         views = load_checked_views(folder / CATALOGUE)
         for path, text in make_files(views, folder).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
-    except (Nsys2prvError, OSError) as error:
+    except (Nsys2prvError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for path in find_stray_views(views, folder):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from event_types import check_event_types
+from declaration_checks import check_declarations, check_event_types
 from msgspec.structs import replace
 
 from nsys2prv.events import catalogue as module
@@ -123,3 +125,55 @@ def test_a_listed_counter_has_a_type_of_its_own(code: int) -> None:
     entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
     with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number'"):
         check_event_types(replace(known, counters=entries))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("\nkinds:", "\nkind:", "own.yaml: section 'kind' is unknown; did you mean 'kinds'"),
+        (
+            "label: Own",
+            "labels: Own",
+            "own.yaml: layouts: own: call: key 'labels' is unknown; did you",
+        ),
+        (
+            "title: own calls",
+            "titel: own",
+            "own.yaml: layouts: own: key 'titel' is unknown; did you",
+        ),
+        (
+            "layouts: [own]",
+            "layouts: [ownn]",
+            "own.yaml: kinds: own: layout 'ownn' is unknown; did you",
+        ),
+        (
+            "names: own",
+            "names: owns",
+            "own.yaml: layouts: own: call: values: names: 'owns' is unknown",
+        ),
+        ("{names:", "{name:", "own.yaml: layouts: own: call: values: key 'name' is unknown"),
+    ],
+)
+def test_what_is_misspelt_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = """
+kinds:
+  own: {title: Own calls, tables: [OWN], layouts: [own]}
+layouts:
+  own:
+    title: own calls
+    fields:
+      call: {code: 69299900, label: Own, column: nameId, values: {names: own}}
+name_sets:
+  own: {}
+"""
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    check_declarations(tmp_path)
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_declarations(tmp_path)
+
+
+def test_the_declarations_are_sound() -> None:
+    check_declarations()

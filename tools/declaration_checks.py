@@ -1,0 +1,142 @@
+"""Check the declarations of events, for the makers of views and pages: what is misspelt or missing
+is named with its file, and an event type has one meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv.events import all_kinds
+from nsys2prv.events import catalogue as module
+from nsys2prv.events.attributes import extract_declared
+from nsys2prv.events.catalogue import Catalogue, DomainCode, Field, Layout, load_catalogue
+from nsys2prv.events.kind import EventKind
+
+DECLARATIONS = Path(module.__file__).parent / "events"
+#: Sections of the files -> keys of their entries; none for those that are checked as they are read.
+SECTIONS: dict[str, Collection[str]] = {
+    "kinds": EventKind.__struct_fields__,
+    "layouts": ("fields_of", *Layout.__struct_fields__),
+    **dict.fromkeys(
+        (
+            "calls",
+            "counters",
+            "domains",
+            "lines",
+            "name_sets",
+            "state_rules",
+            "states",
+            "value_sets",
+        ),
+        (),
+    ),
+}
+
+
+def check_declarations(folder: Path = DECLARATIONS) -> None:
+    """Check the files of declarations in a folder, then what they come to all together.
+
+    Raises ValueError that names file and entry for an unknown section or key and for a layout, a
+    name set or a value set that is not declared; and for a field that nothing reads.
+    """
+    files = {
+        path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.yaml"))
+    }
+
+    def list_declared(*sections: str) -> set[str]:
+        return {name for data in files.values() for part in sections for name in data.get(part, ())}
+
+    layouts = list_declared("layouts", "calls")
+    sets = {"names": list_declared("name_sets", "calls"), "fixed": list_declared("value_sets")}
+    for file, data in files.items():
+        _refuse_unknown(f"{file}: section", data, SECTIONS)
+        for section, keys in SECTIONS.items():
+            for name, entry in data.get(section, {}).items() if keys else ():
+                _refuse_unknown(f"{file}: {section}: {name}: key", entry, keys)
+        for name, kind in data.get("kinds", {}).items():
+            _refuse_unknown(f"{file}: kinds: {name}: layout", kind.get("layouts", ()), layouts)
+        for name, layout in data.get("layouts", {}).items():
+            for field, spec in (layout.get("fields") or {}).items():
+                where = f"{file}: layouts: {name}: {field}:"
+                _refuse_unknown(f"{where} key", spec, Field.__struct_fields__)
+                for key, value in (spec.get("values") or {}).items():
+                    _refuse_unknown(f"{where} values: key", [key], sets)
+                    _refuse_unknown(f"{where} values: {key}:", [value], sets[key])
+    if folder == DECLARATIONS:
+        check_event_types(load_catalogue())
+        _check_kinds()
+
+
+def _refuse_unknown(where: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            like = get_close_matches(name, known, 1)
+            hint = (
+                f"did you mean {like[0]!r}?" if like else f"there are: {', '.join(sorted(known))}"
+            )
+            raise ValueError(f"{where} {name!r} is unknown; {hint}")
+
+
+def _check_kinds() -> None:
+    """Check that each kind has its layouts, and that those without a module name every column."""
+    layouts = load_catalogue().layouts
+    for kind in all_kinds():
+        _refuse_unknown(f"kinds: {kind.name}: layout", kind.layouts, layouts)
+        declared = isinstance(kind.extract, partial) and kind.extract.func is extract_declared
+        # Without tables: made of what is read for other kinds.
+        if not declared or not kind.tables:
+            continue
+        for layout in kind.layouts:
+            for field in layouts[layout].fields:
+                if not field.column:
+                    raise ValueError(
+                        f"layouts: {layout}: {field.name}: no column; the kind {kind.name} has no module "
+                        "that would find it in another way"
+                    )
+
+
+def check_event_types(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
+    """Return the owner and meaning of each event type.
+
+    Raises ValueError where two owners give one type different labels or values: the .pcf has those
+    of one.
+    """
+    used: dict[int, tuple[str, Hashable]] = {}
+    for owner, code, meaning in _list_uses(catalogue):
+        other, known = used.setdefault(code, (owner, meaning))
+        if known != meaning:
+            raise ValueError(
+                f"event type {code}: {other} and {owner} both use it, with different meanings"
+            )
+    return used
+
+
+def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+    """Yield owner, event type and meaning of every use."""
+    hashed = range(module.FIRST_HASHED_DOMAIN, module.LAST_HASHED_DOMAIN + 1)
+    domains = {*range(len(catalogue.domains)), *hashed} - module.FORBIDDEN_DOMAINS
+    for layout in catalogue.layouts.values():
+        for field in layout.fields:
+            owner = f"field {field.name!r} of layout {layout.name!r}"
+            values = field.values and field.values.name
+            if not isinstance(field.code, DomainCode):
+                yield owner, field.code, (field.label, values)
+                continue
+            for domain, code in field.code.named:
+                yield owner, code, (domain, values)
+            for domain in () if field.code.only_named else domains:
+                yield owner, field.code.code_of("", domain), (field.label, values)
+        if layout.hashed:
+            for code in range(layout.hashed[0], layout.hashed[1] + 1):
+                yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)
+    listed = load_shipped_file(module.__name__, "counters.yaml") | catalogue.counters
+    for name, entries in listed.items():
+        for code, names in entries.items():
+            yield f"counter {names[0]!r} of layout {name!r}", code, names[0]
