@@ -228,8 +228,11 @@ class EventReader(Struct, dict=True):
         A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
         all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
-        fields, which must fit into it.
+        fields, which must fit into it. Raises KeyError for a layout or a field that there is not.
         """
+        known = load_catalogue().layouts[layout]
+        if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
+            raise KeyError(f"layout {layout} has no field {', '.join(sorted(unknown))}")
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
             clock = self.clocks[run.report]
@@ -243,7 +246,6 @@ class EventReader(Struct, dict=True):
                 "end": end,
                 "thread": self.threads[run.task].astype(dtype)[records["object"]],
             }
-            known = load_catalogue().layouts[layout]
             declared = {
                 field.name: field for field in list_present_fields(known, run.shape.present)
             }
