@@ -18,11 +18,12 @@ import pytest
 from tools.conversions import find_time_zero
 from tools.corpus import EXPORTS, UNSET, skip_without_corpus
 from tools.pertalde import check_with_pertalde, needs_pertalde
-from tools.sql_truth import Truth, make_label
+from tools.sql_truth import GEOMETRY, Truth, make_label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.events.catalogue import load_catalogue
 
 #: Event types of the kinds that have one; those of NVTX differ by domain and are found by their
 #: labels.
@@ -47,7 +48,6 @@ KINDS_OF_TRUTH = ("cuda", "nvtx")
 
 BYTES, SOURCE, TARGET, ERROR = 63000002, 63000040, 63000041, 63000020
 STARTEND_OF_ANY_DOMAIN = 9004
-GEOMETRY = (*range(9101, 9111),)
 TAGS = {"launch": 55001, "memory": 55002}
 
 
@@ -233,8 +233,11 @@ def test_no_line_of_another_kind(pair: Pair) -> None:
 
 
 def test_kernel_attributes(pair: Pair) -> None:
+    fields = load_catalogue().layouts["cuda_kernel"].fields
+    code_of = {field.column: field.code for field in fields if field.column}
+    codes = [code_of[column] for column in GEOMETRY]
     result = Counter(
-        (name, *(interval.others.get(code, 0) for code in GEOMETRY))
+        (name, *(interval.others.get(code, 0) for code in codes))
         for kind in ("kernel", "nccl_kernel")
         for interval, _, name in list_intervals(pair, kind)
     )
