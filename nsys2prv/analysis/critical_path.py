@@ -119,7 +119,7 @@ def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.
 def _label_shares(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
 ) -> pl.DataFrame:
-    """Return what :func:`_sum_shares` does, with labels in the place of the values of a closed set."""
+    """Return what :func:`_sum_shares` does, with labels in the place of the values of a value set."""
     return _sum_shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
 
 

@@ -225,7 +225,7 @@ class EventReader(Struct, dict=True):
         """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
         fields asked for.
 
-        A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it.
+        A field is a number, a value of a value set or of a name; ABSENT where an event lacks it.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
         all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
         fields, which must fit into it. Raises KeyError for a layout or a field that there is not.

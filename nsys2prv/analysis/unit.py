@@ -298,12 +298,12 @@ def find_rows(
 
 
 def list_labels(value_set: str) -> dict[int, str]:
-    """Return the labels of a closed set."""
+    """Return the labels of a value set."""
     return dict(load_catalogue().value_sets[value_set].labels)
 
 
 def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
-    """Return the values of a closed set in a column as their labels. default: for values without
+    """Return the values of a value set in a column as their labels. default: for values without
     one.
     """
     return (

@@ -215,7 +215,7 @@ class Rows(Struct):
     end: np.ndarray
     #: Index into the extraction's objects.
     object: np.ndarray
-    #: Field -> int64: a number, a value of a closed set, or an index into the extraction's names of
+    #: Field -> int64: a number, a value of a value set, or an index into the extraction's names of
     #: that set. ABSENT where a row lacks an optional field; nothing refuses it in others, where it
     #: is taken for 0, an index of a name for that of the first name.
     columns: dict[str, np.ndarray]

@@ -138,7 +138,7 @@ def write_result(
 ) -> TaskResult:
     """Return the result of what this name finds between reports, stored under this task number:
     records and lines in trace time (ns), on objects that are thread indices of the trace. Fields of
-    the rows' layouts are plain numbers or values of closed sets.
+    the rows' layouts are plain numbers or values of value sets.
     """
     result = TaskResult(number, TRACE, 0)
     account = Account()

@@ -252,7 +252,7 @@ class Catalogue(Struct, frozen=True):
     lines: dict[str, LineKind]
     #: Names that reports hold.
     name_sets: dict[str, NameSet]
-    #: Closed sets of values.
+    #: Closed sets of values, the same in every trace.
     value_sets: dict[str, ValueSet]
     #: NVTX domains with fixed numbers, by number; the first is the default domain.
     domains: tuple[str, ...]
