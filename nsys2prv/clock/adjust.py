@@ -30,7 +30,7 @@ from nsys2prv.clock.observations import ClockFinding, Corrections, group_rows
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 #: Standard deviations that a bound covers.
-COVER = 3.0
+SIGMAS_IN_BOUND = 3.0
 #: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
 #: other, as no clock keeps its rate for ever; the error is larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
@@ -118,8 +118,10 @@ def make_estimates(net: Network) -> list[Estimate]:
                 ENDS,
                 float(net.corrections.offset[host]),
                 float(net.corrections.drift[host]),
-                float(net.floor[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
-                COVER * drift_variance**0.5 / SECOND,
+                float(net.floor[host] * np.sqrt(net.hops[host]))
+                + SIGMAS_IN_BOUND * sigma
+                + unsteady,
+                SIGMAS_IN_BOUND * drift_variance**0.5 / SECOND,
                 **shared,
             )
         )
@@ -142,13 +144,15 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
         more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
         one, other = divmod(int(pair[places[0]]), len(part))
         for reference, host in ((one, other), (other, one)):
-            road = _find_road(host, reference, begin[rows], end[rows], before[rows] == host)
+            road = _find_part_correction(
+                host, reference, begin[rows], end[rows], before[rows] == host
+            )
             if road is not None:
                 roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
     return _compose_along(estimates, part, roads)
 
 
-def _find_road(
+def _find_part_correction(
     host: int, reference: int, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray
 ) -> Estimate | None:
     """Return the correction of a host's part, which `leaving` precedences start in and the others
@@ -315,7 +319,7 @@ def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
     )
 
 
-def move_free_parts(
+def move_unconnected_parts(
     estimates: list[Estimate], orders: Precedences, left_out: frozenset[int]
 ) -> list[Estimate]:
     """Return the estimates, with parts moved that are references of their own and violate causality

@@ -118,7 +118,7 @@ class ClockMap(Struct, frozen=True):
         )
 
 
-class RowClocks:
+class ClockMapPerRow:
     """Apply a different :class:`ClockMap` to each row: row k has maps[which[k]]."""
 
     def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
@@ -142,7 +142,7 @@ class RowClocks:
 
 
 #: What times of several rows are given by.
-Clock = ClockMap | RowClocks
+Clock = ClockMap | ClockMapPerRow
 
 
 #: Two reports whose UTC and monotonic clocks disagree by more than this do not come from one

@@ -202,15 +202,17 @@ def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 SURE = float(np.log(1e6))
 #: Of many calls, each adds at least so much on average: how they scatter by themselves adds
 #: nothing, but not exactly nothing.
-EACH = 0.25
+LEAST_GAIN_PER_CALL = 0.25
 #: One call in so many may be missing, so that one without a partner tells no more than a misfit of
 #: so many widths.
-LACKING = 20.0
+MISSING_CALL_WIDTHS = 20.0
 #: Calls looked at together; of up to so many every shift is tried.
 WINDOW, ALL_SHIFTS = 512, 64
 #: Rivals that are compared with the pairing, each to both sides: those that fit a sequence best to
-#: itself. Distances that differ by less than this (ns) are one.
-RIVALS, CLOSE = 4, 100_000.0
+#: itself.
+RIVALS = 4
+#: Distances that differ by less than this (ns) are one.
+SAME_DISTANCE = 100_000.0
 
 
 def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
@@ -254,21 +256,21 @@ def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> flo
         return (times >= other.time[0] - width) & (times <= other.time[-1] + width)
 
     own = own[mask_near(own.time)]
-    lacks = _rate_lacks(own, other, width)
-    gain = np.log(LACKING)
+    misfits = _rate_misfits(own, other, width)
+    gain = np.log(MISSING_CALL_WIDTHS)
     for by in (sign * distance for distance in rivals for sign in (1, -1)):
         inside = mask_near(own.time + by)
         count = int(inside.sum())
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
-            rival = _rate_lacks(Ends(own.time[inside] + by, own.signature[inside]), other, width)
-            gain = min(gain, float((rival - lacks[inside]).sum()) / (count - 1))
+            rival = _rate_misfits(Ends(own.time[inside] + by, own.signature[inside]), other, width)
+            gain = min(gain, float((rival - misfits[inside]).sum()) / (count - 1))
     return _rate_calls(gain, len(own))
 
 
 def _rate_calls(gain: float, count: int) -> float:
     """Return the certainty of each call; one call is used up to find the place of the others."""
-    return gain * (count - 1) if gain >= EACH else 0.0
+    return gain * (count - 1) if gain >= LEAST_GAIN_PER_CALL else 0.0
 
 
 def _choose_central(count: int) -> slice:
@@ -321,14 +323,14 @@ def find_rival_distances(ends: Ends) -> list[float]:
     distances = np.sort(np.concatenate(gathered)) if gathered else np.empty(0)
     chosen: list[float] = []
     while len(distances) and len(chosen) < RIVALS:
-        low, high = (np.searchsorted(distances, distances + by) for by in (0, CLOSE))
+        low, high = (np.searchsorted(distances, distances + by) for by in (0, SAME_DISTANCE))
         at = int(np.argmax(high - low))
         chosen.append(float(np.median(distances[low[at] : high[at]])))
-        distances = distances[np.abs(distances - chosen[-1]) > CLOSE]
+        distances = distances[np.abs(distances - chosen[-1]) > SAME_DISTANCE]
     return chosen
 
 
-def _rate_lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
+def _rate_misfits(own: Ends, other: Ends, width: float) -> np.ndarray:
     """Return how badly each call fits the nearest of its signature: logarithm of widths, 0 where it
     fits.
     """
@@ -344,4 +346,4 @@ def _rate_lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
     place = np.concatenate([[-far], np.sort(place), [(len(kinds) + 1) * far]])
     after = np.clip(np.searchsorted(place, wanted), 1, len(place) - 1)
     misfit = np.minimum(np.abs(place[after] - wanted), np.abs(wanted - place[after - 1]))
-    return np.log(np.clip(misfit / width, 1.0, LACKING))
+    return np.log(np.clip(misfit / width, 1.0, MISSING_CALL_WIDTHS))

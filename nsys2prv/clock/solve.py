@@ -28,7 +28,7 @@ from nsys2prv.clock.adjust import (
     drop_needless_corrections,
     list_corrections,
     make_estimates,
-    move_free_parts,
+    move_unconnected_parts,
     remove_violations,
     tighten_bounds,
 )
@@ -110,20 +110,20 @@ def solve_clocks(
     """
     hosts = len(names)
     gathered = merge_groups(parts)
-    pooled = _pool_calls(gathered, hosts)
-    rows = concat_rows([gathered.rows, pooled.rows])
+    connecting = _find_connecting_calls(gathered, hosts)
+    rows = concat_rows([gathered.rows, connecting.rows])
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
         finding
         for finding in gathered.findings
-        if finding.kind not in UNCLEAR or finding.clock in pooled.left
+        if finding.kind not in UNCLEAR or finding.clock in connecting.left
     ]
     orders = find_precedences(rows, messages, pivot)
     net, network_findings = _solve_network(rows, hosts)
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
-        make_estimates(net), orders, pooled.doubt, findings
+        make_estimates(net), orders, connecting.doubt, findings
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
@@ -138,7 +138,7 @@ def solve_clocks(
     if part.any():
         own = evidence.split_by_component(part).judge(corrections)
     observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
-    findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
+    findings += _find_unconnected_hosts(estimates, observed_hosts, connecting)
     if own.after.total > own.before.total:
         reason = FindingKind.WORSE.value.format(own.after.total, own.before.total)
         findings.append(ClockFinding(FindingKind.WORSE, own.after.number, reason=reason))
@@ -147,7 +147,7 @@ def solve_clocks(
             for e in estimates
         ]
     samples = _sample_residuals(evidence.collectives, list_corrections(estimates), pivot)
-    sure = pooled.doubt == 0
+    sure = connecting.doubt == 0
     host_clocks = [
         _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
         for e in estimates
@@ -208,7 +208,7 @@ def _adjust_estimates(
         f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)
     )
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
-    estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
+    estimates = move_unconnected_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [
         ClockFinding(FindingKind.ONE_WAY, clock=e.host) for e in estimates if e.method == ONE_WAY
@@ -217,7 +217,7 @@ def _adjust_estimates(
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: PooledCalls
+    estimates: list[Estimate], observed_hosts: frozenset[int], connecting: ConnectingCalls
 ) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
     alone. observed_hosts: hosts that share anything.
@@ -230,7 +230,7 @@ def _find_unconnected_hosts(
                 "nothing shared with other hosts"
                 if estimate.host not in observed_hosts
                 else "its calls cannot be paired with those of other hosts"
-                if estimate.host in pooled.left
+                if estimate.host in connecting.left
                 else "what it did with other hosts does not determine its clock"
             )
             if others:
@@ -238,7 +238,7 @@ def _find_unconnected_hosts(
             findings.append(
                 ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
             )
-        elif pooled.doubt[estimate.host]:
+        elif connecting.doubt[estimate.host]:
             findings.append(ClockFinding(FindingKind.IN_ORDER, clock=estimate.host))
     return findings
 
@@ -298,7 +298,7 @@ def _sample_residuals(
     return samples
 
 
-class PooledCalls(Struct, frozen=True):
+class ConnectingCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
     #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
@@ -339,7 +339,7 @@ class _UnsettledCalls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
+def _find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
     """Return the calls that place hosts which no settled collectives connect."""
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
@@ -377,7 +377,9 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
                     todo += [host for host in new.tolist() if host in calls.places]
     sizes = np.bincount(part)
     left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
-    return PooledCalls(_gather_pairs(frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
+    return ConnectingCalls(
+        _gather_pairs(frame, host_pairs), _sum_doubts_by_host(settled, host_pairs), left
+    )
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
@@ -482,7 +484,7 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> p
     return gather_per_host(downsample(table.with_columns(key=key)))
 
 
-def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
+def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
     """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """

@@ -156,17 +156,18 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
 
 
-def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: RunTasks) -> CausalOrder:
+def restore_causal_order_of_book(
+    book: FactBook, reports: int, folder: Path, run_tasks: RunTasks
+) -> CausalOrder:
     """Return the order restored by all that the ranks did together; the book's hosts are the
     reports themselves. Shifts are of times as the book's maps place them.
     """
     observed, pivot = collect_observations(book, AUTO, folder, run_tasks)
-    return next(
-        iter(run_tasks(run_alignment_step, [partial(_restore_order, reports, observed, pivot)]))
-    )
+    step = partial(_restore_causal_order_of_observed, reports, observed, pivot)
+    return next(iter(run_tasks(run_alignment_step, [step])))
 
 
-def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
+def _restore_causal_order_of_observed(reports: int, observed: Observed, pivot: int) -> CausalOrder:
     parts = [bind_calls(portion.read_calls(), pivot) for portion in observed.calls]
     return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
 

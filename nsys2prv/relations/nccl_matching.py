@@ -21,8 +21,8 @@ from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     BY_LAUNCH,
-    KEPT,
-    KIND,
+    EQUAL_COLUMNS,
+    KERNEL_COLUMNS,
     CollectivePiece,
     blank_incomparable,
     find_bandwidth,
@@ -45,7 +45,7 @@ KEY = ("group", "function", "ordinal")
 #: What is known of a piece, beside each of its kernels.
 PIECE = ("group", "way", "ranks", "by_function", "settled")
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
-SAME, SAME_UNKNOWN = KIND, ("by_name",)
+SAME, SAME_UNKNOWN = EQUAL_COLUMNS, ("by_name",)
 
 
 class MatchedCollectives(Struct, frozen=True):
@@ -114,10 +114,10 @@ def match_kernels(
 
 
 def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
-    """Return the kernels of the pieces: columns KEPT, KEY, and what is known of their pieces."""
+    """Return the kernels of the pieces: KERNEL_COLUMNS, KEY, and what is known of their pieces."""
     parts = [piece.read() for piece in pieces]
     sizes = [len(part) for part in parts]
-    columns = dict(zip(KEPT, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
+    columns = dict(zip(KERNEL_COLUMNS, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
     for name in PIECE:
         columns[name] = np.repeat([getattr(piece, name) for piece in pieces], sizes)
     return pl.DataFrame(columns).with_columns(
@@ -239,7 +239,7 @@ def number_by_ends(
 
     owned, clock_groups = [], set()
     for block in piece.blocks:
-        columns = dict(zip(KEPT, block.read().T, strict=True))
+        columns = dict(zip(KERNEL_COLUMNS, block.read().T, strict=True))
         owners, counts = np.unique(_number_members(columns), return_counts=True)
         for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
             load = partial(_load_calls, block, member, pivot)
@@ -262,11 +262,11 @@ def number_by_ends(
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
     """Return the end, signature and role of a member's calls in a block, by their begins."""
     rows = block.read()
-    columns = dict(zip(KEPT, rows[_find_member(rows, member)].T, strict=True))
+    columns = dict(zip(KERNEL_COLUMNS, rows[_find_member(rows, member)].T, strict=True))
     return pl.DataFrame(
         {
             "end": columns["time_end"] - pivot,
-            "signature": hash_signatures(*(columns[name] for name in KIND)),
+            "signature": hash_signatures(*(columns[name] for name in EQUAL_COLUMNS)),
             "role": list_operation_roles(columns["first_operation"]),
         }
     )
@@ -274,7 +274,7 @@ def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
 
 def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
     """Return the places of a member's kernels among the rows of a block, by their begins."""
-    columns = dict(zip(KEPT, rows.T, strict=True))
+    columns = dict(zip(KERNEL_COLUMNS, rows.T, strict=True))
     place = np.flatnonzero(_number_members(columns) == member)
     return place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
 

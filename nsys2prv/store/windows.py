@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
+from nsys2prv.clock.maps import Clock, ClockMap, ClockMapPerRow
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
@@ -335,7 +335,7 @@ class WindowRecords:
         if self._which is None or (self._reports == self._reports[0]).all():
             return clocks[self._reports[0]]
         distinct, code = np.unique(self._reports, return_inverse=True)
-        return RowClocks([clocks[report] for report in distinct], code[self._which])
+        return ClockMapPerRow([clocks[report] for report in distinct], code[self._which])
 
 
 class JoinTask(Struct, frozen=True):

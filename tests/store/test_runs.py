@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import ClockMap, RowClocks, Shifts
+from nsys2prv.clock.maps import ClockMap, ClockMapPerRow, Shifts
 from nsys2prv.store import runs as run_files
 from nsys2prv.store.runs import (
     BEGIN,
@@ -171,7 +171,7 @@ def test_rows_of_several_clocks(chosen: list[int]) -> None:
     random = np.random.default_rng(3)
     maps = [MAPS[number] for number in chosen]
     which, local = random.integers(0, len(maps), 4000), random.integers(0, 60_000, 4000)
-    clocks = RowClocks(maps, which)
+    clocks = ClockMapPerRow(maps, which)
     assert clocks.to_global(local).tolist() == [
         int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)
     ]
