@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
-from relations.test_truth_states import (
+from conversion.test_truth_states import (
     ACCELERATOR,
     BLOCKED,
     GROUP,
@@ -24,6 +23,7 @@ from relations.test_truth_states import (
     check_states,
     list_written_states,
 )
+from msgspec.structs import asdict
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
