@@ -33,9 +33,10 @@ ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 SIGMAS_IN_BOUND = 3.0
 #: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
 #: other, as no clock keeps its rate for ever; the error is larger by twice as much.
-RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
+RELAXATIONS = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 #: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
+#: Times that all hosts are moved, at most.
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
 FEWEST_BOUNDS = 8
@@ -44,7 +45,7 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
 #: First and last time of what holds at all times.
-EVERYWHERE = {"first": -np.inf, "last": np.inf}
+AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
 
 
 class Estimate(Struct, frozen=True):
@@ -162,7 +163,7 @@ def _find_part_correction(
         return None
     bounds = _bound_changes(begin, end, leaving)
     first, last = float(bounds.times.min()), float(bounds.times.max())
-    for by in RELAXED:
+    for by in RELAXATIONS:
         line = find_middle_line(bounds.relax(by), first, last)
         if line is not None:
             slope = (line.last - line.first) / max(last - first, 1.0)
@@ -190,7 +191,7 @@ def _compose_along(
     reached: dict[int, Estimate] = {}
     order = count()
     for start in np.unique(part).tolist():
-        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **EVERYWHERE))]
+        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **AT_ALL_TIMES))]
         while queue:
             *_, here = heapq.heappop(queue)
             if here.host not in reached:
@@ -208,7 +209,7 @@ def _compose_along(
             alone = estimate.method in (UTC, REFERENCE)
             observed = estimate
             if not np.isfinite(estimate.first):
-                observed = replace(estimate, **EVERYWHERE)
+                observed = replace(estimate, **AT_ALL_TIMES)
             estimate = replace(
                 observed.compose(road),
                 method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",

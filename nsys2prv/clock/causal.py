@@ -48,7 +48,7 @@ CLOSE_KNOTS = 4
 NONE, FADES, GROWS, OTHER = range(4)
 #: Rounds of moving forward, each of which reaches one report farther: at least and at most, and
 #: rounds times knots.
-ROUNDS, WORK = (50, 2_000), 100_000_000
+ROUNDS, MOST_KNOT_ROUNDS = (50, 2_000), 100_000_000
 #: Attempts at moving forward, after each of which bindings that are not satisfied are set aside;
 #: and at drawing lines.
 ATTEMPTS = 4
@@ -323,7 +323,7 @@ def _settle_shifts(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
     """
     kept = np.ones(net.groups, bool)
     best = None
-    most = int(np.clip(WORK // max(len(net.knots), 1), *ROUNDS))
+    most = int(np.clip(MOST_KNOT_ROUNDS // max(len(net.knots), 1), *ROUNDS))
     for attempt in range(ATTEMPTS):
         part = net.take(kept)
         # At first the slowest fading that will do; after something was set aside, the fastest tells

@@ -18,13 +18,14 @@ FEWEST_CALLS = 4
 #: Of fewer calls than this the median misfit may be small by chance: all have to fit.
 ENOUGH_CALLS = 16
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
-NEARLY = 1.3
+RIVAL_SPREAD = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
 #: another chunk.
-PLACES = 4_096
-CANDIDATES = 3
+MOST_PLACES = 4_096
+#: Of these the best are grown.
+MOST_CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
-AGREEING = 0.9
+AGREEING_SHARE = 0.9
 
 
 class Ends(Table, frozen=True):
@@ -93,7 +94,8 @@ def _choose_best(fits: list[Match]) -> Match:
     whole = [fit for fit in fits if fit.count >= 0.5 * most]
     best, *others = sorted(whole, key=lambda fit: (fit.spread, -fit.count))
     ambiguous = any(
-        fit.spread < NEARLY * best.spread and not _do_matches_agree(fit, best) for fit in others
+        fit.spread < RIVAL_SPREAD * best.spread and not _do_matches_agree(fit, best)
+        for fit in others
     )
     return Match(best.index, best.spread, ambiguous)
 
@@ -117,8 +119,8 @@ def _choose_chunk_length(count: int, other: int) -> int:
 def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
     """Return the places in the other sequence where the chunk's intervals fit best."""
     chunk = own[begin : begin + length]
-    first = max(0, min(begin - PLACES // 2, len(other) - length + 1 - PLACES))
-    near = slice(first, first + PLACES)
+    first = max(0, min(begin - MOST_PLACES // 2, len(other) - length + 1 - MOST_PLACES))
+    near = slice(first, first + MOST_PLACES)
     windows = np.lib.stride_tricks.sliding_window_view(np.diff(other.time), length - 1)[near]
     misfits = np.abs(windows - np.diff(chunk.time))
     middle = (length - 1) // 2
@@ -128,7 +130,7 @@ def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
         # Half: a chunk with a call missing in its middle agrees on one side of it only.
         agreeing = mask_compatible(signs, chunk.signature).mean(axis=1)
         spreads = np.where(agreeing < 0.5, np.inf, spreads)
-    places = np.argsort(spreads, kind="stable")[:CANDIDATES]
+    places = np.argsort(spreads, kind="stable")[:MOST_CANDIDATES]
     return [first + int(place) for place in places if np.isfinite(spreads[place])]
 
 
@@ -199,7 +201,7 @@ def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 
 #: By chance alone no other pairing may look so much worse more often than once in a million times;
 #: natural logarithm.
-SURE = float(np.log(1e6))
+SURE_RATING = float(np.log(1e6))
 #: Of many calls, each adds at least so much on average: how they scatter by themselves adds
 #: nothing, but not exactly nothing.
 LEAST_GAIN_PER_CALL = 0.25
@@ -217,8 +219,8 @@ SAME_DISTANCE = 100_000.0
 
 def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
     """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
-    paired with `others` one by one: reliable from SURE on; 0 if another pairing fits about as well,
-    or nothing can be compared.
+    paired with `others` one by one: reliable from SURE_RATING on; 0 if another pairing fits about
+    as well, or nothing can be compared.
     """
     part = _choose_central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
@@ -291,7 +293,7 @@ def _find_rival_shifts(ends: Ends, width: float) -> list[int]:
     count, fits = len(ends), []
     for shift in _list_possible_shifts(ends):
         early, late = ends[:-shift], ends[shift:]
-        if mask_compatible(late.signature, early.signature).mean() >= AGREEING:
+        if mask_compatible(late.signature, early.signature).mean() >= AGREEING_SHARE:
             misfit = np.abs(np.diff(late.time - early.time)) if count - shift >= 2 else [np.inf]
             fits.append((float(np.log(np.maximum(misfit, width)).mean()), shift))
     return [shift for _, shift in sorted(fits)[:RIVALS]]

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -44,7 +44,7 @@ from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
-    SURE,
+    SURE_RATING,
     Ends,
     find_rival_distances,
     mask_compatible,
@@ -71,17 +71,18 @@ from nsys2prv.clock.sequences import (
 
 #: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
 #: ns.
-MISFIT = 1_000_000.0
+LARGEST_CONTRADICTION = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
-UNSTEADY = 5_000.0
+NOTED_UNSTEADINESS = 5_000.0
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
 #: Collectives of the sample of residuals, per host.
 MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
-TRIES = 3
-#: Signatures are below this: group * KINDS + signature tells those of one group from another's.
-KINDS = 1 << 32
+MOST_TRIES = 3
+#: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
+#: another's.
+MOST_SIGNATURES = 1 << 32
 
 
 class Alignment(Struct, frozen=True):
@@ -117,7 +118,7 @@ def solve_clocks(
     findings = [
         finding
         for finding in gathered.findings
-        if finding.kind not in UNCLEAR or finding.clock in connecting.left
+        if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
     orders = find_precedences(rows, messages, pivot)
     net, network_findings = _solve_network(rows, hosts)
@@ -127,7 +128,9 @@ def solve_clocks(
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
-    limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
+    limit = np.array(
+        [np.inf if e.method == UTC else LARGEST_CONTRADICTION + 10 * e.bound for e in estimates]
+    )
     sent = find_precedences(rows.clear(), messages, pivot)
     evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
     if misfits:
@@ -181,7 +184,7 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
     findings += [
         ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
-        if more > UNSTEADY
+        if more > NOTED_UNSTEADINESS
     ]
     return net, findings
 
@@ -361,7 +364,7 @@ def _find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCal
                 for other in sorted(calls.places):
                     if (
                         part[other] == part[first]
-                        or (tries[other] >= TRIES and (one, other) not in pairs)
+                        or (tries[other] >= MOST_TRIES and (one, other) not in pairs)
                         or not calls.find_shared_groups(one, other)
                     ):
                         continue
@@ -425,7 +428,7 @@ def _pair_in_order(
     if not even:
         return None
     a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-    kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
+    kind = np.repeat(even, [len(here[at]) for at in even]) * MOST_SIGNATURES + calls.signature[a]
     kept = calls.all[a]
     a, b, kind = a[kept], b[kept], kind[kept]
     order = np.argsort(calls.end[a], kind="stable")
@@ -438,7 +441,7 @@ def _pair_in_order(
     own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
     width = max(noise.reach, 3 * spread)
     certainty = rate_match(own, other, width, find_rival_distances(other))
-    if certainty >= SURE:
+    if certainty >= SURE_RATING:
         return _Pair(a, b)
     if spread > noise.reach:
         return None
@@ -465,7 +468,7 @@ def _concat_groups(
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     sizes = [len(group) for group in groups]
-    kind = np.repeat(np.arange(len(groups)) * KINDS, sizes) + calls.signature[rows]
+    kind = np.repeat(np.arange(len(groups)) * MOST_SIGNATURES, sizes) + calls.signature[rows]
     order = np.argsort(calls.end[rows], kind="stable")
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.clock import QUIET, FindingKind
+from nsys2prv.clock import NOTE_KINDS, FindingKind
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import ClockFinding, Messages
@@ -128,7 +128,7 @@ def to_record(
     notes: dict[str, Counter[str]] = defaultdict(Counter)
     warnings: dict[str, Counter[str]] = defaultdict(Counter)
     for finding in alignment.findings:
-        reasons = notes if finding.kind in QUIET else warnings
+        reasons = notes if finding.kind in NOTE_KINDS else warnings
         reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),

@@ -66,7 +66,7 @@ FROM_ANY_SOURCE_OR_TAG = (
     "from any source or with any tag: the report does not tell which message they received"
 )
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
-WHY = (
+UNMATCHABLE_REASONS = (
     "of a process whose rank is not in its report",
     "of a rank that several processes claim",
     "in a communicator that the report does not describe",
@@ -75,7 +75,7 @@ WHY = (
     "with a rank that has no report",
 )
 #: Why a message of a stream has no line.
-UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
+ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
 #: Columns of the facts that are read.
 FACT_COLUMNS = split_column_names(
     "process object_thread time_begin time_end role communicator source destination named tag size"
@@ -104,7 +104,7 @@ class MessageSides(Struct, frozen=True):
 class MatchedMessages(Struct, frozen=True):
     """Messages that a step matched."""
 
-    #: PAIR of each pair that is certain and complete, then its report and place.
+    #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
     #: How many messages, by side and why they are of no pair, "" for those of one.
     fates: Counter[tuple[int, str]]
@@ -209,7 +209,9 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
+    unknown, claimed, undescribed, wild, alone, absent = map(
+        pl.lit, range(len(UNMATCHABLE_REASONS))
+    )
     return (
         pl.when(pl.col(own) < 0)
         .then(unknown)
@@ -361,7 +363,7 @@ def _pair_messages(
         side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(_STREAM))
         for side in (sends, receives)
     ]
-    wild = receives.filter(pl.col("why") == WHY.index(FROM_ANY_SOURCE_OR_TAG))
+    wild = receives.filter(pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG))
     streams = _find_streams(*numbered, wild, either, processes)
     from_the_end = pl.col("number") - pl.len().over(_STREAM).cast(pl.Int64)
     sent, received = (
@@ -399,10 +401,10 @@ def _pair_messages(
     for side, frame in ((SEND, sends), (RECEIVE, receives)):
         reasons = dict(frame.group_by("why").len().iter_rows())
         inside = reasons.pop(-1, 0)
-        fates.update({(side, WHY[why]): count for why, count in reasons.items()})
+        fates.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
         fates[side, ""] += certain.height
-        fates[side, UNCERTAIN] += judged.height - certain.height
-        fates[side, ALONE] += inside - judged.height
+        fates[side, ORDER_UNCERTAIN] += judged.height - certain.height
+        fates[side, NO_PARTNER] += inside - judged.height
     return certain, fates
 
 

@@ -38,7 +38,7 @@ from nsys2prv.store.task_result import FactFile, read_fact
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 #: Columns that tell the members of a communicator apart.
-MEMBER = ("task", "device")
+MEMBER_COLUMNS = ("task", "device")
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
@@ -87,7 +87,7 @@ def order_kernels(
         blocks,
         by_number,
         _order_by_stream(kernels, lone, path.with_suffix(".rest")),
-        frozenset(kernels.select(MEMBER).unique().iter_rows()),
+        frozenset(kernels.select(MEMBER_COLUMNS).unique().iter_rows()),
         members,
         int((~free).sum()),
         len(lone),
@@ -128,10 +128,10 @@ def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tup
     """Return blocks of these kernels, of no known communicator, by order on each stream, streams of
     a GPU in the order of their ids.
     """
-    place = pl.int_range(pl.len()).over(*MEMBER, "stream")
+    place = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "stream")
     kernels = (
         kernels[rows]
-        .sort(*MEMBER, "stream", "time_begin", maintain_order=True)
+        .sort(*MEMBER_COLUMNS, "stream", "time_begin", maintain_order=True)
         .with_columns(row=number_streams(), ordinal=place, before=place)
     )
     return _write_blocks(path, kernels, "row")
@@ -139,7 +139,7 @@ def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tup
 
 def number_streams() -> pl.Expr:
     """Return the number of each kernel's stream, from 1, in the order of ids on its GPU."""
-    return pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64)
+    return pl.col("stream").rank("dense").over(MEMBER_COLUMNS).cast(pl.Int64)
 
 
 def describe_several(communicators: pl.DataFrame, members: int) -> str:
@@ -272,11 +272,11 @@ def divide_kernels(
 
 
 #: Columns of the facts that observations of clocks need; and those without communicators.
-OBSERVED = split_column_names(
+OBSERVED_COLUMNS = split_column_names(
     "process device time_begin time_end communicator operation first_operation fused messages"
     " sequence root rank bytes"
 )
-OBSERVED_BY_ORDER = (*OBSERVED, "stream", "in_graph", "by_name")
+OBSERVED_COLUMNS_BY_ORDER = (*OBSERVED_COLUMNS, "stream", "in_graph", "by_name")
 
 
 def observe_collectives(context: RelationContext) -> Observed:
@@ -303,7 +303,7 @@ def _sort_by_communicator(
     whether any communicator is known.
     """
     kernels = _mark_begun(
-        _read_kernels(files, tasks, OBSERVED).filter(
+        _read_kernels(files, tasks, OBSERVED_COLUMNS).filter(
             (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
         ),
         read_fact(communicators, tasks),
@@ -324,17 +324,17 @@ def _sort_by_order(
     their order on each stream, streams of a GPU in the order of their ids; none where that cannot
     be right. Whether it is shows in when they ended.
     """
-    everything = _read_kernels(files, tasks, OBSERVED_BY_ORDER)
+    everything = _read_kernels(files, tasks, OBSERVED_COLUMNS_BY_ORDER)
     known_communicators = read_fact(communicators, tasks)
-    members = everything.select(MEMBER).n_unique()
+    members = everything.select(MEMBER_COLUMNS).n_unique()
     kernels = _mark_begun(
         everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
         known_communicators,
     )
-    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(
+    kernels = kernels.sort(*MEMBER_COLUMNS, "stream", "time_begin").with_columns(
         communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
     )
-    ordinal = pl.int_range(pl.len()).over(*MEMBER, "communicator")
+    ordinal = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "communicator")
     whole = kernels.group_by("communicator", ordinal=ordinal).agg(
         (pl.len() == members) & (pl.col("by_name").n_unique() == 1)
     )

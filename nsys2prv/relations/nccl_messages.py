@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, FindingKind, NoiseKind
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
@@ -122,7 +122,7 @@ def sort_messages(
 class PairedMessages(Struct, frozen=True):
     """Messages that a step paired."""
 
-    #: PAIR of each, without a tag; then whether it is doubtful, and ORDER.
+    #: PAIR_COLUMNS of each, without a tag; then whether it is doubtful, and ORDER.
     records: tuple[Block, ...]
     #: Sends and receives of no pair.
     left: int
@@ -248,7 +248,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
             {
                 finding.group
                 for finding in findings
-                if finding.kind in (*UNCLEAR, FindingKind.UNRELATED)
+                if finding.kind in (*UNCLEAR_KINDS, FindingKind.UNRELATED)
             }
         )
     )

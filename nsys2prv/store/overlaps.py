@@ -32,6 +32,7 @@ CHUNK_RECORDS = 500_000
 MOST_LANES = 64
 #: Earlier than any time.
 NEVER = int(np.iinfo(np.int64).min)
+#: Why those are counted that share the last lane.
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 

@@ -42,7 +42,7 @@ from nsys2prv.store.runs import (
     read_run,
     take_records,
 )
-from nsys2prv.store.spilling import MOST_NARROW
+from nsys2prv.store.spilling import GREATEST_NARROW
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -424,7 +424,7 @@ def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter
         wide = sum(
             1 << bit
             for bit, field in enumerate(fields)
-            if field.name in columns and int(columns[field.name].max()) > MOST_NARROW
+            if field.name in columns and int(columns[field.name].max()) > GREATEST_NARROW
         )
         shape = replace(shape, wide=shape.wide | wide)
         records = records.astype(shape.dtype, copy=False)

@@ -19,7 +19,7 @@ from nsys2prv.store.runs import (
     END,
     LINE,
     RESOLVED,
-    SAMPLE,
+    SAMPLE_EVERY,
     TRACE,
     Run,
     Shape,
@@ -46,7 +46,10 @@ def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run
     return run
 
 
-@pytest.mark.parametrize("rows", [1, SAMPLE - 1, SAMPLE, SAMPLE + 1, 2 * SAMPLE, 3 * SAMPLE + 17])
+@pytest.mark.parametrize(
+    "rows",
+    [1, SAMPLE_EVERY - 1, SAMPLE_EVERY, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY, 3 * SAMPLE_EVERY + 17],
+)
 @pytest.mark.parametrize("spread", [2, 50, 10**6])
 def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     random = np.random.default_rng(rows * spread)
