@@ -150,7 +150,7 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
             )
             if road is not None:
                 roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
-    return _compose_along(estimates, part, roads)
+    return _compose_corrections(estimates, part, roads)
 
 
 def _find_part_correction(
@@ -182,7 +182,7 @@ def _find_part_correction(
     return None
 
 
-def _compose_along(
+def _compose_corrections(
     estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[Estimate]]
 ) -> list[Estimate]:
     """Return corrections of the parts composed along the roads of the smallest error from the

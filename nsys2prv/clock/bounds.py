@@ -314,13 +314,13 @@ def find_feasible_region(
         worst = int(np.argmax(excess))
         if excess[worst] <= 1e-3:
             break
-        corners = _clip(corners, normals[worst], limits[worst])
+        corners = _cut_polygon(corners, normals[worst], limits[worst])
         if not len(corners):
             break
     return corners
 
 
-def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
+def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
     """Return the convex polygon's part where normal . corner <= limit."""
     excess = corners @ normal - limit
     after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)

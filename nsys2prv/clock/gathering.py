@@ -58,7 +58,7 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(everything)
-    table, lost = drop_unrelated_members(downsample(table))
+    table, lost = drop_unrelated_members(sample_collectives(table))
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
@@ -132,7 +132,7 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(numbered)
 
 
-def downsample(table: pl.DataFrame) -> pl.DataFrame:
+def sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
     """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
     order; every HOLD_BACK-th is `held`.
     """

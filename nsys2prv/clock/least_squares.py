@@ -100,7 +100,7 @@ class HostLink(Struct, frozen=True):
         )
 
 
-def make_blocks(hosts: pl.DataFrame) -> list[CollectiveEnds]:
+def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
     """Return a block of each group's synchronising collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []

@@ -162,7 +162,7 @@ def _grow_match(
     ):
         return None
     index = np.where(matched, index, -1)
-    return Match(keep_mutual(index, np.abs(misfit)), estimate_spread(misfit[matched]))
+    return Match(keep_nearest_partners(index, np.abs(misfit)), estimate_spread(misfit[matched]))
 
 
 def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
@@ -191,7 +191,7 @@ def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nd
     return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
 
 
-def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
+def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """Return each partner only for the nearest of those that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)

@@ -21,7 +21,7 @@ from nsys2prv.clock.matching import (
     Ends,
     find_nearest_partners,
     find_rival_distances,
-    keep_mutual,
+    keep_nearest_partners,
     mask_compatible,
     match_sequences,
     rate_match,
@@ -283,7 +283,7 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
     if far < error:
         return None
     index, late = find_nearest_partners(own, other)
-    index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
+    index = keep_nearest_partners(np.where(np.abs(late) < far, index, -1), np.abs(late))
     has_partner = index >= 0
     inside = (own.time > other.time[0] - far) & (own.time < other.time[-1] + far)
     if not has_partner.any() or has_partner[inside].mean() < AGREEING_SHARE:

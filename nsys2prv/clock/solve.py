@@ -36,11 +36,11 @@ from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedenc
 from nsys2prv.clock.gathering import (
     GatheredCalls,
     concat_rows,
-    downsample,
     gather_per_host,
     merge_groups,
+    sample_collectives,
 )
-from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
+from nsys2prv.clock.least_squares import Network, gather_collective_ends, make_links, solve_network
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
@@ -160,7 +160,7 @@ def solve_clocks(
 
 def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockFinding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility."""
-    blocks = make_blocks(rows)
+    blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
@@ -484,7 +484,7 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> p
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
-    return gather_per_host(downsample(table.with_columns(key=key)))
+    return gather_per_host(sample_collectives(table.with_columns(key=key)))
 
 
 def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
