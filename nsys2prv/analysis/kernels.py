@@ -37,7 +37,8 @@ mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; whe
 sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
 that time.
 """
-BY = ["what", "name", "class", "tensor"]
+#: Columns that tell kernels apart.
+KERNEL_KEY = ["what", "name", "class", "tensor"]
 IS_GEMM = pl.col("class") == GEMM
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
 MOST_DISTRIBUTIONS, BINS = 20, 40
@@ -74,7 +75,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
-    yield "kernels", spill_durations(kernels, ["task", *BY], path)
+    yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
     yield from _sum_by_iteration(unit.options.iterations.slice(1), kernels)
     for device, samples in unit.gpu_samples.items():
         yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
@@ -106,7 +107,7 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
             steps = make_steps(samples, samples.metrics.index(label))
             values, known_time = steps.integrate(begin, end)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
-    by_kernel = kernels.with_columns(**columns).group_by(BY, maintain_order=True)
+    by_kernel = kernels.with_columns(**columns).group_by(KERNEL_KEY, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
 
 
@@ -117,7 +118,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if not measured.height:
         absent = context.explain_absence(("gpu_metric",))
         result.missing.append(f"measured activity of tensor cores: {absent}")
-    rows = _compute_figures(groups, measured, BY, tasks)
+    rows = _compute_figures(groups, measured, KERNEL_KEY, tasks)
     by_class = _label_classes(
         _compute_figures(
             groups,
@@ -178,7 +179,7 @@ def _compute_figures(
     frames = [_compute_imbalance(groups, by, tasks)]
     if measured.height:
         frames.append(_compute_means(measured, by))
-    rows = make_statistics(groups, by, modes=by == BY)
+    rows = make_statistics(groups, by, modes=by == KERNEL_KEY)
     for frame in frames:
         rows = rows.join(frame, on=by, how="left", maintain_order="left")
     return rows.with_columns(time_share=divide_columns("time_ns", pl.col("time_ns").sum()))
@@ -188,9 +189,9 @@ def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series)
     """Return histograms of the first kernels of a table. rows: their keys, names: their labels,
     both in the table's order.
     """
-    first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
+    first = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS).with_row_index("row")
     histograms = make_histograms(
-        groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS
+        groups.join(first, on=KERNEL_KEY, how="inner", maintain_order="left"), ["row"], BINS
     ).sort("row", maintain_order=True)
     labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
     return histograms.join(labels, on="row", how="left", maintain_order="left").select(
@@ -208,7 +209,7 @@ def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.Da
 
 def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return means of the metrics over the kernels' time, as shares."""
-    sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(BY).sum())
+    sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(KERNEL_KEY).sum())
     return sums.select(
         *by,
         *(

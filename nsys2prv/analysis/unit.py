@@ -37,12 +37,13 @@ WORK = {
     "cuda_graph": (GRAPH, "execution"),
     "memory_operation": (MEMORY, "operation"),
 }
-#: Layouts of kernels -> their further fields, and columns of `work` -> the fields in them.
+#: Layouts of kernels -> their further fields.
 WORK_FIELDS = {
     "cuda_kernel": ("class", "tensor_cores"),
     "nccl_kernel": ("class", "tensor_cores", "operation"),
 }
-FURTHER = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
+#: Columns of `work` -> the further fields in them.
+FURTHER_WORK_COLUMNS = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
@@ -148,7 +149,7 @@ class Unit:
             frame = self.read_begins(layout, fields, np.int32)
             further = {
                 alias: pl.col(field).cast(pl.Int8) if field in fields[1:] else pl.lit(0, pl.Int8)
-                for alias, field in FURTHER.items()
+                for alias, field in FURTHER_WORK_COLUMNS.items()
             }
             frames.append(
                 frame.select(

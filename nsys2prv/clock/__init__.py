@@ -56,10 +56,10 @@ class FindingKind(Enum):
 
 
 #: Kinds that say that ends tell nothing, rather than that they speak against a match.
-UNCLEAR = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
+UNCLEAR_KINDS = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
 #: Kinds that are worth a note, all others a warning: they tell of what was left out though it
 #: should fit, and of hosts that could not be aligned.
-QUIET = (
+NOTE_KINDS = (
     FindingKind.BACKWARDS,
     FindingKind.REPEATED,
     FindingKind.FEW_CALLS,

@@ -30,12 +30,13 @@ from nsys2prv.clock.observations import ClockFinding, Corrections, group_rows
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 #: Standard deviations that a bound covers.
-COVER = 3.0
+SIGMAS_IN_BOUND = 3.0
 #: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
 #: other, as no clock keeps its rate for ever; the error is larger by twice as much.
-RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
+RELAXATIONS = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 #: Violations of no more than this (and the slack of their noise) are noise, ns.
 TOLERANCE = 3_000.0
+#: Times that all hosts are moved, at most.
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
 FEWEST_BOUNDS = 8
@@ -44,7 +45,7 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
 #: First and last time of what holds at all times.
-EVERYWHERE = {"first": -np.inf, "last": np.inf}
+AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
 
 
 class Estimate(Struct, frozen=True):
@@ -118,8 +119,10 @@ def make_estimates(net: Network) -> list[Estimate]:
                 ENDS,
                 float(net.corrections.offset[host]),
                 float(net.corrections.drift[host]),
-                float(net.floor[host] * np.sqrt(net.hops[host])) + COVER * sigma + unsteady,
-                COVER * drift_variance**0.5 / SECOND,
+                float(net.floor[host] * np.sqrt(net.hops[host]))
+                + SIGMAS_IN_BOUND * sigma
+                + unsteady,
+                SIGMAS_IN_BOUND * drift_variance**0.5 / SECOND,
                 **shared,
             )
         )
@@ -142,13 +145,15 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
         more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
         one, other = divmod(int(pair[places[0]]), len(part))
         for reference, host in ((one, other), (other, one)):
-            road = _find_road(host, reference, begin[rows], end[rows], before[rows] == host)
+            road = _find_part_correction(
+                host, reference, begin[rows], end[rows], before[rows] == host
+            )
             if road is not None:
                 roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
-    return _compose_along(estimates, part, roads)
+    return _compose_corrections(estimates, part, roads)
 
 
-def _find_road(
+def _find_part_correction(
     host: int, reference: int, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray
 ) -> Estimate | None:
     """Return the correction of a host's part, which `leaving` precedences start in and the others
@@ -158,7 +163,7 @@ def _find_road(
         return None
     bounds = _bound_changes(begin, end, leaving)
     first, last = float(bounds.times.min()), float(bounds.times.max())
-    for by in RELAXED:
+    for by in RELAXATIONS:
         line = find_middle_line(bounds.relax(by), first, last)
         if line is not None:
             slope = (line.last - line.first) / max(last - first, 1.0)
@@ -177,7 +182,7 @@ def _find_road(
     return None
 
 
-def _compose_along(
+def _compose_corrections(
     estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[Estimate]]
 ) -> list[Estimate]:
     """Return corrections of the parts composed along the roads of the smallest error from the
@@ -186,7 +191,7 @@ def _compose_along(
     reached: dict[int, Estimate] = {}
     order = count()
     for start in np.unique(part).tolist():
-        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **EVERYWHERE))]
+        queue = [(0.0, start, next(order), Estimate(start, start, REFERENCE, **AT_ALL_TIMES))]
         while queue:
             *_, here = heapq.heappop(queue)
             if here.host not in reached:
@@ -204,7 +209,7 @@ def _compose_along(
             alone = estimate.method in (UTC, REFERENCE)
             observed = estimate
             if not np.isfinite(estimate.first):
-                observed = replace(estimate, **EVERYWHERE)
+                observed = replace(estimate, **AT_ALL_TIMES)
             estimate = replace(
                 observed.compose(road),
                 method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
@@ -315,7 +320,7 @@ def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
     )
 
 
-def move_free_parts(
+def move_unconnected_parts(
     estimates: list[Estimate], orders: Precedences, left_out: frozenset[int]
 ) -> list[Estimate]:
     """Return the estimates, with parts moved that are references of their own and violate causality

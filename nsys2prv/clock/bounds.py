@@ -24,7 +24,7 @@ from nsys2prv.clock.observations import (
 )
 
 #: Share of collectives and messages that may be taken for misfits.
-MISFITS = 0.05
+MISFIT_SHARE = 0.05
 #: Messages between two hosts, in one direction.
 MOST_MESSAGES = 2_000
 #: Columns of precedences.
@@ -39,9 +39,9 @@ PRECEDENCE_COLUMNS = {
 #: Bounds kept of each side: the tightest of as many parts of the span.
 PARTS_OF_SPAN = 64
 #: Values that are not bounded at all, ns.
-ANYWHERE = 1e12
+UNBOUNDED = 1e12
 #: Steeper than this no line is, unless all others are forbidden.
-STEEP = 3 * DRIFT_PRIOR
+STEEPEST_SLOPE = 3 * DRIFT_PRIOR
 
 
 class Precedences(Table, frozen=True):
@@ -224,7 +224,7 @@ class Evidence(Struct, frozen=True):
         sent, received = messages.correct(corrections)
         lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
         count = len(wrong) + int(lost.sum())
-        if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
+        if not count or count > MISFIT_SHARE * (hosts["collective"].n_unique() + len(messages)):
             return self, 0
         kept = hosts.filter(~pl.col("collective").is_in(wrong))
         return Evidence(_renumber_collectives(kept), messages[~lost]), count
@@ -308,19 +308,19 @@ def find_feasible_region(
     steep = steepest * length
     normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
     limits = np.concatenate([sign * bounds.values[order], [steep, steep]])
-    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * UNBOUNDED
     for _ in range(4 * len(limits)):
         excess = (corners @ normals.T - limits).max(axis=0)
         worst = int(np.argmax(excess))
         if excess[worst] <= 1e-3:
             break
-        corners = _clip(corners, normals[worst], limits[worst])
+        corners = _cut_polygon(corners, normals[worst], limits[worst])
         if not len(corners):
             break
     return corners
 
 
-def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
+def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
     """Return the convex polygon's part where normal . corner <= limit."""
     excess = corners @ normal - limit
     after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
@@ -363,10 +363,10 @@ def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | N
             .subtract_line(slope * begin - first, -slope)
         )
         kept = Bounds.concat([kept, near])
-        corners = find_feasible_region(kept, begin, end, STEEP)
+        corners = find_feasible_region(kept, begin, end, STEEPEST_SLOPE)
         if not len(corners):
             corners = find_feasible_region(kept, begin, end)
-        if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
+        if not len(corners) or np.abs(corners).max() >= UNBOUNDED / 2:
             return None
         first, last = _find_centre(corners, length)
     slopes = (corners[:, 1] - corners[:, 0]) / length

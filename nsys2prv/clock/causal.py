@@ -36,19 +36,19 @@ from nsys2prv.clock.observations import (
 from nsys2prv.clock.sequences import number_calls
 
 #: No bound: beyond every time, and sums of two do not overflow.
-FAR = 1 << 60
+NO_BOUND = 1 << 60
 #: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive
 #: each other on and on.
 FADING = 100, 25, 8
 #: It grows, before an end that must be moved, by 1 ns in so many.
 GROWING = 10
 #: Knots closer than this (ns) keep their distance, so that no two become one.
-CLOSE = 4
+CLOSE_KNOTS = 4
 #: What a shift does between two knots.
 NONE, FADES, GROWS, OTHER = range(4)
 #: Rounds of moving forward, each of which reaches one report farther: at least and at most, and
 #: rounds times knots.
-ROUNDS, WORK = (50, 2_000), 100_000_000
+ROUNDS, MOST_KNOT_ROUNDS = (50, 2_000), 100_000_000
 #: Attempts at moving forward, after each of which bindings that are not satisfied are set aside;
 #: and at drawing lines.
 ATTEMPTS = 4
@@ -149,7 +149,7 @@ def restore_causal_order(
     if not before.number:
         return CausalOrder({}, {}, before, before, findings)
     kept, shifts, rate = _settle_shifts(net)
-    slopes = [_find_allowed_changes(net, rate, CLOSE), _find_allowed_changes(net, GROWING, 1)]
+    slopes = [_find_allowed_changes(net, rate, CLOSE_KNOTS), _find_allowed_changes(net, GROWING, 1)]
     shifts = _smooth_shifts(net.take(kept), shifts, *slopes)
     bent = _find_bends(shifts, *slopes)
     corners, shifts = _find_corners(net.take(kept), shifts, bent)
@@ -195,9 +195,13 @@ class GroupTimes(Table, frozen=True):
         self, values: np.ndarray, groups: int, asked: GroupTimes
     ) -> np.ndarray:
         """Return the greatest of the values that other reports have in the group of each time asked
-        for; -FAR where there is none.
+        for; -NO_BOUND where there is none.
         """
-        first, owner, second = np.full(groups, -FAR), np.full(groups, -1), np.full(groups, -FAR)
+        first, owner, second = (
+            np.full(groups, -NO_BOUND),
+            np.full(groups, -1),
+            np.full(groups, -NO_BOUND),
+        )
         if len(values):
             starts = np.flatnonzero(np.diff(self.group, prepend=-1))
             at = self.group[starts]
@@ -207,7 +211,7 @@ class GroupTimes(Table, frozen=True):
                 first[at] = np.maximum.reduceat(values, starts)
                 rows = np.flatnonzero(values == first[self.group])
                 owner[self.group[rows]] = self.report[rows]
-                others = np.where(self.report == owner[self.group], -FAR, values)
+                others = np.where(self.report == owner[self.group], -NO_BOUND, values)
                 second[at] = np.maximum.reduceat(others, starts)
         own = owner[asked.group] == asked.report
         return np.where(own, second[asked.group], first[asked.group])
@@ -255,7 +259,7 @@ class Bindings(Struct, frozen=True):
     def count_violations(self, shifts: np.ndarray) -> Violations:
         """Return the violations that these shifts of the knots leave."""
         late = self.find_lacks(shifts)
-        return count_violations(late[late > -FAR // 2])
+        return count_violations(late[late > -NO_BOUND // 2])
 
 
 def _find_bindings(
@@ -319,13 +323,15 @@ def _settle_shifts(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
     """
     kept = np.ones(net.groups, bool)
     best = None
-    most = int(np.clip(WORK // max(len(net.knots), 1), *ROUNDS))
+    most = int(np.clip(MOST_KNOT_ROUNDS // max(len(net.knots), 1), *ROUNDS))
     for attempt in range(ATTEMPTS):
         part = net.take(kept)
         # At first the slowest fading that will do; after something was set aside, the fastest tells
         # soonest whether that was enough.
         for rate in FADING[::-1] if attempt else FADING:
-            settled, wrong = _move_forward(part, _find_allowed_changes(net, rate, CLOSE), most)
+            settled, wrong = _move_forward(
+                part, _find_allowed_changes(net, rate, CLOSE_KNOTS), most
+            )
             done = not len(wrong)
             best = (settled, rate) if done else best
             if done == (attempt == 0):
@@ -372,7 +378,7 @@ def _smooth_shifts(
     net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray
 ) -> np.ndarray:
     """Return the shifts, with what lies before them moved too, as far as begins have room."""
-    room = np.full(len(shifts), FAR)
+    room = np.full(len(shifts), NO_BOUND)
     np.minimum.at(room, net.begins.knot, net.find_room(shifts))
     result = shifts.copy()
     for part in net.list_parts():

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
@@ -32,7 +32,7 @@ from nsys2prv.clock.sequences import (
 #: Collectives of one group that are looked at: what is beyond tells nothing more.
 MOST_COLLECTIVES = 4_000
 #: Collectives by which members are compared with each other.
-SAMPLE = 256
+COMPARED_COLLECTIVES = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
 #: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
@@ -58,8 +58,8 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(everything)
-    table, lost = drop_unrelated_members(downsample(table))
-    unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR}
+    table, lost = drop_unrelated_members(sample_collectives(table))
+    unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
         gather_per_host(table),
@@ -88,7 +88,7 @@ def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> 
         members[at].load().with_columns(ordinal=pl.Series(fits[at])).join(sample, on="ordinal")
         for at in sorted(fits)
     )
-    is_open = any(finding.kind in UNCLEAR for finding in findings)
+    is_open = any(finding.kind in UNCLEAR_KINDS for finding in findings)
     first_of_hosts = {member.clock: member for member in reversed(members)} if is_open else {}
     heads = [member.load().head(MOST_UNCLEAR_CALLS) for member in first_of_hosts.values()]
     return GatheredCalls(
@@ -132,7 +132,7 @@ def concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(numbered)
 
 
-def downsample(table: pl.DataFrame) -> pl.DataFrame:
+def sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
     """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
     order; every HOLD_BACK-th is `held`.
     """
@@ -164,7 +164,9 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Cloc
     ):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(
-            pl.col("ordinal").is_in(ordinals[choose_evenly(len(ordinals), SAMPLE)].implode())
+            pl.col("ordinal").is_in(
+                ordinals[choose_evenly(len(ordinals), COMPARED_COLLECTIVES)].implode()
+            )
         )
         rows, row = factorize(part["ordinal"].to_numpy())
         if len(rows) < 5:

@@ -32,20 +32,22 @@ from nsys2prv.clock.observations import (
 
 #: Hosts tried as the one that the others of their group are compared with.
 REFERENCES = 3
+#: Nanoseconds.
 SECOND = 1e9
-#: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
-HUBER, REJECT = 3.0, 8.0
+#: Residuals beyond this many standard deviations count less, and beyond REJECT_SIGMAS not at all.
+HUBER_SIGMAS, REJECT_SIGMAS = 3.0, 8.0
+#: Steps of the fit, at most.
 ROUNDS = 8
 #: Scatter of up to this multiple of the modelled noise is usual.
-USUAL = 1.5
+USUAL_SCATTER = 1.5
 #: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
 #: their residuals show.
-SKEWED = 1.25
+LATE_MIDDLE = 1.25
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
 PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part lies off the line if its median does by so many standard deviations of a median, and by
 #: more than this (ns).
-SIGNIFICANT, NOTICED = 5.0, 5_000.0
+BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
 
 
 class CollectiveEnds(Struct):
@@ -98,7 +100,7 @@ class HostLink(Struct, frozen=True):
         )
 
 
-def make_blocks(hosts: pl.DataFrame) -> list[CollectiveEnds]:
+def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
     """Return a block of each group's synchronising collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []
@@ -290,14 +292,15 @@ class _Fit(Struct):
                     ]
                 )
                 times = estimate_spread(values) / NOISE[noise_kind].end if len(values) else 1.0
-                self.scale[noise_kind] = times if times > USUAL else 1.0
+                self.scale[noise_kind] = times if times > USUAL_SCATTER else 1.0
         for block, residual in zip(self.blocks, residuals, strict=True):
             sigma = self.find_noise(block)
             size = np.abs(residual) / sigma
-            shared = block.seen & (size < REJECT)
+            shared = block.seen & (size < REJECT_SIGMAS)
             shared &= shared.sum(axis=1, keepdims=True) > 1
             block.weight = (
-                np.where(shared, np.minimum(1, HUBER / np.maximum(size, HUBER)), 0) / sigma**2
+                np.where(shared, np.minimum(1, HUBER_SIGMAS / np.maximum(size, HUBER_SIGMAS)), 0)
+                / sigma**2
             )
         return residuals
 
@@ -421,7 +424,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
                 block.weight > 0,
                 # Ends that are beyond all reason are not this collective's.
                 block.seen & (np.abs(residual) < NOISE[block.noise_kind].misfit),
-                np.full(block.end.shape, USUAL * fit.find_noise(block)),
+                np.full(block.end.shape, USUAL_SCATTER * fit.find_noise(block)),
             ]
         ).reshape(6, -1)
         for block, residual in zip(fit.blocks, residuals, strict=True)
@@ -435,7 +438,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
             first[host], last[host] = time[of_used].min(), time[of_used].max()
         if len(of_sane) >= ENOUGH_ENDS:
             scatter = estimate_spread(residual[of_sane])
-            unsteady[host] = SKEWED * scatter if scatter > usual[rows].max() else 0.0
+            unsteady[host] = LATE_MIDDLE * scatter if scatter > usual[rows].max() else 0.0
             unsteady[host] += _find_bend(time[of_sane], residual[of_sane])
     return spread, count, first, last, unsteady
 
@@ -449,6 +452,6 @@ def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
     for part in np.array_split(values[np.argsort(times, kind="stable")], parts):
         middle = float(np.median(part))
         chance = 1.2533 * TO_SIGMA * float(np.median(np.abs(part - middle))) / len(part) ** 0.5
-        if abs(middle) > max(SIGNIFICANT * chance, NOTICED):
+        if abs(middle) > max(BEND_SIGMAS * chance, LEAST_BEND):
             largest = max(largest, abs(middle))
     return largest

@@ -118,7 +118,7 @@ class ClockMap(Struct, frozen=True):
         )
 
 
-class RowClocks:
+class ClockMapPerRow:
     """Apply a different :class:`ClockMap` to each row: row k has maps[which[k]]."""
 
     def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
@@ -142,7 +142,7 @@ class RowClocks:
 
 
 #: What times of several rows are given by.
-Clock = ClockMap | RowClocks
+Clock = ClockMap | ClockMapPerRow
 
 
 #: Two reports whose UTC and monotonic clocks disagree by more than this do not come from one
@@ -228,11 +228,12 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
     return numbers
 
 
-HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;
+#: Comments at the head of a record of clocks, and of what it tells of ranks that were moved.
+RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;
 # `nsys2prv clock THIS_FILE` prints them, and draws them with --plot.
 # corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
 """
-CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
+CAUSAL_RECORD_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
 
 
 #: (UTC ns, deviation before the correction, deviation after it) of a collective, ns.
@@ -325,8 +326,8 @@ class ClockRecord(Struct, frozen=True):
             for name, clock in content.get("hosts", {}).items()
         }
         return (
-            HEAD
-            + (CAUSAL_HEAD if self.causal else "")
+            RECORD_HEAD
+            + (CAUSAL_RECORD_HEAD if self.causal else "")
             + yaml.dump(
                 content,
                 Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),

@@ -18,13 +18,14 @@ FEWEST_CALLS = 4
 #: Of fewer calls than this the median misfit may be small by chance: all have to fit.
 ENOUGH_CALLS = 16
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
-NEARLY = 1.3
+RIVAL_SPREAD = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
 #: another chunk.
-PLACES = 4_096
-CANDIDATES = 3
+MOST_PLACES = 4_096
+#: Of these the best are grown.
+MOST_CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
-AGREEING = 0.9
+AGREEING_SHARE = 0.9
 
 
 class Ends(Table, frozen=True):
@@ -93,7 +94,8 @@ def _choose_best(fits: list[Match]) -> Match:
     whole = [fit for fit in fits if fit.count >= 0.5 * most]
     best, *others = sorted(whole, key=lambda fit: (fit.spread, -fit.count))
     ambiguous = any(
-        fit.spread < NEARLY * best.spread and not _do_matches_agree(fit, best) for fit in others
+        fit.spread < RIVAL_SPREAD * best.spread and not _do_matches_agree(fit, best)
+        for fit in others
     )
     return Match(best.index, best.spread, ambiguous)
 
@@ -117,8 +119,8 @@ def _choose_chunk_length(count: int, other: int) -> int:
 def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
     """Return the places in the other sequence where the chunk's intervals fit best."""
     chunk = own[begin : begin + length]
-    first = max(0, min(begin - PLACES // 2, len(other) - length + 1 - PLACES))
-    near = slice(first, first + PLACES)
+    first = max(0, min(begin - MOST_PLACES // 2, len(other) - length + 1 - MOST_PLACES))
+    near = slice(first, first + MOST_PLACES)
     windows = np.lib.stride_tricks.sliding_window_view(np.diff(other.time), length - 1)[near]
     misfits = np.abs(windows - np.diff(chunk.time))
     middle = (length - 1) // 2
@@ -128,7 +130,7 @@ def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
         # Half: a chunk with a call missing in its middle agrees on one side of it only.
         agreeing = mask_compatible(signs, chunk.signature).mean(axis=1)
         spreads = np.where(agreeing < 0.5, np.inf, spreads)
-    places = np.argsort(spreads, kind="stable")[:CANDIDATES]
+    places = np.argsort(spreads, kind="stable")[:MOST_CANDIDATES]
     return [first + int(place) for place in places if np.isfinite(spreads[place])]
 
 
@@ -160,7 +162,7 @@ def _grow_match(
     ):
         return None
     index = np.where(matched, index, -1)
-    return Match(keep_mutual(index, np.abs(misfit)), estimate_spread(misfit[matched]))
+    return Match(keep_nearest_partners(index, np.abs(misfit)), estimate_spread(misfit[matched]))
 
 
 def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
@@ -189,7 +191,7 @@ def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nd
     return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
 
 
-def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
+def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """Return each partner only for the nearest of those that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
@@ -199,24 +201,26 @@ def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 
 #: By chance alone no other pairing may look so much worse more often than once in a million times;
 #: natural logarithm.
-SURE = float(np.log(1e6))
+SURE_RATING = float(np.log(1e6))
 #: Of many calls, each adds at least so much on average: how they scatter by themselves adds
 #: nothing, but not exactly nothing.
-EACH = 0.25
+LEAST_GAIN_PER_CALL = 0.25
 #: One call in so many may be missing, so that one without a partner tells no more than a misfit of
 #: so many widths.
-LACKING = 20.0
+MISSING_CALL_WIDTHS = 20.0
 #: Calls looked at together; of up to so many every shift is tried.
 WINDOW, ALL_SHIFTS = 512, 64
 #: Rivals that are compared with the pairing, each to both sides: those that fit a sequence best to
-#: itself. Distances that differ by less than this (ns) are one.
-RIVALS, CLOSE = 4, 100_000.0
+#: itself.
+RIVALS = 4
+#: Distances that differ by less than this (ns) are one.
+SAME_DISTANCE = 100_000.0
 
 
 def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
     """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
-    paired with `others` one by one: reliable from SURE on; 0 if another pairing fits about as well,
-    or nothing can be compared.
+    paired with `others` one by one: reliable from SURE_RATING on; 0 if another pairing fits about
+    as well, or nothing can be compared.
     """
     part = _choose_central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
@@ -254,21 +258,21 @@ def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> flo
         return (times >= other.time[0] - width) & (times <= other.time[-1] + width)
 
     own = own[mask_near(own.time)]
-    lacks = _rate_lacks(own, other, width)
-    gain = np.log(LACKING)
+    misfits = _rate_misfits(own, other, width)
+    gain = np.log(MISSING_CALL_WIDTHS)
     for by in (sign * distance for distance in rivals for sign in (1, -1)):
         inside = mask_near(own.time + by)
         count = int(inside.sum())
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
-            rival = _rate_lacks(Ends(own.time[inside] + by, own.signature[inside]), other, width)
-            gain = min(gain, float((rival - lacks[inside]).sum()) / (count - 1))
+            rival = _rate_misfits(Ends(own.time[inside] + by, own.signature[inside]), other, width)
+            gain = min(gain, float((rival - misfits[inside]).sum()) / (count - 1))
     return _rate_calls(gain, len(own))
 
 
 def _rate_calls(gain: float, count: int) -> float:
     """Return the certainty of each call; one call is used up to find the place of the others."""
-    return gain * (count - 1) if gain >= EACH else 0.0
+    return gain * (count - 1) if gain >= LEAST_GAIN_PER_CALL else 0.0
 
 
 def _choose_central(count: int) -> slice:
@@ -289,7 +293,7 @@ def _find_rival_shifts(ends: Ends, width: float) -> list[int]:
     count, fits = len(ends), []
     for shift in _list_possible_shifts(ends):
         early, late = ends[:-shift], ends[shift:]
-        if mask_compatible(late.signature, early.signature).mean() >= AGREEING:
+        if mask_compatible(late.signature, early.signature).mean() >= AGREEING_SHARE:
             misfit = np.abs(np.diff(late.time - early.time)) if count - shift >= 2 else [np.inf]
             fits.append((float(np.log(np.maximum(misfit, width)).mean()), shift))
     return [shift for _, shift in sorted(fits)[:RIVALS]]
@@ -321,14 +325,14 @@ def find_rival_distances(ends: Ends) -> list[float]:
     distances = np.sort(np.concatenate(gathered)) if gathered else np.empty(0)
     chosen: list[float] = []
     while len(distances) and len(chosen) < RIVALS:
-        low, high = (np.searchsorted(distances, distances + by) for by in (0, CLOSE))
+        low, high = (np.searchsorted(distances, distances + by) for by in (0, SAME_DISTANCE))
         at = int(np.argmax(high - low))
         chosen.append(float(np.median(distances[low[at] : high[at]])))
-        distances = distances[np.abs(distances - chosen[-1]) > CLOSE]
+        distances = distances[np.abs(distances - chosen[-1]) > SAME_DISTANCE]
     return chosen
 
 
-def _rate_lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
+def _rate_misfits(own: Ends, other: Ends, width: float) -> np.ndarray:
     """Return how badly each call fits the nearest of its signature: logarithm of widths, 0 where it
     fits.
     """
@@ -344,4 +348,4 @@ def _rate_lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
     place = np.concatenate([[-far], np.sort(place), [(len(kinds) + 1) * far]])
     after = np.clip(np.searchsorted(place, wanted), 1, len(place) - 1)
     misfit = np.minimum(np.abs(place[after] - wanted), np.abs(wanted - place[after - 1]))
-    return np.log(np.clip(misfit / width, 1.0, LACKING))
+    return np.log(np.clip(misfit / width, 1.0, MISSING_CALL_WIDTHS))

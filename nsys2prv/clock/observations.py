@@ -46,6 +46,7 @@ class Noise(Struct, frozen=True):
         return 3 * self.end + self.late + self.late_sigma
 
 
+#: Noise of each kind of observations.
 NOISE = {
     NoiseKind.NCCL: Noise(
         end=8_000.0,
@@ -150,7 +151,7 @@ class ClockFinding(Struct, frozen=True):
 
 
 #: Kinds of findings that come before others.
-FIRST = (FindingKind.BACKWARDS, FindingKind.REPEATED, FindingKind.UNLIKE)
+FIRST_KINDS = (FindingKind.BACKWARDS, FindingKind.REPEATED, FindingKind.UNLIKE)
 
 
 def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
@@ -158,7 +159,9 @@ def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]
     findings = [finding for part in parts for finding in part]
     return sorted(
         findings,
-        key=lambda finding: FIRST.index(finding.kind) if finding.kind in FIRST else len(FIRST),
+        key=lambda finding: (
+            FIRST_KINDS.index(finding.kind) if finding.kind in FIRST_KINDS else len(FIRST_KINDS)
+        ),
     )
 
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 from nsys2prv._util.columns import Table
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.matching import (
-    AGREEING,
+    AGREEING_SHARE,
     ENOUGH_CALLS,
     FEWEST_CALLS,
-    SURE,
+    SURE_RATING,
     Ends,
     find_nearest_partners,
     find_rival_distances,
-    keep_mutual,
+    keep_nearest_partners,
     mask_compatible,
     match_sequences,
     rate_match,
@@ -30,7 +30,7 @@ from nsys2prv.clock.matching import (
 from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
-SAMPLE = 1_024
+COMPARED_ENDS = 1_024
 #: By how much UTC seldom errs (ns).
 USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
@@ -255,7 +255,7 @@ def pair_calls(
             whole
             or not len(ends)
             or are_nearby(ends, others, error)
-            or rate_order(ends, others, reference.signature[member.all], noise) >= SURE
+            or rate_order(ends, others, reference.signature[member.all], noise) >= SURE_RATING
         ):
             return np.arange(count), None
         if fits:
@@ -283,10 +283,10 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
     if far < error:
         return None
     index, late = find_nearest_partners(own, other)
-    index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
+    index = keep_nearest_partners(np.where(np.abs(late) < far, index, -1), np.abs(late))
     has_partner = index >= 0
     inside = (own.time > other.time[0] - far) & (own.time < other.time[-1] + far)
-    if not has_partner.any() or has_partner[inside].mean() < AGREEING:
+    if not has_partner.any() or has_partner[inside].mean() < AGREEING_SHARE:
         return None
     ordinals = np.full(len(member), -1, np.int64)
     ordinals[member.places[has_partner]] = reference.places[index[has_partner]]
@@ -299,7 +299,7 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
     """
     if not len(ends):
         return True
-    sample = choose_evenly(len(ends), SAMPLE)
+    sample = choose_evenly(len(ends), COMPARED_ENDS)
     offset, slope, spread = fit_line(ends[sample], others[sample] - ends[sample])
     misfit = np.abs(others - ends * (1 + slope) - offset)
     return (
@@ -346,7 +346,7 @@ def _pair_by_ends(
     if (
         match.ambiguous
         or not _is_gapless(match.index, len(other))
-        or rate_match(own.move(offset, slope), other, width, reference.rivals) < SURE
+        or rate_match(own.move(offset, slope), other, width, reference.rivals) < SURE_RATING
     ):
         return None, FindingKind.AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
@@ -359,7 +359,7 @@ def _pair_by_ends(
         fits = inside & mask_compatible(
             member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
         )
-        if fits[inside].mean() >= AGREEING:
+        if fits[inside].mean() >= AGREEING_SHARE:
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, None

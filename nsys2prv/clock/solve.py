@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -28,7 +28,7 @@ from nsys2prv.clock.adjust import (
     drop_needless_corrections,
     list_corrections,
     make_estimates,
-    move_free_parts,
+    move_unconnected_parts,
     remove_violations,
     tighten_bounds,
 )
@@ -36,15 +36,15 @@ from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedenc
 from nsys2prv.clock.gathering import (
     GatheredCalls,
     concat_rows,
-    downsample,
     gather_per_host,
     merge_groups,
+    sample_collectives,
 )
-from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
+from nsys2prv.clock.least_squares import Network, gather_collective_ends, make_links, solve_network
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
-    SURE,
+    SURE_RATING,
     Ends,
     find_rival_distances,
     mask_compatible,
@@ -71,17 +71,18 @@ from nsys2prv.clock.sequences import (
 
 #: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
 #: ns.
-MISFIT = 1_000_000.0
+LARGEST_CONTRADICTION = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
-UNSTEADY = 5_000.0
+NOTED_UNSTEADINESS = 5_000.0
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
 #: Collectives of the sample of residuals, per host.
 MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
-TRIES = 3
-#: Signatures are below this: group * KINDS + signature tells those of one group from another's.
-KINDS = 1 << 32
+MOST_TRIES = 3
+#: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
+#: another's.
+MOST_SIGNATURES = 1 << 32
 
 
 class Alignment(Struct, frozen=True):
@@ -110,24 +111,26 @@ def solve_clocks(
     """
     hosts = len(names)
     gathered = merge_groups(parts)
-    pooled = _pool_calls(gathered, hosts)
-    rows = concat_rows([gathered.rows, pooled.rows])
+    connecting = _find_connecting_calls(gathered, hosts)
+    rows = concat_rows([gathered.rows, connecting.rows])
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
         finding
         for finding in gathered.findings
-        if finding.kind not in UNCLEAR or finding.clock in pooled.left
+        if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
     orders = find_precedences(rows, messages, pivot)
     net, network_findings = _solve_network(rows, hosts)
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
-        make_estimates(net), orders, pooled.doubt, findings
+        make_estimates(net), orders, connecting.doubt, findings
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
-    limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
+    limit = np.array(
+        [np.inf if e.method == UTC else LARGEST_CONTRADICTION + 10 * e.bound for e in estimates]
+    )
     sent = find_precedences(rows.clear(), messages, pivot)
     evidence, misfits = Evidence(rows, sent).drop_misfits(corrections, limit)
     if misfits:
@@ -138,7 +141,7 @@ def solve_clocks(
     if part.any():
         own = evidence.split_by_component(part).judge(corrections)
     observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
-    findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
+    findings += _find_unconnected_hosts(estimates, observed_hosts, connecting)
     if own.after.total > own.before.total:
         reason = FindingKind.WORSE.value.format(own.after.total, own.before.total)
         findings.append(ClockFinding(FindingKind.WORSE, own.after.number, reason=reason))
@@ -147,7 +150,7 @@ def solve_clocks(
             for e in estimates
         ]
     samples = _sample_residuals(evidence.collectives, list_corrections(estimates), pivot)
-    sure = pooled.doubt == 0
+    sure = connecting.doubt == 0
     host_clocks = [
         _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
         for e in estimates
@@ -157,7 +160,7 @@ def solve_clocks(
 
 def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockFinding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility."""
-    blocks = make_blocks(rows)
+    blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
@@ -181,7 +184,7 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
     findings += [
         ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
-        if more > UNSTEADY
+        if more > NOTED_UNSTEADINESS
     ]
     return net, findings
 
@@ -208,7 +211,7 @@ def _adjust_estimates(
         f.clock for f in findings if f.kind in (FindingKind.STEEP, FindingKind.UNFIT)
     )
     certain = used[~((doubt > 0)[used.before] | (doubt > 0)[used.after])]
-    estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
+    estimates = move_unconnected_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [
         ClockFinding(FindingKind.ONE_WAY, clock=e.host) for e in estimates if e.method == ONE_WAY
@@ -217,7 +220,7 @@ def _adjust_estimates(
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: PooledCalls
+    estimates: list[Estimate], observed_hosts: frozenset[int], connecting: ConnectingCalls
 ) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
     alone. observed_hosts: hosts that share anything.
@@ -230,7 +233,7 @@ def _find_unconnected_hosts(
                 "nothing shared with other hosts"
                 if estimate.host not in observed_hosts
                 else "its calls cannot be paired with those of other hosts"
-                if estimate.host in pooled.left
+                if estimate.host in connecting.left
                 else "what it did with other hosts does not determine its clock"
             )
             if others:
@@ -238,7 +241,7 @@ def _find_unconnected_hosts(
             findings.append(
                 ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
             )
-        elif pooled.doubt[estimate.host]:
+        elif connecting.doubt[estimate.host]:
             findings.append(ClockFinding(FindingKind.IN_ORDER, clock=estimate.host))
     return findings
 
@@ -298,7 +301,7 @@ def _sample_residuals(
     return samples
 
 
-class PooledCalls(Struct, frozen=True):
+class ConnectingCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
     #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
@@ -339,7 +342,7 @@ class _UnsettledCalls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
+def _find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
     """Return the calls that place hosts which no settled collectives connect."""
     settled = _find_parts(gathered.rows, hosts)
     part = settled.copy()
@@ -361,7 +364,7 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
                 for other in sorted(calls.places):
                     if (
                         part[other] == part[first]
-                        or (tries[other] >= TRIES and (one, other) not in pairs)
+                        or (tries[other] >= MOST_TRIES and (one, other) not in pairs)
                         or not calls.find_shared_groups(one, other)
                     ):
                         continue
@@ -377,7 +380,9 @@ def _pool_calls(gathered: GatheredCalls, hosts: int) -> PooledCalls:
                     todo += [host for host in new.tolist() if host in calls.places]
     sizes = np.bincount(part)
     left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
-    return PooledCalls(_gather_pairs(frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
+    return ConnectingCalls(
+        _gather_pairs(frame, host_pairs), _sum_doubts_by_host(settled, host_pairs), left
+    )
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
@@ -423,7 +428,7 @@ def _pair_in_order(
     if not even:
         return None
     a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-    kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
+    kind = np.repeat(even, [len(here[at]) for at in even]) * MOST_SIGNATURES + calls.signature[a]
     kept = calls.all[a]
     a, b, kind = a[kept], b[kept], kind[kept]
     order = np.argsort(calls.end[a], kind="stable")
@@ -436,7 +441,7 @@ def _pair_in_order(
     own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
     width = max(noise.reach, 3 * spread)
     certainty = rate_match(own, other, width, find_rival_distances(other))
-    if certainty >= SURE:
+    if certainty >= SURE_RATING:
         return _Pair(a, b)
     if spread > noise.reach:
         return None
@@ -463,7 +468,7 @@ def _concat_groups(
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     sizes = [len(group) for group in groups]
-    kind = np.repeat(np.arange(len(groups)) * KINDS, sizes) + calls.signature[rows]
+    kind = np.repeat(np.arange(len(groups)) * MOST_SIGNATURES, sizes) + calls.signature[rows]
     order = np.argsort(calls.end[rows], kind="stable")
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
@@ -479,10 +484,10 @@ def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> p
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
-    return gather_per_host(downsample(table.with_columns(key=key)))
+    return gather_per_host(sample_collectives(table.with_columns(key=key)))
 
 
-def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
+def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
     """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """

@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.clock import QUIET, FindingKind
+from nsys2prv.clock import NOTE_KINDS, FindingKind
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import ClockFinding, Messages
@@ -128,7 +128,7 @@ def to_record(
     notes: dict[str, Counter[str]] = defaultdict(Counter)
     warnings: dict[str, Counter[str]] = defaultdict(Counter)
     for finding in alignment.findings:
-        reasons = notes if finding.kind in QUIET else warnings
+        reasons = notes if finding.kind in NOTE_KINDS else warnings
         reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),
@@ -156,17 +156,18 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
 
 
-def restore_order(book: FactBook, reports: int, folder: Path, run_tasks: RunTasks) -> CausalOrder:
+def restore_causal_order_of_book(
+    book: FactBook, reports: int, folder: Path, run_tasks: RunTasks
+) -> CausalOrder:
     """Return the order restored by all that the ranks did together; the book's hosts are the
     reports themselves. Shifts are of times as the book's maps place them.
     """
     observed, pivot = collect_observations(book, AUTO, folder, run_tasks)
-    return next(
-        iter(run_tasks(run_alignment_step, [partial(_restore_order, reports, observed, pivot)]))
-    )
+    step = partial(_restore_causal_order_of_observed, reports, observed, pivot)
+    return next(iter(run_tasks(run_alignment_step, [step])))
 
 
-def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
+def _restore_causal_order_of_observed(reports: int, observed: Observed, pivot: int) -> CausalOrder:
     parts = [bind_calls(portion.read_calls(), pivot) for portion in observed.calls]
     return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
 

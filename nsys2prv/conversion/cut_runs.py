@@ -101,7 +101,7 @@ def cut_task(task: CutTask) -> CutRuns:
         return _Cutter(task, reader, writer).cut()
 
 
-class _HeldBack(Struct):
+class _RecordsInForce(Struct):
     """Records of one run that are in force when the cut begins, as far as this run tells, to be
     written once all runs are known.
     """
@@ -125,9 +125,9 @@ class _Cutter:
         #: What is left.
         self.out = CutRuns()
         #: Ranges that nest and are open when the cut begins.
-        self.heads: list[_HeldBack] = []
+        self.heads: list[_RecordsInForce] = []
         #: The last state of each row at or before the cut's begin.
-        self.states: list[_HeldBack] = []
+        self.states: list[_RecordsInForce] = []
         self.samples = _SampleCutter(task, self.out, writer)
 
     def cut(self) -> CutRuns:
@@ -200,7 +200,7 @@ class _Cutter:
         self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
-                _HeldBack(run, take_records(records, before), begin[before], end[before])
+                _RecordsInForce(run, take_records(records, before), begin[before], end[before])
             )
             records, begin, end = take_records(records, ~before), begin[~before], end[~before]
         self._append_ranges(run, records, begin, end, end - window.origin)
@@ -276,7 +276,7 @@ class _Cutter:
             _, behind = np.unique(thread[before][::-1], return_index=True)
             last = before[len(before) - 1 - behind]
             self.states.append(
-                _HeldBack(run, take_records(records, last), time[last], thread[last])
+                _RecordsInForce(run, take_records(records, last), time[last], thread[last])
             )
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
@@ -293,7 +293,7 @@ class _Cutter:
         """Write the state of each row when the cut begins. Layouts with the same event type tell of
         the same states.
         """
-        groups: dict[object, list[_HeldBack]] = {}
+        groups: dict[object, list[_RecordsInForce]] = {}
         for states in self.states:
             event_type = load_catalogue().layouts[states.run.shape.name].fields[0].code
             groups.setdefault(event_type, []).append(states)
@@ -334,19 +334,21 @@ class _Cutter:
         self.out.written[name] += len(new)
 
 
-def _sort_and_join(pieces: Sequence[_HeldBack]) -> tuple[list[_HeldBack], np.ndarray, np.ndarray]:
+def _sort_and_join(
+    pieces: Sequence[_RecordsInForce],
+) -> tuple[list[_RecordsInForce], np.ndarray, np.ndarray]:
     """Return the pieces by their shapes, and the columns of their records together."""
     pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.present))
     time = np.concatenate([piece.time for piece in pieces])
     return pieces, time, np.concatenate([piece.other for piece in pieces])
 
 
-def _split_like(column: np.ndarray, pieces: Sequence[_HeldBack]) -> list[np.ndarray]:
+def _split_like(column: np.ndarray, pieces: Sequence[_RecordsInForce]) -> list[np.ndarray]:
     """Return what of a column of all records belongs to the records of each piece."""
     return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])
 
 
-class _Series(Struct):
+class _RowSamples(Struct):
     """Samples of a layout on one row."""
 
     #: Any of its runs.
@@ -364,7 +366,7 @@ class _SampleCutter:
 
     def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:
         self._task, self._out, self._writer = task, out, writer
-        self._series: dict[tuple[int, str], _Series] = {}
+        self._series: dict[tuple[int, str], _RowSamples] = {}
 
     def add(self, run: Run, records: np.ndarray) -> None:
         """Take a run, of which these are the records that may be before the cut's end."""
@@ -374,7 +376,7 @@ class _SampleCutter:
             self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
             return
         time, values = self._task.clock.to_global(records["time"]), records["values"]
-        series = self._series.setdefault((thread, name), _Series(run))
+        series = self._series.setdefault((thread, name), _RowSamples(run))
         self._note_latest(series, run.shape.metrics, time, values)
         inside = window.has(time) & (time > window.first)
         time, values = time[inside], values[inside]
@@ -397,7 +399,7 @@ class _SampleCutter:
         return thinned_time, thinned
 
     def _note_latest(
-        self, series: _Series, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+        self, series: _RowSamples, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
     ) -> None:
         before = int(np.searchsorted(time, self._task.window.first, "right"))
         if not before:
@@ -420,7 +422,7 @@ class _SampleCutter:
                 self._out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
                 self._write(series.run, metrics, np.array([self._task.window.first]), values)
 
-    def _finish_thinned(self, name: str, series: _Series) -> None:
+    def _finish_thinned(self, name: str, series: _RowSamples) -> None:
         metrics = tuple(sorted({metric for held, _, _ in series.thinned for metric in held}))
         time = np.concatenate([time for _, time, _ in series.thinned])
         wide = np.zeros((len(time), len(metrics)), np.int64)

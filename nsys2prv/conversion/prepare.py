@@ -229,7 +229,7 @@ def _make_job(state: _JobState) -> Job:
     domains = number_domains({domain for result in state.results for domain in result.domains})
     timeline = _align_clocks(state)
     if state.plan.options.causal:
-        timeline = _restore_order(state, timeline)
+        timeline = _move_into_causal_order(state, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
     clock_groups = group_comparable_reports(timeline, state.infos)
     book = _make_fact_book(state, timeline.clocks, state.machines, clock_groups)
@@ -341,13 +341,15 @@ def _align_clocks(state: _JobState) -> Timeline:
     return make_timeline(placements, state.infos, state.spans, record)
 
 
-def _restore_order(state: _JobState, timeline: Timeline) -> Timeline:
+def _move_into_causal_order(state: _JobState, timeline: Timeline) -> Timeline:
     """Return the timeline with ranks moved so that no event contradicts another's."""
     from nsys2prv.conversion import align
 
     reports = range(len(state.infos))
     book = _make_fact_book(state, [placement.map for placement in timeline.placements], reports)
-    order = align.restore_order(book, len(reports), state.folder / "order", state.run)
+    order = align.restore_causal_order_of_book(
+        book, len(reports), state.folder / "order", state.run
+    )
     clocks, hosts = find_host_clocks(state.infos, state.placements)
     names = align.name_reports(state.infos, state.model.processes)
     return start_at_first_event(

@@ -58,7 +58,7 @@ ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducesca
 WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
 ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
 #: Operations whose bytes are one rank's share.
-SHARES = tuple(
+SHARE_OPERATIONS = tuple(
     _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 )
 #: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
@@ -68,7 +68,7 @@ OPERATIONS = {name: value for name, value in _VALUES.items() if value != SEVERAL
 #: What the operations of a group have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "data_type")
 #: What the index takes of the payloads of ranges.
-SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
+PAYLOAD_COLUMNS = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
 #: What several kernels that do the work of one group share.
 _SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
 _PROCESS = pl.col("thread") & PROCESS_MASK
@@ -373,7 +373,7 @@ class NcclCallIndex:
             messages=pairs.cast(pl.Int64),
             collective=pl.when(~pairs).then(pl.int_range(pl.len())),
             reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).otherwise(0),
-            share_bytes=pl.when(operation.is_in(SHARES)).then(size).otherwise(0),
+            share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).otherwise(0),
             message_bytes=pl.when(pairs).then(size).otherwise(0),
         )
         groups = operations.group_by("call_group", maintain_order=True).agg(

@@ -27,8 +27,8 @@ from nsys2prv.events.call_indexes import (
     FIRST_MAKING,
     LAST_MAKING,
     OPERATIONS,
+    PAYLOAD_COLUMNS,
     RECEIVE,
-    SAID,
     SEND,
     FoundLaunches,
 )
@@ -453,7 +453,7 @@ def _index_calls(
             "begin": begin,
             "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
             "operation": operation,
-            **{name: payloads[name] for name in SAID},
+            **{name: payloads[name] for name in PAYLOAD_COLUMNS},
         }
     ).filter((begin != NULL) & (thread != NULL))
     extraction.found_nccl_calls.append(frame)

@@ -22,8 +22,9 @@ LAYOUT = "nvtx_payload"
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
-#: Columns begin, end, thread and domain, whatever damage there is.
-PLACE = ", ".join(
+#: When and where a range is, as SQL: columns begin, end, thread and domain, whatever damage there
+#: is.
+PLACE_COLUMNS = ", ".join(
     f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
     for name, source, other in (
         ("begin", "{start}", SQL_NULL),
@@ -33,8 +34,12 @@ PLACE = ", ".join(
     )
 )
 #: SQLite's integers are signed: of these the greater half reads as negative.
-LARGE = "uint64Value"
-WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
+UNSIGNED_FIELD = "uint64Value"
+#: Fields with integers, and with real numbers.
+WHOLE, REAL = (
+    (UNSIGNED_FIELD, "int64Value", "uint32Value", "int32Value"),
+    ("doubleValue", "floatValue"),
+)
 NAME = "payload"
 #: It looks at the types of the numbers, of which there are fewer than numbers.
 _ANY = " OR ".join(
@@ -113,7 +118,7 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     )
     text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
     frame = database.select(
-        f"SELECT {database.make_condition(TABLE, PLACE)}, {database.make_condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
+        f"SELECT {database.make_condition(TABLE, PLACE_COLUMNS)}, {database.make_condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
         f"FROM (SELECT *, {database.make_condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
@@ -206,7 +211,7 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not any(database.has(TABLE, name) for name in (*WHOLE, *REAL)):
         return
     columns = (
-        f"{PLACE}, {MARK} AS mark, typeof({{{LARGE}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
+        f"{PLACE_COLUMNS}, {MARK} AS mark, typeof({{{UNSIGNED_FIELD}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
         f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real"
     )
     frame = database.select(

@@ -190,7 +190,7 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of
 #: global ids.
-TELLING = (
+PROFILED_PROCESS_TABLES = (
     ("PROFILER_OVERHEAD", "globalTid"),
     ("ProcessStreams", "globalPid"),
     ("DIAGNOSTIC_EVENT", "globalPid"),
@@ -206,7 +206,7 @@ def list_profiled_processes(database: Source) -> frozenset[int]:
     """
     return frozenset(
         number & PROCESS_MASK
-        for table, column in TELLING
+        for table, column in PROFILED_PROCESS_TABLES
         for (number,) in database.read_small_table(table, column)
         if isinstance(number, int) and pid_of(number) not in NO_PROCESSES
     )

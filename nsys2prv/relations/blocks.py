@@ -160,7 +160,7 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 #: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (of kinds
 #: whose lines have their own; else anything). Columns behind them tell the order of lines of equal
 #: time.
-PAIR = ("send", "sender", "receive", "receiver", "size", "tag")
+PAIR_COLUMNS = ("send", "sender", "receive", "receiver", "size", "tag")
 
 
 def store_lines(
@@ -187,7 +187,7 @@ class _LineStep(Struct, frozen=True):
     kind: str
     #: Whether lines of the kind have tags.
     tagged: bool
-    #: PAIR rows, ascending by the time of the send.
+    #: PAIR_COLUMNS rows, ascending by the time of the send.
     pairs: tuple[Block, ...]
     #: Folder for runs.
     folder: Path
@@ -195,8 +195,8 @@ class _LineStep(Struct, frozen=True):
     def store_span(self, number: int, low: int | None, high: int | None) -> TaskResult:
         """Store the lines that begin within a span of time (ns; None: without a limit)."""
         rows = np.concatenate([block.read(low, high) for block in self.pairs])
-        rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
-        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
+        rows = rows[np.lexsort(rows.T[: len(PAIR_COLUMNS) - 1 : -1])]
+        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR_COLUMNS)].T
         tags = tag if self.tagged else None
         lines = CommunicationLines(
             self.kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
@@ -236,7 +236,7 @@ CALL_COLUMNS = split_column_names(
     "member host number function role is_root begin end began signature"
 )
 #: Groups that a communicator's calls may be divided into, one for each function.
-GROUPS = 64
+MOST_GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.
 PORTION_ROWS = 50_000
 
@@ -326,7 +326,7 @@ class CallPortion(Struct, frozen=True):
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
         return Calls(
             noise_kind=np.full(len(rows), self.noise_kind),
-            group=1 + self.number * GROUPS + group,
+            group=1 + self.number * MOST_GROUPS + group,
             number=np.where(numbered, column["number"], -1),
             is_root=column["is_root"] == 1,
             began=column["began"] == 1,
@@ -366,7 +366,7 @@ class CallPortion(Struct, frozen=True):
             )
             for member, blocks in sorted(by_member.items())
         ]
-        return gather_by_member(members, self.noise_kind, 1 + self.number * GROUPS)
+        return gather_by_member(members, self.noise_kind, 1 + self.number * MOST_GROUPS)
 
 
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:

@@ -24,14 +24,15 @@ from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
+#: The relation, and the layout of its records.
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
 #: Event types are this plus the kind of memory.
-BASE = 66500010
+EVENT_TYPE_BASE = 66500010
 #: Greatest size of memory, bytes; beyond it numbers are damage.
-GREATEST = 1 << 52
+GREATEST_SIZE = 1 << 52
 #: What tells one piece of memory from others, and what is told of an operation on it.
-OWNER = ("report", "process", "address")
-EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
+ALLOCATION_KEY = ("report", "process", "address")
+OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 #: Rows looked at together.
 PIECE_ROWS = 500_000
 
@@ -69,7 +70,12 @@ def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     count = -(-rows.height // PIECE_ROWS)
     for number in range(count):
         in_piece = pl.col("address").hash() % count == number
-        yield rows.lazy().filter(usable & in_piece).select(*OWNER, *EVENT).collect()
+        yield (
+            rows.lazy()
+            .filter(usable & in_piece)
+            .select(*ALLOCATION_KEY, *OPERATION_COLUMNS)
+            .collect()
+        )
 
 
 class _MemoryChanges(Struct, frozen=True):
@@ -88,13 +94,13 @@ def _find_changes(rows: pl.DataFrame) -> _MemoryChanges:
     address.
     """
     # Of an address, a release comes before an allocation at the same time.
-    rows = rows.sort(*OWNER, "time_at", "operation", descending=[False] * 4 + [True])
+    rows = rows.sort(*ALLOCATION_KEY, "time_at", "operation", descending=[False] * 4 + [True])
     allocates = rows["operation"].to_numpy() == ALLOCATION
-    owner = rows.select(pl.struct(OWNER).rle_id()).to_series().to_numpy()
+    owner = rows.select(pl.struct(ALLOCATION_KEY).rle_id()).to_series().to_numpy()
     ends = np.flatnonzero((owner[1:] == owner[:-1]) & allocates[:-1])
     live = np.zeros(rows.height, bool)
     live[ends + 1] = True
-    size = rows["bytes"].to_numpy().clip(0, GREATEST)
+    size = rows["bytes"].to_numpy().clip(0, GREATEST_SIZE)
     begins = np.flatnonzero(allocates)
     changes = rows[np.append(begins, ends)].select(
         "object_gpu",
@@ -116,9 +122,9 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
         time = gpu_changes["time_at"].to_numpy()
         order = np.argsort(time, kind="stable")
         time = time[order]
-        total = np.cumsum(gpu_changes["delta"].to_numpy()[order]).clip(0, GREATEST)
+        total = np.cumsum(gpu_changes["delta"].to_numpy()[order]).clip(0, GREATEST_SIZE)
         last = np.append(time[1:] != time[:-1], True)
-        metrics = (Metric(labels[BASE + int(memory)]),)
+        metrics = (Metric(labels[EVENT_TYPE_BASE + int(memory)]),)
         yield Counters(LAYOUT, time[last], int(gpu), metrics, total[last][:, None])
 
 

@@ -57,30 +57,33 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
-NAME, KIND = "mpi_messages", "mpi_message"
+#: The relation, and the kind of its lines in the catalogue.
+NAME, LINE_KIND = "mpi_messages", "mpi_message"
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
-#: A message whose partner or tag the report does not tell.
-ANY = "from any source or with any tag: the report does not tell which message they received"
+#: Why a message cannot be looked for whose partner or tag the report does not tell.
+FROM_ANY_SOURCE_OR_TAG = (
+    "from any source or with any tag: the report does not tell which message they received"
+)
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
-WHY = (
+UNMATCHABLE_REASONS = (
     "of a process whose rank is not in its report",
     "of a rank that several processes claim",
     "in a communicator that the report does not describe",
-    ANY,
+    FROM_ANY_SOURCE_OR_TAG,
     "with a partner that the communicator does not have",
     "with a rank that has no report",
 )
 #: Why a message of a stream has no line.
-UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
+ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
 #: Columns of the facts that are read.
-READ = split_column_names(
+FACT_COLUMNS = split_column_names(
     "process object_thread time_begin time_end role communicator source destination named tag size"
     " request"
 )
 #: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
 #: the completing call did not end; of others NULL. place: the order of the messages of a report.
-KEPT = split_column_names(
+MESSAGE_COLUMNS = split_column_names(
     "role why communicator source destination tag named time_begin completed object_thread host size"
     " report place"
 )
@@ -101,7 +104,7 @@ class MessageSides(Struct, frozen=True):
 class MatchedMessages(Struct, frozen=True):
     """Messages that a step matched."""
 
-    #: PAIR of each pair that is certain and complete, then its report and place.
+    #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
     #: How many messages, by side and why they are of no pair, "" for those of one.
     fates: Counter[tuple[int, str]]
@@ -116,7 +119,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     sides, processes = _sort_into_buckets(context)
     matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=(processes,))
     pairs = [block for part in matched for block in part.pairs]
-    results = store_lines(context, NAME, KIND, True, pairs)
+    results = store_lines(context, NAME, LINE_KIND, True, pairs)
     results[0].notes = _describe_unmatched(
         sum((part.fates for part in matched), Counter()),
         sum(part.either for part in sides),
@@ -163,14 +166,16 @@ def sort_sides(
     """Sort the messages of some reports into so many buckets by communicator and receiver; one that
     may be sent or received comes to the bucket of either.
     """
-    sides = _find_sides(read_fact(messages, tasks, READ), read_fact(requests, tasks), processes)
+    sides = _find_sides(
+        read_fact(messages, tasks, FACT_COLUMNS), read_fact(requests, tasks), processes
+    )
     communicator = sides["communicator"].to_numpy()
     bucket, back = (
         assign_buckets(communicator, sides[rank].to_numpy(), buckets)
         for rank in ("destination", "source")
     )
     either = (sides["role"] == EITHER).to_numpy()
-    rows = sides.select(pl.col(KEPT).cast(pl.Int64)).to_numpy()
+    rows = sides.select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64)).to_numpy()
     other = np.flatnonzero(either & (back != bucket))
     return MessageSides(
         write_buckets(path, np.append(bucket, back[other]), np.concatenate([rows, rows[other]])),
@@ -204,7 +209,9 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
+    unknown, claimed, undescribed, wild, alone, absent = map(
+        pl.lit, range(len(UNMATCHABLE_REASONS))
+    )
     return (
         pl.when(pl.col(own) < 0)
         .then(unknown)
@@ -334,7 +341,7 @@ def observe_pairs(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) 
 
 
 def _read_blocks(blocks: Sequence[Block]) -> pl.DataFrame:
-    return read_frame(blocks, KEPT).sort("time_begin", "report", "place")
+    return read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
 
 
 def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -356,7 +363,7 @@ def _pair_messages(
         side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(_STREAM))
         for side in (sends, receives)
     ]
-    wild = receives.filter(pl.col("why") == WHY.index(ANY))
+    wild = receives.filter(pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG))
     streams = _find_streams(*numbered, wild, either, processes)
     from_the_end = pl.col("number") - pl.len().over(_STREAM).cast(pl.Int64)
     sent, received = (
@@ -394,10 +401,10 @@ def _pair_messages(
     for side, frame in ((SEND, sends), (RECEIVE, receives)):
         reasons = dict(frame.group_by("why").len().iter_rows())
         inside = reasons.pop(-1, 0)
-        fates.update({(side, WHY[why]): count for why, count in reasons.items()})
+        fates.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
         fates[side, ""] += certain.height
-        fates[side, UNCERTAIN] += judged.height - certain.height
-        fates[side, ALONE] += inside - judged.height
+        fates[side, ORDER_UNCERTAIN] += judged.height - certain.height
+        fates[side, NO_PARTNER] += inside - judged.height
     return certain, fates
 
 
@@ -454,7 +461,11 @@ def _describe_unmatched(
     fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
 ) -> list[str]:
     # To anybody nobody sends: such rows are damaged.
-    told = {key: count for key, count in fates.items() if count and key != (SEND, ANY)}
+    told = {
+        key: count
+        for key, count in fates.items()
+        if count and key != (SEND, FROM_ANY_SOURCE_OR_TAG)
+    }
     sends, receives = (
         sum(count for (of, _), count in told.items() if of == side) for side in (SEND, RECEIVE)
     )

@@ -34,7 +34,7 @@ from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
     BY_NUMBER,
-    WAYS,
+    MATCHING_METHODS,
     CollectivePiece,
     OrderedKernels,
     describe_several,
@@ -237,7 +237,7 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
     whole: Counter[int] = sum((part.whole for part in matched), Counter())
     notes: list[str] = [
         Detail(f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}")
-        for way, name in enumerate(WAYS)
+        for way, name in enumerate(MATCHING_METHODS)
         if matched_by_way[way]
     ]
     if left := matched_by_way.total() - whole.total():

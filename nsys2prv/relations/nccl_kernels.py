@@ -34,21 +34,22 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.store.task_result import FactFile, read_fact
 
-#: How collectives of a communicator were told from each other.
-WAYS = ("sequence number", "order of launches", "the times at which they ended")
+#: How collectives of a communicator were told from each other, in words and by index.
+MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
-MEMBER = ("task", "device")
-#: What is equal on all ranks of a collective.
-KIND = ("operation", "fused", "bytes")
+#: Columns that tell the members of a communicator apart.
+MEMBER_COLUMNS = ("task", "device")
+#: Columns that are equal on all ranks of a collective.
+EQUAL_COLUMNS = ("operation", "fused", "bytes")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
 #: member on the communicator until then. ordinal: what numbers its collectives, as the block is
 #: sorted.
-READ = split_column_names(
+FACT_COLUMNS = split_column_names(
     "process device stream object_kernel time_begin time_end time_call in_graph by_name communicator"
     " operation first_operation fused messages sequence ranks bytes known reduce_bytes share_bytes"
     " message_bytes"
 )
-KEPT = split_column_names(
+KERNEL_COLUMNS = split_column_names(
     "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
     " fused bytes known reduce_bytes share_bytes message_bytes clock_group"
 )
@@ -57,7 +58,7 @@ KEPT = split_column_names(
 class OrderedKernels(Struct, frozen=True):
     """Kernels of a step, in order."""
 
-    #: Rows of KEPT, by communicator.
+    #: Rows of KERNEL_COLUMNS, by communicator.
     blocks: tuple[Block, ...]
     #: Communicators whose ordinals there are sequence numbers.
     by_number: frozenset[int]
@@ -78,7 +79,7 @@ def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
     """Bring kernels of some reports into order, in files of blocks."""
-    kernels = keep_sound_kernels(read_fact(files, tasks, READ))
+    kernels = keep_sound_kernels(read_fact(files, tasks, FACT_COLUMNS))
     blocks, by_number, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
@@ -86,7 +87,7 @@ def order_kernels(
         blocks,
         by_number,
         _order_by_stream(kernels, lone, path.with_suffix(".rest")),
-        frozenset(kernels.select(MEMBER).unique().iter_rows()),
+        frozenset(kernels.select(MEMBER_COLUMNS).unique().iter_rows()),
         members,
         int((~free).sum()),
         len(lone),
@@ -127,10 +128,10 @@ def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tup
     """Return blocks of these kernels, of no known communicator, by order on each stream, streams of
     a GPU in the order of their ids.
     """
-    place = pl.int_range(pl.len()).over(*MEMBER, "stream")
+    place = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "stream")
     kernels = (
         kernels[rows]
-        .sort(*MEMBER, "stream", "time_begin", maintain_order=True)
+        .sort(*MEMBER_COLUMNS, "stream", "time_begin", maintain_order=True)
         .with_columns(row=number_streams(), ordinal=place, before=place)
     )
     return _write_blocks(path, kernels, "row")
@@ -138,7 +139,7 @@ def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tup
 
 def number_streams() -> pl.Expr:
     """Return the number of each kernel's stream, from 1, in the order of ids on its GPU."""
-    return pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64)
+    return pl.col("stream").rank("dense").over(MEMBER_COLUMNS).cast(pl.Int64)
 
 
 def describe_several(communicators: pl.DataFrame, members: int) -> str:
@@ -201,7 +202,7 @@ def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, .
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
     """Write the kernels as blocks of a group, in which those of equal ordinals keep their order."""
     kernels = kernels.sort(group, "ordinal", maintain_order=True)
-    rows = kernels.select(pl.col(KEPT).cast(pl.Int64)).to_numpy()
+    rows = kernels.select(pl.col(KERNEL_COLUMNS).cast(pl.Int64)).to_numpy()
     return write_blocks(path, kernels[group].to_numpy(), rows)
 
 
@@ -225,7 +226,7 @@ class CollectivePiece(Struct, frozen=True):
     group: int
     #: One for each report.
     blocks: tuple[Block, ...]
-    #: How they were told apart, an index into WAYS.
+    #: How they were told apart, an index into MATCHING_METHODS.
     way: int
     #: Number of kernels of a collective.
     ranks: int
@@ -244,7 +245,7 @@ class CollectivePiece(Struct, frozen=True):
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> np.ndarray:
-        """Return its kernels, a row of KEPT each."""
+        """Return its kernels, a row of KERNEL_COLUMNS each."""
         return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
 
 
@@ -271,11 +272,11 @@ def divide_kernels(
 
 
 #: Columns of the facts that observations of clocks need; and those without communicators.
-OBSERVED = split_column_names(
+OBSERVED_COLUMNS = split_column_names(
     "process device time_begin time_end communicator operation first_operation fused messages"
     " sequence root rank bytes"
 )
-OBSERVED_BY_ORDER = (*OBSERVED, "stream", "in_graph", "by_name")
+OBSERVED_COLUMNS_BY_ORDER = (*OBSERVED_COLUMNS, "stream", "in_graph", "by_name")
 
 
 def observe_collectives(context: RelationContext) -> Observed:
@@ -302,7 +303,7 @@ def _sort_by_communicator(
     whether any communicator is known.
     """
     kernels = _mark_begun(
-        _read_kernels(files, tasks, OBSERVED).filter(
+        _read_kernels(files, tasks, OBSERVED_COLUMNS).filter(
             (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
         ),
         read_fact(communicators, tasks),
@@ -323,17 +324,17 @@ def _sort_by_order(
     their order on each stream, streams of a GPU in the order of their ids; none where that cannot
     be right. Whether it is shows in when they ended.
     """
-    everything = _read_kernels(files, tasks, OBSERVED_BY_ORDER)
+    everything = _read_kernels(files, tasks, OBSERVED_COLUMNS_BY_ORDER)
     known_communicators = read_fact(communicators, tasks)
-    members = everything.select(MEMBER).n_unique()
+    members = everything.select(MEMBER_COLUMNS).n_unique()
     kernels = _mark_begun(
         everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
         known_communicators,
     )
-    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(
+    kernels = kernels.sort(*MEMBER_COLUMNS, "stream", "time_begin").with_columns(
         communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
     )
-    ordinal = pl.int_range(pl.len()).over(*MEMBER, "communicator")
+    ordinal = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "communicator")
     whole = kernels.group_by("communicator", ordinal=ordinal).agg(
         (pl.len() == members) & (pl.col("by_name").n_unique() == 1)
     )
@@ -374,7 +375,7 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
         is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
         begin="time_begin",
         end="time_end",
-        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in KIND))),
+        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))),
         began="began",
     )
     return sort_calls(calls, path)

@@ -14,15 +14,15 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, NoiseKind
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, NoiseKind
 from nsys2prv.events.call_indexes import SEND_RECEIVE, SEVERAL_OPERATIONS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     BY_LAUNCH,
-    KEPT,
-    KIND,
+    EQUAL_COLUMNS,
+    KERNEL_COLUMNS,
     CollectivePiece,
     blank_incomparable,
     find_bandwidth,
@@ -38,14 +38,14 @@ NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 FIELDS = ("operation", "collective", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
-RECORD = ("begin", "end", "object", *FIELDS, *ORDER)
-TRANSFER_RECORD = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
+RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
+TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: What tells collectives apart; function: 0 where all functions are numbered together.
-KEY = ("group", "function", "ordinal")
+COLLECTIVE_KEY = ("group", "function", "ordinal")
 #: What is known of a piece, beside each of its kernels.
-PIECE = ("group", "way", "ranks", "by_function", "settled")
-#: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
-SAME, SAME_UNKNOWN = KIND, ("by_name",)
+PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
+#: Columns that are equal on all ranks of a collective whose communicator is not known.
+EQUAL_WITHOUT_COMMUNICATOR = ("by_name",)
 
 
 class MatchedCollectives(Struct, frozen=True):
@@ -55,9 +55,10 @@ class MatchedCollectives(Struct, frozen=True):
     pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
-    #: RECORD rows of kernels of complete collectives, numbered from 1 within the step.
+    #: RECORD_COLUMNS rows of kernels of complete collectives, numbered from 1 within the step.
     records: tuple[Block, ...] = ()
-    #: TRANSFER_RECORD rows: the part of them after the last member's begin, if the bytes are known.
+    #: TRANSFER_RECORD_COLUMNS rows: the part of them after the last member's begin, if the bytes
+    #: are known.
     transfers: tuple[Block, ...] = ()
     #: Collectives by method of matching.
     matched_by_way: Counter[int] = field(default_factory=Counter)
@@ -82,14 +83,21 @@ def match_kernels(
     path: of files, but for their endings.
     """
     kernels = _read_kernels(pieces)
-    collectives = _group_kernels(kernels, SAME if has_communicators else SAME_UNKNOWN)
+    collectives = _group_kernels(
+        kernels, EQUAL_COLUMNS if has_communicators else EQUAL_WITHOUT_COMMUNICATOR
+    )
     whole = collectives.filter("whole")
     chosen = whole if has_communicators else whole.filter(pl.col("by_name") != SEND_RECEIVE)
-    chosen = chosen.sort("first", *KEY).with_columns(collective=pl.int_range(1, pl.len() + 1))
+    chosen = chosen.sort("first", *COLLECTIVE_KEY).with_columns(
+        collective=pl.int_range(1, pl.len() + 1)
+    )
     firsts = path.with_suffix(".firsts")
-    chosen.select("first", *KEY).to_numpy().tofile(firsts)
+    chosen.select("first", *COLLECTIVE_KEY).to_numpy().tofile(firsts)
     records, transfers = _make_records(
-        kernels.join(chosen.select(*KEY, "collective", "first", "last", "comparable"), on=KEY)
+        kernels.join(
+            chosen.select(*COLLECTIVE_KEY, "collective", "first", "last", "comparable"),
+            on=COLLECTIVE_KEY,
+        )
     )
     gaps = chosen.filter(pl.col("comparable") & (pl.col("gap") > 0))["gap"]
     unsteady = collectives.filter(
@@ -114,11 +122,11 @@ def match_kernels(
 
 
 def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
-    """Return the kernels of the pieces: columns KEPT, KEY, and what is known of their pieces."""
+    """Return the kernels of the pieces: KERNEL_COLUMNS, COLLECTIVE_KEY, PIECE_COLUMNS."""
     parts = [piece.read() for piece in pieces]
     sizes = [len(part) for part in parts]
-    columns = dict(zip(KEPT, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
-    for name in PIECE:
+    columns = dict(zip(KERNEL_COLUMNS, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
+    for name in PIECE_COLUMNS:
         columns[name] = np.repeat([getattr(piece, name) for piece in pieces], sizes)
     return pl.DataFrame(columns).with_columns(
         function=pl.when("by_function").then("first_operation").otherwise(0)
@@ -126,14 +134,14 @@ def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
 
 
 def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
-    """Return the collectives of these kernels, by KEY: by_name, way and settled of one of its
-    kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
-    last begin the first end is, ns; comparable: all times can be compared. same: columns that are
-    equal on all ranks.
+    """Return the collectives of these kernels, by COLLECTIVE_KEY: by_name, way and settled of one
+    of its kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier
+    than the last begin the first end is, ns; comparable: all times can be compared. same: columns
+    that are equal on all ranks.
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in same)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
-    return kernels.group_by(KEY).agg(
+    return kernels.group_by(COLLECTIVE_KEY).agg(
         pl.col("by_name", "way", "settled").first(),
         whole=(pl.len() > 1)
         & (pl.len() == pl.col("ranks").first())
@@ -147,8 +155,8 @@ def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
 
 
 def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return RECORD of these kernels, by begin, and TRANSFER_RECORD of those whose bytes are known,
-    by their own begins. kernels: with what is known of their collectives.
+    """Return RECORD_COLUMNS of these kernels, by begin, and TRANSFER_RECORD_COLUMNS of those
+    whose bytes are known, by their own begins. kernels: with what is known of their collectives.
     """
     ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
     plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")
@@ -177,8 +185,8 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         (pl.col("known") == 1) & (pl.col("bytes") >= 0) & (transfer > 0) & pl.col("comparable")
     )
     return (
-        described.sort("begin").select(pl.col(RECORD).cast(pl.Int64)),
-        measured.sort("ready").select(pl.col(TRANSFER_RECORD).cast(pl.Int64)),
+        described.sort("begin").select(pl.col(RECORD_COLUMNS).cast(pl.Int64)),
+        measured.sort("ready").select(pl.col(TRANSFER_RECORD_COLUMNS).cast(pl.Int64)),
     )
 
 
@@ -207,15 +215,17 @@ def store_records(
     """Store the records that begin within a span of time (ns; None: without a limit). parts: of
     each step that matched, its records and the file of their numbers. transfers: of all steps.
     """
-    stored, numbered = [], RECORD.index("collective")
+    stored, numbered = [], RECORD_COLUMNS.index("collective")
     for block, path in parts:
         rows = block.read(low, high)
         rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
         stored.append(rows)
     moved = [block.read(low, high) for block in transfers]
     made = [
-        make_rows(LAYOUT, _sort_records(stored, RECORD), "begin", FIELDS),
-        make_rows(TRANSFER, _sort_records(moved, TRANSFER_RECORD), "ready", TRANSFER_FIELDS),
+        make_rows(LAYOUT, _sort_records(stored, RECORD_COLUMNS), "begin", FIELDS),
+        make_rows(
+            TRANSFER, _sort_records(moved, TRANSFER_RECORD_COLUMNS), "ready", TRANSFER_FIELDS
+        ),
     ]
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
@@ -239,7 +249,7 @@ def number_by_ends(
 
     owned, clock_groups = [], set()
     for block in piece.blocks:
-        columns = dict(zip(KEPT, block.read().T, strict=True))
+        columns = dict(zip(KERNEL_COLUMNS, block.read().T, strict=True))
         owners, counts = np.unique(_number_members(columns), return_counts=True)
         for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
             load = partial(_load_calls, block, member, pivot)
@@ -249,7 +259,7 @@ def number_by_ends(
     # Times of one group are aligned.
     error = ALIGNED_ERROR if len(clock_groups) == 1 else UTC_ERROR
     fits, findings = number_group([member for member, _ in owned], NoiseKind.NCCL, 0, error)
-    if even and any(finding.kind in UNCLEAR for finding in findings):
+    if even and any(finding.kind in UNCLEAR_KINDS for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []
     for number, block in enumerate(piece.blocks):
@@ -262,11 +272,11 @@ def number_by_ends(
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
     """Return the end, signature and role of a member's calls in a block, by their begins."""
     rows = block.read()
-    columns = dict(zip(KEPT, rows[_find_member(rows, member)].T, strict=True))
+    columns = dict(zip(KERNEL_COLUMNS, rows[_find_member(rows, member)].T, strict=True))
     return pl.DataFrame(
         {
             "end": columns["time_end"] - pivot,
-            "signature": hash_signatures(*(columns[name] for name in KIND)),
+            "signature": hash_signatures(*(columns[name] for name in EQUAL_COLUMNS)),
             "role": list_operation_roles(columns["first_operation"]),
         }
     )
@@ -274,7 +284,7 @@ def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
 
 def _find_member(rows: np.ndarray, member: int) -> np.ndarray:
     """Return the places of a member's kernels among the rows of a block, by their begins."""
-    columns = dict(zip(KEPT, rows.T, strict=True))
+    columns = dict(zip(KERNEL_COLUMNS, rows.T, strict=True))
     place = np.flatnonzero(_number_members(columns) == member)
     return place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
 

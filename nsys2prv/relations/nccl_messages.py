@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR, UTC_ERROR, FindingKind, NoiseKind
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
@@ -50,18 +50,19 @@ from nsys2prv.relations.nccl_kernels import (
 )
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
-NAME, KIND = "nccl_messages", "nccl_message"
+#: The relation, and the kind of its lines in the catalogue.
+NAME, LINE_KIND = "nccl_messages", "nccl_message"
 #: Layouts of records on kernels that only send and receive.
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
-READ = split_column_names(
+FACT_COLUMNS = split_column_names(
     "process object_kernel time_begin time_end time_call place communicator operation bytes peer"
     " ranks rank messages pure"
 )
-KEPT = split_column_names(
+MESSAGE_COLUMNS = split_column_names(
     "task host clock_group object_kernel time_begin time_end time_call place communicator source target"
     " sends bytes messages pure"
 )
@@ -70,7 +71,7 @@ ORDER = ("task", "communicator", "time_call", "place")
 #: Of a kernel and one of its messages: the kernel's times and row of the trace, the begin of the
 #: other side's kernel, whether it sends, its bytes (ABSENT where unknown), how many messages the
 #: kernel has, whether it does nothing else, and whether the times can be compared.
-SIDE = split_column_names("begin end object there sends bytes messages pure comparable")
+SIDE_COLUMNS = split_column_names("begin end object there sends bytes messages pure comparable")
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
@@ -78,7 +79,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     buckets = _sort_into_buckets(context)
     paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
     records = [block for part in paired for block in part.records]
-    results = store_lines(context, NAME, KIND, False, records)
+    results = store_lines(context, NAME, LINE_KIND, False, records)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
     results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
     if left:
@@ -111,7 +112,7 @@ def sort_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path, buckets: int
 ) -> tuple[Block, ...]:
     """Sort the messages of some reports into so many buckets by communicator and sender."""
-    messages = _keep_usable(read_fact(files, tasks, READ))
+    messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS))
     bucket = assign_buckets(
         messages["communicator"].to_numpy(), messages["source"].to_numpy(), buckets
     )
@@ -121,17 +122,17 @@ def sort_messages(
 class PairedMessages(Struct, frozen=True):
     """Messages that a step paired."""
 
-    #: PAIR of each, without a tag; then whether it is doubtful, and ORDER.
+    #: PAIR_COLUMNS of each, without a tag; then whether it is doubtful, and ORDER.
     records: tuple[Block, ...]
     #: Sends and receives of no pair.
     left: int
-    #: SIDE of both kernels of each, by bucket of rows of the trace.
+    #: SIDE_COLUMNS of both kernels of each, by bucket of rows of the trace.
     sides: tuple[Block, ...]
 
 
 def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMessages:
     """Match the messages of some senders. buckets: of the kernels' rows."""
-    messages = read_frame(blocks, KEPT)
+    messages = read_frame(blocks, MESSAGE_COLUMNS)
     pairs = _pair_messages(
         messages, ALIGNED_ERROR if messages["clock_group"].n_unique() == 1 else UTC_ERROR
     )
@@ -149,12 +150,12 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 
 def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
     """Match the messages of some senders, and store those between hosts."""
-    pairs = _pair_messages(read_frame(blocks, KEPT), UTC_ERROR)
+    pairs = _pair_messages(read_frame(blocks, MESSAGE_COLUMNS), UTC_ERROR)
     return save_messages(pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL, path)
 
 
 def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages of which both sides are known, with columns KEPT."""
+    """Return the messages of which both sides are known: MESSAGE_COLUMNS."""
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = (
         pl.when(pl.col("rank") >= 0)
@@ -178,7 +179,7 @@ def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
             source=pl.when(sending).then("rank").otherwise("peer"),
             target=pl.when(sending).then("peer").otherwise("rank"),
         )
-        .select(pl.col(KEPT).cast(pl.Int64))
+        .select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64))
     )
 
 
@@ -247,7 +248,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
             {
                 finding.group
                 for finding in findings
-                if finding.kind in (*UNCLEAR, FindingKind.UNRELATED)
+                if finding.kind in (*UNCLEAR_KINDS, FindingKind.UNRELATED)
             }
         )
     )
@@ -258,7 +259,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
-    """Return SIDE of both kernels of each pair of messages, by bucket of their rows, in a file."""
+    """Write SIDE_COLUMNS of both kernels of each pair of messages, by bucket of their rows."""
     comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
     sides = [
         pairs.select(
@@ -274,13 +275,13 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
         ).cast(pl.Int64)
         for own, other, sends in (("", "_there", 1), ("_there", "", 0))
     ]
-    rows = pl.concat(sides).select(SIDE).to_numpy()
-    return write_buckets(path, rows[:, SIDE.index("object")] % buckets, rows)
+    rows = pl.concat(sides).select(SIDE_COLUMNS).to_numpy()
+    return write_buckets(path, rows[:, SIDE_COLUMNS.index("object")] % buckets, rows)
 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
-    """Store the records of the kernels in some blocks of SIDE."""
-    records = _make_records(read_frame(blocks, SIDE))
+    """Store the records of the kernels in some blocks of SIDE_COLUMNS."""
+    records = _make_records(read_frame(blocks, SIDE_COLUMNS))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])
 
 

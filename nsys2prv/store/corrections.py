@@ -24,7 +24,7 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.runs import (
     BEGIN,
-    SAMPLE,
+    SAMPLE_EVERY,
     Run,
     Span,
     SpillReader,
@@ -39,7 +39,7 @@ from nsys2prv.store.task_result import TaskResult
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
 HOLE_PERIODS = 4
-#: Blocks of samples (each of SAMPLE) that the period is found from.
+#: Blocks of samples (each of SAMPLE_EVERY) that the period is found from.
 PERIOD_BLOCKS = 16
 #: Decimals of the smallest fractions.
 MOST_DECIMALS = 30
@@ -154,8 +154,8 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     that last too long are read.
     """
     edges = np.append(run.samples, run.last_time)
-    count = np.full(len(run.samples), SAMPLE)
-    count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
+    count = np.full(len(run.samples), SAMPLE_EVERY)
+    count[-1] = run.rows - 1 - SAMPLE_EVERY * (len(run.samples) - 1)
     ends = [np.zeros(0, np.int64)]
     for block in np.flatnonzero(np.diff(edges) > (count + HOLE_PERIODS // 2) * period).tolist():
         times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]

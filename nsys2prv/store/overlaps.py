@@ -32,6 +32,7 @@ CHUNK_RECORDS = 500_000
 MOST_LANES = 64
 #: Earlier than any time.
 NEVER = int(np.iinfo(np.int64).min)
+#: Why those are counted that share the last lane.
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
@@ -54,12 +55,12 @@ def separate_overlaps(
         change.task: change for change in chain.from_iterable(run_tasks(find_overlaps, tasks))
     }
     return [
-        _apply_change(result, changes[result.task]) if result.task in changes else result
+        _apply_added_lanes(result, changes[result.task]) if result.task in changes else result
         for result in results
     ]
 
 
-class _Change(Struct):
+class _AddedLanes(Struct):
     """Objects that a result gained, and rows counted as crowded by kind."""
 
     #: Number of the result's task.
@@ -70,7 +71,7 @@ class _Change(Struct):
     crowded: int = 0
 
 
-def _apply_change(result: TaskResult, change: _Change) -> TaskResult:
+def _apply_added_lanes(result: TaskResult, change: _AddedLanes) -> TaskResult:
     changed = replace(result, objects=change.objects, accounts=result.accounts.copy())
     if change.crowded:
         changed.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
@@ -95,7 +96,7 @@ def _list_overlap_groups() -> dict[str, str]:
     }
 
 
-def find_overlaps(results: Sequence[TaskResult]) -> list[_Change]:
+def find_overlaps(results: Sequence[TaskResult]) -> list[_AddedLanes]:
     """Find and move the overlapping rows of all results of one report."""
     groups = _list_overlap_groups()
     runs = [
@@ -221,7 +222,7 @@ def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.nd
 
 def _move_rows(
     result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
-) -> _Change | None:
+) -> _AddedLanes | None:
     """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
     to them. Returns None where it has no such rows. moved: rows and their lanes, in pieces.
     """
@@ -229,7 +230,7 @@ def _move_rows(
     own = [run for run in moved if run in ends_of_run]
     if not own:
         return None
-    change = _Change(result.task, list(result.objects))
+    change = _AddedLanes(result.task, list(result.objects))
     targets = []
     for run in own:
         rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
@@ -250,7 +251,7 @@ def _move_rows(
     return change
 
 
-def _find_lane_object(change: _Change, number: int, lane: int) -> int:
+def _find_lane_object(change: _AddedLanes, number: int, lane: int) -> int:
     """Return the index of an object's lane among the result's objects."""
     key = change.objects[number]._replace(lane=lane)
     if key not in change.objects:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 
+#: What the records of a run are: begins or ends of events, lines, samples, or states.
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]
@@ -31,9 +32,9 @@ TRACE, RESOLVED = -1, -1
 OBJECTS, DOMAINS = "objects", "domains"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice while
 #: reading little beside it.
-SAMPLE = 256
+SAMPLE_EVERY = 256
 #: Records put together at a time.
-BLOCK = 8192
+BLOCK_RECORDS = 8192
 #: Spill files open at a time; systems allow 1024 or fewer.
 OPEN_FILES = 256
 
@@ -140,7 +141,7 @@ class Run(Struct, frozen=True, eq=False):
     last_time: int
     #: Greatest time in the run that is not OPEN, ends and receives included.
     greatest_time: int
-    #: Time of every SAMPLE-th record.
+    #: Time of every SAMPLE_EVERY-th record.
     samples: np.ndarray
     #: Object of all records, -1 for several.
     object: int = -1
@@ -210,7 +211,7 @@ class SpillWriter:
         offset = self._open_file.tell()
         self._open_file.write(memoryview(records).cast("B"))
         times = records["time"]
-        samples = times[::SAMPLE].copy()
+        samples = times[::SAMPLE_EVERY].copy()
         return self._make_run(
             shape,
             offset,
@@ -240,13 +241,13 @@ class SpillWriter:
         every = isinstance(rows, slice)
         count = len(times) if every else len(rows)
         used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
-        block = np.empty(min(count, BLOCK), dtype)
-        for first in range(0, count, BLOCK):
+        block = np.empty(min(count, BLOCK_RECORDS), dtype)
+        for first in range(0, count, BLOCK_RECORDS):
             records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
             self._open_file.write(memoryview(records).cast("B"))
         first, last = (0, -1) if every else (rows[0], rows[-1])
-        samples = times[::SAMPLE].copy() if every else times[rows[::SAMPLE]]
+        samples = times[::SAMPLE_EVERY].copy() if every else times[rows[::SAMPLE_EVERY]]
         return self._make_run(
             shape, offset, count, times[first], times[last], greatest_time, samples, object_
         )
@@ -334,15 +335,15 @@ class SpillReader:
         times = records["time"]
         # What is sought lies in the first and in the last of the blocks: numpy copies what it
         # searches.
-        before = int(times[: SAMPLE + 1].searchsorted(first)) if first > run.first_time else 0
+        before = int(times[: SAMPLE_EVERY + 1].searchsorted(first)) if first > run.first_time else 0
         if last is not None and last <= run.last_time:
-            end = max(len(times) - SAMPLE, 0)
+            end = max(len(times) - SAMPLE_EVERY, 0)
             records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
 
     def read_every(self, run: Run, step: int) -> np.ndarray:
         """Return every `step`-th record of a run."""
-        stride = step * max(1, BLOCK // step)
+        stride = step * max(1, BLOCK_RECORDS // step)
         return np.concatenate(
             [
                 self._read(run, first, min(first + stride, run.rows))[::step]
@@ -387,14 +388,14 @@ class SpillReader:
 
 
 def _find_block_bounds(run: Run, first: int, last: int | None) -> tuple[int, int]:
-    """Return the bounds of the records with first <= time < last, both at multiples of SAMPLE or
-    the run's end.
+    """Return the bounds of the records with first <= time < last, both at multiples of
+    SAMPLE_EVERY or the run's end.
     """
     if first > run.last_time:
         return run.rows, run.rows
     start, stop = 0, run.rows
     if first > run.first_time:
-        start = max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
+        start = max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE_EVERY
     if last is not None and last <= run.last_time:
-        stop = min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
+        stop = min(int(run.samples.searchsorted(last)) * SAMPLE_EVERY, run.rows)
     return start, stop

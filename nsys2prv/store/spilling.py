@@ -25,7 +25,7 @@ from nsys2prv.store.runs import (
 )
 
 #: The greatest number that is stored in 32 bits.
-MOST_NARROW = (1 << 32) - 1
+GREATEST_NARROW = (1 << 32) - 1
 
 
 def spill_rows(
@@ -74,7 +74,7 @@ def append_samples(
     """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
     each), 0 where there is none.
     """
-    shape = Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
+    shape = Shape(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
     records = np.empty(len(time), shape.dtype)
     records["time"], records["object"], records["values"] = time, object_, stored
     count = int(np.count_nonzero(stored))
@@ -177,7 +177,7 @@ class _NonNegativeColumns(dict):
     def __missing__(self, name: str) -> np.ndarray:
         column = np.ascontiguousarray(self.source[name], np.int64)
         # As unsigned numbers, negative ones are the greatest.
-        if int(column.view(np.uint64).max()) <= MOST_NARROW:
+        if int(column.view(np.uint64).max()) <= GREATEST_NARROW:
             self.narrow.add(name)
         else:
             column = np.maximum(column, 0)
@@ -187,7 +187,7 @@ class _NonNegativeColumns(dict):
     def is_wide(self, name: str, rows: slice | np.ndarray) -> bool:
         """True if one of these rows needs more than 32 bits."""
         column = self[name]
-        return name not in self.narrow and int(column[rows].max()) > MOST_NARROW
+        return name not in self.narrow and int(column[rows].max()) > GREATEST_NARROW
 
 
 def _spill_events(

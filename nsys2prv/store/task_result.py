@@ -48,11 +48,11 @@ from nsys2prv.store.spilling import make_end_records, spill_counters, spill_line
 #: fifty thousand kernels.
 BATCH_BYTES = 10_000_000
 #: File of a packed result that holds all but runs and frames.
-ENTRY = "result.json"
+ENTRY_FILE = "result.json"
 #: Stands for the file of ends, which follow from begins.
 NO_FILE = -1
 #: Times that are packed as the difference to another.
-RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
+RELATIVE_TIMES = {"end": "time", "receive": "time", "until": "receive"}
 #: How a zstd frame begins.
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 #: No buffer that is made has so many bytes.
@@ -311,7 +311,7 @@ def pack_result(result: TaskResult, folder: Path) -> None:
             _write_frame(read_frame(frame), folder / f"{kind}-{number}.arrow")
     bare = replace(result, runs=[], names={}, facts={}, launches=[], nccl_calls=[])
     entry = PackedResult(bare, runs, list(result.names), list(result.facts))
-    (folder / ENTRY).write_text(json.dumps(to_json(entry, PackedResult)), encoding="ascii")
+    (folder / ENTRY_FILE).write_text(json.dumps(to_json(entry, PackedResult)), encoding="ascii")
 
 
 def unpack_result(
@@ -322,7 +322,7 @@ def unpack_result(
 
     Raises an exception of its own choice for files that :func:`pack_result` did not write.
     """
-    with opened(ENTRY) as file:
+    with opened(ENTRY_FILE) as file:
         entry = from_json(json.load(file), PackedResult)
     result = replace(entry.result, task=number, report=report)
     with FrameWriter(spill / f"frames-{number}.arrows") as stored:
@@ -361,7 +361,9 @@ def _to_columns(run: Run) -> pl.DataFrame:
             columns |= {f"value {index}": column for index, column in enumerate(records[name].T)}
         else:
             columns[name] = (
-                records[name] - records[RELATIVE[name]] if name in RELATIVE else records[name]
+                records[name] - records[RELATIVE_TIMES[name]]
+                if name in RELATIVE_TIMES
+                else records[name]
             )
     return pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
 
@@ -377,7 +379,9 @@ def _to_records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
         else:
             # In the records' order: a time may be relative to one that is.
             column = columns[name].to_numpy()
-            records[name] = column + records[RELATIVE[name]] if name in RELATIVE else column
+            records[name] = (
+                column + records[RELATIVE_TIMES[name]] if name in RELATIVE_TIMES else column
+            )
     return records
 
 

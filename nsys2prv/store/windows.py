@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
+from nsys2prv.clock.maps import Clock, ClockMap, ClockMapPerRow
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
@@ -42,7 +42,7 @@ from nsys2prv.store.runs import (
     read_run,
     take_records,
 )
-from nsys2prv.store.spilling import MOST_NARROW
+from nsys2prv.store.spilling import GREATEST_NARROW
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -335,7 +335,7 @@ class WindowRecords:
         if self._which is None or (self._reports == self._reports[0]).all():
             return clocks[self._reports[0]]
         distinct, code = np.unique(self._reports, return_inverse=True)
-        return RowClocks([clocks[report] for report in distinct], code[self._which])
+        return ClockMapPerRow([clocks[report] for report in distinct], code[self._which])
 
 
 class JoinTask(Struct, frozen=True):
@@ -424,7 +424,7 @@ def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter
         wide = sum(
             1 << bit
             for bit, field in enumerate(fields)
-            if field.name in columns and int(columns[field.name].max()) > MOST_NARROW
+            if field.name in columns and int(columns[field.name].max()) > GREATEST_NARROW
         )
         shape = replace(shape, wide=shape.wide | wide)
         records = records.astype(shape.dtype, copy=False)

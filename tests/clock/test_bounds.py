@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import astuple
 
 from nsys2prv.clock.bounds import (
-    ANYWHERE,
+    UNBOUNDED,
     Bounds,
     find_feasible_region,
     find_middle_line,
@@ -58,7 +58,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     )
     good = is_allowed(some, first, last)
     corners = find_feasible_region(some, 0.0, 1e6)
-    assert np.abs(corners).max() < ANYWHERE / 2
+    assert np.abs(corners).max() < UNBOUNDED / 2
     low, high = corners.min(axis=0), corners.max(axis=0)
     for values, a, b in ((first[good], low[0], high[0]), (last[good], low[1], high[1])):
         assert a - 1e-6 <= values.min()

@@ -13,7 +13,7 @@ from tools.clocks import (
     Clocks,
     draw_end_times,
     replace_columns,
-    restore_order,
+    restore_order_of_calls,
     select_rows,
     simulate_collectives,
     simulate_messages,
@@ -74,7 +74,7 @@ TIMES = np.arange(-500_000, 20_000_000, 997)
 
 
 def test_a_message_that_comes_too_early() -> None:
-    order = restore_order(2, messages=make_messages((0, 1_000_000, 1, 900_000)))
+    order = restore_order_of_calls(2, messages=make_messages((0, 1_000_000, 1, 900_000)))
     assert list(order.shifts) == [1]
     assert np.abs(compute_moves(order, 1, TIMES) - compute_tent(TIMES, 900_000, 100_000)).max() <= 1
     assert compute_moves(order, 1, 900_000) == 100_000
@@ -92,7 +92,7 @@ def test_a_chain_of_three_ranks() -> None:
     """The second is late by 100 us when it receives, sends 10 us later and is late by 0.1 us less;
     hence the third.
     """
-    order = restore_order(
+    order = restore_order_of_calls(
         3, messages=make_messages((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000))
     )
     assert np.abs(compute_moves(order, 1, TIMES) - compute_tent(TIMES, 900_000, 100_000)).max() <= 1
@@ -105,7 +105,7 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
     """A send 20 us before the receive that is moved by 100 us: its own receive leaves it 5 us, and
     there it stays.
     """
-    order = restore_order(
+    order = restore_order_of_calls(
         2, messages=make_messages((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000))
     )
     assert 0 not in order.shifts
@@ -121,7 +121,7 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
 
 
 def test_no_member_of_a_collective_ends_before_all_have_begun() -> None:
-    order = restore_order(
+    order = restore_order_of_calls(
         3,
         make_collective(
             ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000)
@@ -142,7 +142,7 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
     1,150 us.
     """
     members = (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 1_150_000, 1_200_000)
-    order = restore_order(3, make_collective(role, *members, root=0))
+    order = restore_order_of_calls(3, make_collective(role, *members, root=0))
     ends = {report: end for report, _, end in members}
     assert {
         report: int(compute_moves(order, report, ends[report])) for report in order.shifts
@@ -156,7 +156,9 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
 )
 def test_nothing_is_moved_without_need(messages: Messages) -> None:
     """A message of a rank to itself says nothing either."""
-    order = restore_order(2, make_collective(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
+    order = restore_order_of_calls(
+        2, make_collective(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages
+    )
     assert (order.shifts, order.moves, order.before.number) == ({}, {}, 0)
 
 
@@ -165,7 +167,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
     """Each of two ranks receives before it sends what the other has received already; the other two
     ranks are put in order.
     """
-    order = restore_order(
+    order = restore_order_of_calls(
         4,
         messages=make_messages(
             (0, 200_000, 1, 100_000), (1, 160_000, 0, 150_000), (2, 1_000_000, 3, 900_000)
@@ -178,7 +180,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
 
 
 def test_members_of_one_report_cannot_be_put_in_order() -> None:
-    order = restore_order(2, make_collective(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
+    order = restore_order_of_calls(2, make_collective(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
     assert order.shifts == {}
     assert [finding.kind for finding in order.findings] == [FindingKind.TORN]
 
@@ -186,7 +188,7 @@ def test_members_of_one_report_cannot_be_put_in_order() -> None:
 def test_many_ranks_of_a_ring_get_in_order_one_after_the_other() -> None:
     """Every clock is 10 us behind that of the rank before."""
     reports = 60
-    order = restore_order(
+    order = restore_order_of_calls(
         reports,
         messages=make_messages(
             *(
@@ -243,7 +245,7 @@ def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> in
 @given(seeds, st.sampled_from([0.0, 50e-6]))
 def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -> None:
     calls, them, _ = make_job(seed, drift=drift)
-    order = restore_order(4, calls, them)
+    order = restore_order_of_calls(4, calls, them)
     assert order.complete
     assert order.before.number > 0
     assert order.after.number == count_violated_pairs(order, calls, them) == 0
@@ -256,7 +258,7 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
     ):
         for rank in range(4):
             time[report == rank] += compute_moves(order, rank, time[report == rank])
-    settled = restore_order(
+    settled = restore_order_of_calls(
         4,
         replace_columns(calls, begin=again[0], end=again[1]),
         Messages(them.noise_kind, them.sender, again[2], them.receiver, again[3]),
@@ -271,7 +273,7 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
     needs more.
     """
     calls, them, clocks = make_job(seed)
-    order = restore_order(4, calls, them)
+    order = restore_order_of_calls(4, calls, them)
     for report, move in order.moves.items():
         assert move.largest_ns <= clocks.offset.max() - clocks.offset[report] + 1
 
@@ -281,7 +283,7 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
 @given(seeds)
 def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> None:
     calls, them, _ = make_job(seed, drift=50e-6)
-    order = restore_order(4, calls, them)
+    order = restore_order_of_calls(4, calls, them)
     every = np.unique(
         np.concatenate(
             [calls.begin, calls.end, np.arange(EPOCH - 10**8, EPOCH + 2 * 10**9, 76_543)]
@@ -299,7 +301,7 @@ def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> No
 @given(seeds)
 def test_true_clocks_are_left_alone(seed: int) -> None:
     calls, them, _ = make_job(seed, offset=0.0)
-    order = restore_order(4, calls, them)
+    order = restore_order_of_calls(4, calls, them)
     assert order.shifts == {}
     assert order.before.checked > 0
 
@@ -311,8 +313,8 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     calls, them, _ = make_job(seed)
     rng = np.random.default_rng(seed)
     original, reordered = (
-        restore_order(4, calls, them),
-        restore_order(
+        restore_order_of_calls(4, calls, them),
+        restore_order_of_calls(
             4,
             select_rows(calls, rng.permutation(len(calls.begin))),
             select_rows(them, rng.permutation(len(them.sender))),
@@ -338,7 +340,7 @@ def test_whatever_was_observed_ends_with_maps_that_keep_order(
     them: list[tuple[int, int, int, int]],
 ) -> None:
     """Messages at random contradict each other more often than not."""
-    order = restore_order(3, messages=make_messages(*them))
+    order = restore_order_of_calls(3, messages=make_messages(*them))
     every = np.arange(-100_000, 2_000_000, 7)
     for curve in order.shifts.values():
         assert (np.diff(curve.to_global(every)) >= 0).all()

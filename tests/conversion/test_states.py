@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
-from relations.test_truth_states import (
+from conversion.test_truth_states import (
     ACCELERATOR,
     BLOCKED,
     GROUP,
@@ -24,6 +23,7 @@ from relations.test_truth_states import (
     check_states,
     list_written_states,
 )
+from msgspec.structs import asdict
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
@@ -177,7 +177,7 @@ def test_what_ends_where_a_chunk_does_ends_there(
     )
     for number, records in enumerate((300_000, 9, 7)):
         monkeypatch.setattr(state_records, "CHUNK_RECORDS", records)
-        monkeypatch.setattr(runs, "SAMPLE", 1)
+        monkeypatch.setattr(runs, "SAMPLE_EVERY", 1)
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
             [end - begin for begin, end, state in states if state == BLOCKED]
@@ -324,7 +324,7 @@ def test_chunks_and_workers_change_nothing(
     reports = sorted((Path(__file__).parents[2] / "sample_reports" / "cluster").glob("*.sqlite"))
     convert(reports, tmp_path / "whole.prv", Options(states=True))
     monkeypatch.setattr(state_records, "CHUNK_RECORDS", chunk)
-    monkeypatch.setattr(runs, "SAMPLE", 16)
+    monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
     convert(reports, tmp_path / "chunks.prv", Options(states=True, jobs=workers))
     expected, chunks = (
         (tmp_path / name).read_text().splitlines() for name in ("whole.prv", "chunks.prv")
@@ -339,7 +339,7 @@ def test_clocks_that_stretch_leave_no_gap(
     causal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_records, "CHUNK_RECORDS", 300)
-    monkeypatch.setattr(runs, "SAMPLE", 16)
+    monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
     generate(
         tmp_path,
         Job(

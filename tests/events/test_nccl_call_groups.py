@@ -17,8 +17,8 @@ from nsys2prv.events.call_indexes import (
     GROUP_END,
     GROUP_START,
     LAST_OPERATION,
+    PAYLOAD_COLUMNS,
     RECEIVE,
-    SAID,
     SEND,
     SEVERAL_OPERATIONS,
     NcclCallIndex,
@@ -27,7 +27,7 @@ from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 
 THREADS = (281546145665027, 281546145665028, 281546162442243)
-ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
+ALL_REDUCE, SHARE_OPERATIONS = 1, (4, 5, 8, 9, 10)
 Range = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
         36,
         37,
     )
-    assert set(columns) == set(SAID)
+    assert set(columns) == set(PAYLOAD_COLUMNS)
     return pl.DataFrame(
         {
             "thread": random.choice(THREADS, rows),
@@ -157,7 +157,7 @@ def _tell(
         "bytes": sum(size) // parts if known else ABSENT,
         "known": int(known),
         "reduce_bytes": moved(ALL_REDUCE),
-        "share_bytes": moved(*SHARES),
+        "share_bytes": moved(*SHARE_OPERATIONS),
         "message_bytes": moved(SEND, RECEIVE),
         "communicator": 0 if several else calls[0]["communicator"],
         "ranks": ABSENT if several else max(ranks),

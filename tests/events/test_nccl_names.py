@@ -167,7 +167,9 @@ def test_sets_of_operations() -> None:
     }
     assert named(call_indexes.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
     assert named(call_indexes.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
-    assert named(call_indexes.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
+    assert named(call_indexes.SHARE_OPERATIONS) == {
+        name for name, sizes in BUFFERS.items() if "n" in sizes
+    }
     assert named((call_indexes.SEVERAL_OPERATIONS,)) == {"Several operations in a group"}
     making = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow"))
     assert named(range(call_indexes.FIRST_MAKING, call_indexes.LAST_MAKING + 1)) == {

@@ -96,7 +96,7 @@ def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     """In runs of many blocks only those that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
     times = [time for time in times if time not in (300_000, 300_100)]
-    assert len(times) > 10 * corrections.SAMPLE
+    assert len(times) > 10 * corrections.SAMPLE_EVERY
     trace, _ = convert_and_read(
         [make_report(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
     )

@@ -28,7 +28,12 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
 from nsys2prv.relations import MODULES, all_relations, blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, CollectivePiece, divide_kernels
+from nsys2prv.relations.nccl_kernels import (
+    BY_LAUNCH,
+    KERNEL_COLUMNS,
+    CollectivePiece,
+    divide_kernels,
+)
 from nsys2prv.store import task_result
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
@@ -233,7 +238,7 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
     for group, sizes in enumerate([(5, 7), (300, 250), (20,), (90, 1)]):
         blocks = []
         for number, size in enumerate(sizes):
-            rows = np.zeros((size, len(KEPT)), np.int64)
+            rows = np.zeros((size, len(KERNEL_COLUMNS)), np.int64)
             rows[:, 0] = np.sort(rng.integers(0, 120, size))
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
             blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)

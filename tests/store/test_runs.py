@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import ClockMap, RowClocks, Shifts
+from nsys2prv.clock.maps import ClockMap, ClockMapPerRow, Shifts
 from nsys2prv.store import runs as run_files
 from nsys2prv.store.runs import (
     BEGIN,
     END,
     LINE,
     RESOLVED,
-    SAMPLE,
+    SAMPLE_EVERY,
     TRACE,
     Run,
     Shape,
@@ -46,7 +46,10 @@ def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run
     return run
 
 
-@pytest.mark.parametrize("rows", [1, SAMPLE - 1, SAMPLE, SAMPLE + 1, 2 * SAMPLE, 3 * SAMPLE + 17])
+@pytest.mark.parametrize(
+    "rows",
+    [1, SAMPLE_EVERY - 1, SAMPLE_EVERY, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY, 3 * SAMPLE_EVERY + 17],
+)
 @pytest.mark.parametrize("spread", [2, 50, 10**6])
 def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     random = np.random.default_rng(rows * spread)
@@ -171,7 +174,7 @@ def test_rows_of_several_clocks(chosen: list[int]) -> None:
     random = np.random.default_rng(3)
     maps = [MAPS[number] for number in chosen]
     which, local = random.integers(0, len(maps), 4000), random.integers(0, 60_000, 4000)
-    clocks = RowClocks(maps, which)
+    clocks = ClockMapPerRow(maps, which)
     assert clocks.to_global(local).tolist() == [
         int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)
     ]

@@ -12,7 +12,7 @@ from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, CommunicationLines, Reason, Rows
 from nsys2prv.nsight.source import NULL, TIME_LIMIT
-from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
+from nsys2prv.store.runs import BEGIN, BLOCK_RECORDS, END, LINE, SpillReader, SpillWriter, pair_runs
 from nsys2prv.store.spilling import spill_rows
 
 #: Layout -> whether its ranges may be open.
@@ -96,7 +96,7 @@ def _compute_expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int
 @pytest.mark.parametrize("seed", range(24))
 def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> None:
     random = np.random.default_rng(seed)
-    count = (0, 1, 60, BLOCK + 900)[seed % 4]
+    count = (0, 1, 60, BLOCK_RECORDS + 900)[seed % 4]
     rows = _make_rows(random, name, count, damaged=seed % 8 > 3)
     chosen = random.random(count) < (0.6 if seed % 3 == 1 else 1)
     writer, account = SpillWriter(tmp_path / "runs.bin", 0, 0), Account()

@@ -156,7 +156,7 @@ def replace_columns(table: Calls, **columns: np.ndarray | int) -> Calls:
     )
 
 
-def restore_order(
+def restore_order_of_calls(
     reports: int, calls: Calls | None = None, messages: Messages | None = None
 ) -> CausalOrder:
     """Restore the causal order of these reports' observations, with all calls in one part."""
