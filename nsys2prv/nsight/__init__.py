@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +73,9 @@ def export_report(report: Path, folder: Path) -> Path:
         raise Nsys2prvError(
             f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; {advice}"
         )
+    # Few commands export: the module is not loaded at every start.
+    import subprocess
+
     folder.mkdir()
     target = folder / f"{report.stem}.sqlite"
     run = subprocess.run(
