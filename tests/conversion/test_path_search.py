@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
+from tools.trace_reader import Trace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
@@ -351,17 +352,21 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
         },
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    result = sorted(
-        (item.begin, item.end, trace.get_label(CAUSE, item.value))
-        for item in trace.list_intervals(CAUSE)
-    )
-    assert result == [
+    assert list_causes(trace) == [
         (0, 200, "CUDA call"),
         (200, 400, "Launch latency"),
         (400, 2_900, "Kernel"),
         (2_900, 3_000, "Return from synchronisation"),
     ]
     assert Counter(summary.events)["critical_path"] == 4
+
+
+def list_causes(trace: Trace) -> list[tuple[int, int, str]]:
+    """Return begin, end and label of the pieces of the critical path, by begin."""
+    return sorted(
+        (item.begin, item.end, trace.get_label(CAUSE, item.value))
+        for item in trace.list_intervals(CAUSE)
+    )
 
 
 def make_stream_events(waiting_stream: int | None) -> dict:
@@ -401,11 +406,7 @@ def make_stream_events(waiting_stream: int | None) -> dict:
 def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", make_stream_events(13))
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    result = sorted(
-        (item.begin, item.end, trace.get_label(CAUSE, item.value))
-        for item in trace.list_intervals(CAUSE)
-    )
-    assert result == [
+    assert list_causes(trace) == [
         (0, 100, "CUDA call"),
         (100, 400, "Launch latency"),
         (400, 8_000, "Kernel"),
