@@ -1,4 +1,4 @@
-"""How the clocks of a job's hosts were corrected, and which figures are more than their error."""
+"""Tell how the clocks of a job's hosts were corrected, and which figures are more than their error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What got faster or slower between two jobs, and how the efficiencies of several scale."""
+"""Compare what got faster or slower between two jobs, and how the efficiencies of several scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much communication overlaps computation, by device, operation and class of kernels."""
+"""Measure how much communication overlaps computation, by device, operation and class of kernels."""
 
 from __future__ import annotations
 

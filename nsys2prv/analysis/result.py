@@ -1,4 +1,4 @@
-"""What an analysis declares, what it is told, and what it gives: findings and tables; what ranks,
+"""Declare an analysis, what it is told, and what it gives: findings and tables; what ranks,
 hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
 (0,4,8,12)`).
 """

@@ -127,7 +127,7 @@ class Hiccup(Struct):
 
     @property
     def cost(self) -> int:
-        """What is gained at most without it (ns)."""
+        """Return the most that is gained without it (ns)."""
         return sum(self.lengths)
 
 

@@ -36,7 +36,7 @@ MOST_LINES = 32
 
 
 class _ReportContents(Struct, frozen=True):
-    """What one report holds."""
+    """The contents of one report."""
 
     #: What is known of the report.
     info: ReportInfo

@@ -48,7 +48,7 @@ class Grid(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """What is drawn."""
+    """A picture of the page, as data to draw."""
 
     #: A sentence above it.
     note: str = ""
@@ -138,7 +138,7 @@ class Factor(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True):
-    """What holds the job back."""
+    """The findings, which say what holds the job back."""
 
     #: Its heading.
     title: str
