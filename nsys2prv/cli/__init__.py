@@ -236,7 +236,6 @@ def run_cfgs(arguments: list[str]) -> int:
 def run_clock(arguments: list[str]) -> int:
     """Run `nsys2prv clock`."""
     from nsys2prv.conversion.timeline import (
-        describe_causal_moves,
         describe_hosts,
         load_clock_file,
         plot_clocks,
@@ -270,7 +269,7 @@ def run_clock(arguments: list[str]) -> int:
     if options.plot:
         check_not_read([options.plot], [options.file])
     record = load_clock_file(options.file)
-    lines = *describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings
+    lines = *describe_hosts(record), *record.warnings
     print(escape_unprintable("\n".join(lines)))
     if options.plot:
         plot_clocks(record, options.plot)

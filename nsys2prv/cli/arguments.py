@@ -119,8 +119,6 @@ clocks of several hosts (docs/clocks.md)
   --align METHOD  (and merge)
       align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local
       times), or by the clock file of an earlier trace
-  --causal  (and merge)
-      after that, remove the remaining causality violations by shifting ranks; this changes durations
 names of kernels and ranges
   --kernel-names {short,full}  (and merge)
       label kernels by their short names (default) or their full demangled names

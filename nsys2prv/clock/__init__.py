@@ -46,9 +46,6 @@ class FindingKind(Enum):
         "messages in one direction only: moved as far as causality demands; its error is not known"
     )
     IN_ORDER = "nothing shows which calls belong together: the n-th of this host is taken for the n-th of the others, so it may be off by whole calls"
-    TORN = "collectives whose members within one report do not overlap: not used"
-    SET_ASIDE = "collectives and messages that contradict each other: not used"
-    GIVEN_UP = "no order of the ranks' events was found that fits what they did: nothing is moved"
     STEEP = "a drift of {:.0f} ppm is more than a clock can have: the host is left out"
     NOISY = "ends of collectives scatter {:.1f} times as much as is usual: bounds are widened"
     APART = "{}: placed by UTC alone"

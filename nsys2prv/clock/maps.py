@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,47 +17,6 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
-
-
-class Shifts(Struct, frozen=True, eq=False, dict=True):
-    """Times moved by `shifts[k]` at `times[k]` (int64 ns, ascending without equals), by a line
-    between, and constantly outside.
-
-    Slopes are above -1, so that what is sorted stays sorted.
-    """
-
-    #: Ascending without equals (int64 ns).
-    times: np.ndarray
-    #: Added at these times (int64 ns).
-    shifts: np.ndarray
-
-    @cached_property
-    def _moved(self) -> np.ndarray:
-        return self.times + self.shifts
-
-    @cached_property
-    def _slopes(self) -> np.ndarray:
-        return np.append(np.diff(self.shifts) / np.diff(self.times), 0.0)
-
-    def to_global(self, time: np.ndarray) -> np.ndarray:
-        """Return the times (int64 ns) moved."""
-        at = np.maximum(np.searchsorted(self.times, time, "right") - 1, 0)
-        into = np.maximum(time - self.times[at], 0)
-        return time + self.shifts[at] + np.floor(into * self._slopes[at]).astype(np.int64)
-
-    def to_local(self, time: int) -> int:
-        """Return the local time that is moved to `time`, to within 3 ns."""
-        at = int(np.searchsorted(self._moved, time, "right")) - 1
-        if not 0 <= at < len(self.times) - 1:
-            return time - int(self.shifts[max(at, 0)])
-        (time_0, time_1), (moved_0, moved_1) = (
-            column[at : at + 2].tolist() for column in (self.times, self._moved)
-        )
-        return time_0 + (time - moved_0) * (time_1 - time_0) // (moved_1 - moved_0)
-
-    def delay(self, by: int) -> Shifts:
-        """Return these shifts for times that are `by` ns later."""
-        return Shifts(self.times + by, self.shifts)
 
 
 def _apply_drift(
@@ -76,7 +34,7 @@ def _apply_drift(
 
 class ClockMap(Struct, frozen=True):
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
-    1 ppm); then moved by `shifts`.
+    1 ppm).
 
     Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is
     1 ns apart may fall together.
@@ -88,20 +46,15 @@ class ClockMap(Struct, frozen=True):
     drift: float = 0.0
     #: Local time of the offset (ns).
     pivot: int = 0
-    #: Moves of what this makes of local times, None for none.
-    shifts: Shifts | None = None
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of local ones, which must lie well inside the range of
         int64.
         """
-        moved = _apply_drift(local, np.int64(self.offset), self.drift or None, self.pivot)
-        return moved if self.shifts is None else self.shifts.to_global(moved)
+        return _apply_drift(local, np.int64(self.offset), self.drift or None, self.pivot)
 
     def to_local(self, time: int) -> int:
         """Return the local time whose global time is `time`, to within `slack` ns."""
-        if self.shifts is not None:
-            time = self.shifts.to_local(time)
         if not self.drift:
             return time - self.offset
         return round((time - self.offset + self.drift * self.pivot) / (1 + self.drift))
@@ -109,13 +62,11 @@ class ClockMap(Struct, frozen=True):
     @property
     def slack(self) -> int:
         """Return what to add to `to_local` of the ends of a span to cover all of the span, ns."""
-        return (2 if self.drift else 0) + (4 if self.shifts is not None else 0)
+        return 2 if self.drift else 0
 
     def delay(self, by: int) -> ClockMap:
         """Return the same map with every global time `by` ns later."""
-        return ClockMap(
-            self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.delay(by)
-        )
+        return ClockMap(self.offset + by, self.drift, self.pivot)
 
 
 class ClockMapPerRow:
@@ -127,18 +78,10 @@ class ClockMapPerRow:
         self._offset = np.array([clock.offset for clock in maps], np.int64)[which]
         self._drift = np.array([clock.drift for clock in maps])[which] if drifting else None
         self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which] if drifting else 0
-        self._shifts = [
-            (np.flatnonzero(which == number), clock.shifts)
-            for number, clock in enumerate(maps)
-            if clock.shifts is not None
-        ]
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of the rows' local ones."""
-        moved = _apply_drift(local, self._offset, self._drift, self._pivot)
-        for rows, shifts in self._shifts:
-            moved[rows] = shifts.to_global(moved[rows])
-        return moved
+        return _apply_drift(local, self._offset, self._drift, self._pivot)
 
 
 #: What times of several rows are given by.
@@ -233,7 +176,6 @@ RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align
 # `nsys2prv clock THIS_FILE` prints them, and draws them with --plot.
 # corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
 """
-CAUSAL_RECORD_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
 
 
 #: (UTC ns, deviation before the correction, deviation after it) of a collective, ns.
@@ -273,30 +215,6 @@ class HostClock(Struct, frozen=True):
         )
 
 
-class RankMove(Struct, frozen=True):
-    """Move of a rank beyond its host's correction."""
-
-    #: Largest move, ns.
-    largest_ns: int
-    #: Mean over the rank's calls, ns.
-    mean_ns: int
-    #: Corrected UTC of the largest move, ns since 1970.
-    at_utc_ns: int = 0
-
-
-class CausalRecord(Struct, frozen=True):
-    """Effect of --causal."""
-
-    #: Number of reports.
-    ranks: int
-    #: Before: checked, violated, the largest violation and their sum (ns).
-    before: Mapping[str, int]
-    #: After: checked, violated, the largest violation and their sum (ns).
-    after: Mapping[str, int]
-    #: Name -> move of the ranks that moved.
-    moved: Mapping[str, RankMove]
-
-
 class ClockRecord(Struct, frozen=True):
     """Corrections of all hosts, as in the file beside the trace."""
 
@@ -305,8 +223,6 @@ class ClockRecord(Struct, frozen=True):
     #: Precedences checked, violated, the largest violation and their sum (ns), by whether used or
     #: held back, before and after the correction.
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    #: Effect of --causal on this trace; not repeated where the file is used.
-    causal: CausalRecord | None = None
     #: Notes for the user.
     notes: tuple[str, ...] = ()
     #: Warnings for the user.
@@ -325,17 +241,13 @@ class ClockRecord(Struct, frozen=True):
             }
             for name, clock in content.get("hosts", {}).items()
         }
-        return (
-            RECORD_HEAD
-            + (CAUSAL_RECORD_HEAD if self.causal else "")
-            + yaml.dump(
-                content,
-                Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
-                default_flow_style=None,
-                sort_keys=False,
-                allow_unicode=True,
-                width=120,
-            )
+        return RECORD_HEAD + yaml.dump(
+            content,
+            Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+            default_flow_style=None,
+            sort_keys=False,
+            allow_unicode=True,
+            width=120,
         )
 
 

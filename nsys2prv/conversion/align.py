@@ -1,6 +1,4 @@
-"""Align the clocks of hosts by what their processes did together, and for --causal move ranks until
-no event contradicts another's.
-"""
+"""Align the clocks of hosts by what their processes did together."""
 
 from __future__ import annotations
 
@@ -11,15 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from nsys2prv._util.text import list_some
-from nsys2prv.clock import NOTE_KINDS, FindingKind
-from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
-from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
+from nsys2prv.clock import NOTE_KINDS
+from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.clock.observations import ClockFinding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
-from nsys2prv.conversion.timeline import AUTO, Timeline
+from nsys2prv.conversion.timeline import AUTO
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
 from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
@@ -154,55 +149,6 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
     return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
-
-
-def restore_causal_order_of_book(
-    book: FactBook, reports: int, folder: Path, run_tasks: RunTasks
-) -> CausalOrder:
-    """Return the order restored by all that the ranks did together; the book's hosts are the
-    reports themselves. Shifts are of times as the book's maps place them.
-    """
-    observed, pivot = collect_observations(book, AUTO, folder, run_tasks)
-    step = partial(_restore_causal_order_of_observed, reports, observed, pivot)
-    return next(iter(run_tasks(run_alignment_step, [step])))
-
-
-def _restore_causal_order_of_observed(reports: int, observed: Observed, pivot: int) -> CausalOrder:
-    parts = [bind_calls(portion.read_calls(), pivot) for portion in observed.calls]
-    return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
-
-
-def move_reports(
-    timeline: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]
-) -> Timeline:
-    """Return the timeline with the reports moved, but for its epoch and clocks; the record says how
-    far. names, hosts: of the reports.
-    """
-    placements = [
-        replace(placement, map=replace(placement.map, shifts=order.shifts.get(report)))
-        for report, placement in enumerate(timeline.placements)
-    ]
-    moves = {names[report]: move for report, move in order.moves.items()}
-    causal = CausalRecord(len(placements), order.before.to_record(), order.after.to_record(), moves)
-    record = timeline.record
-    if order.moves:
-        unknown = {
-            host: HostClock(method=placement.method)
-            for host, placement in zip(hosts, timeline.placements, strict=True)
-        }
-        record = replace(record or ClockRecord(unknown), causal=causal)
-    notes = tuple(
-        f"--causal: {finding.reason}" + (f" ({finding.count:,})" if finding.count else "")
-        for finding in order.findings
-        if finding.kind in (FindingKind.TORN, FindingKind.SET_ASIDE, FindingKind.GIVEN_UP)
-    )
-    return replace(
-        timeline,
-        placements=placements,
-        record=record,
-        causal=causal,
-        warnings=(*timeline.warnings, *notes),
-    )
 
 
 def name_reports(infos: Sequence[ReportInfo], processes: Sequence[RankedProcess]) -> list[str]:

@@ -419,18 +419,12 @@ def _describe_file(path: Path) -> dict[str, Any]:
 
 
 def _describe_clock(clock: ClockMap) -> dict[str, Any]:
-    """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
-    moved by lines between the shifts [(time, ns)], if any.
-    """
-    description: dict[str, Any] = {
+    """Return the report's clock map: trace time = local + offset + drift * (local - pivot)."""
+    return {
         "offset_ns": int(clock.offset),
         "drift": float(clock.drift),
         "pivot_ns": int(clock.pivot),
     }
-    if clock.shifts is not None:
-        times, shifts = clock.shifts.times.tolist(), clock.shifts.shifts.tolist()
-        description["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
-    return description
 
 
 def _describe_reasons(summary: Summary) -> dict[str, str]:

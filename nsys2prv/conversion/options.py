@@ -389,7 +389,6 @@ class Options(Struct, frozen=True):
     min_duration: kind of event -> nanoseconds; shorter ranges of it are left out.
     kernel_rules: file of rules for kernel classes, tried before the built-in ones.
     align: how to align the clocks of hosts: "auto", "nccl", "mpi", "utc", "none", or a clock file.
-    causal: move ranks where their events still contradict causality.
     demanded: kinds that are not converted by default, in addition to the others.
     callstack: number of functions of each CPU sample, 1 to 32.
     nvtx_rules: file of rules for NVTX names, tried before the built-in ones; "none" for no rules.
@@ -413,7 +412,6 @@ class Options(Struct, frozen=True):
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
     align: str = timeline.AUTO
-    causal: bool = False
     demanded: tuple[str, ...] = ()
     callstack: int = 1
     nvtx_rules: str | Path | None = None
@@ -479,10 +477,6 @@ class Plan(Struct, frozen=True):
         )
         method = timeline.parse_method(options.align)
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
-        if options.causal and method == timeline.NONE:
-            raise UsageError(
-                "--causal moves ranks against each other, --align none leaves them as they are: give one of them"
-            )
         base = read_base_names(options.base_pcf) if options.base_pcf else None
         selection, cut = add_regions(
             select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)

@@ -40,7 +40,6 @@ from nsys2prv.conversion.timeline import (
     group_comparable_reports,
     make_timeline,
     place_unclocked,
-    start_at_first_event,
 )
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
@@ -228,8 +227,6 @@ def _make_job(state: _JobState) -> Job:
         notes.append(name_values.describe_reused_values(values.values()))
     domains = number_domains({domain for result in state.results for domain in result.domains})
     timeline = _align_clocks(state)
-    if state.plan.options.causal:
-        timeline = _move_into_causal_order(state, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
     clock_groups = group_comparable_reports(timeline, state.infos)
     book = _make_fact_book(state, timeline.clocks, state.machines, clock_groups)
@@ -339,22 +336,6 @@ def _align_clocks(state: _JobState) -> Timeline:
             alignment = align.align_hosts(book, method, names, span, folder, state.run)
             record = align.to_record(alignment, names, state.infos, state.model.processes)
     return make_timeline(placements, state.infos, state.spans, record)
-
-
-def _move_into_causal_order(state: _JobState, timeline: Timeline) -> Timeline:
-    """Return the timeline with ranks moved so that no event contradicts another's."""
-    from nsys2prv.conversion import align
-
-    reports = range(len(state.infos))
-    book = _make_fact_book(state, [placement.map for placement in timeline.placements], reports)
-    order = align.restore_causal_order_of_book(
-        book, len(reports), state.folder / "order", state.run
-    )
-    clocks, hosts = find_host_clocks(state.infos, state.placements)
-    names = align.name_reports(state.infos, state.model.processes)
-    return start_at_first_event(
-        align.move_reports(timeline, order, names, [hosts[clock] for clock in clocks]), state.spans
-    )
 
 
 def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:

@@ -19,7 +19,6 @@ from nsys2prv.clock.maps import UNPLACED, Placement
 from nsys2prv.conversion.job import Job, Ledger, make_ledger, sum_accounts
 from nsys2prv.conversion.timeline import (
     MOST_HOSTS,
-    describe_causal_moves,
     describe_clocks,
     describe_hosts,
 )
@@ -149,7 +148,6 @@ class Summary(Struct, dict=True):
             order=model.ranked,
             clock_lines=[
                 *describe_clocks(timeline.record, timeline.placements, len(model.tree.nodes)),
-                *describe_causal_moves(timeline.causal),
             ],
             is_cut=job.is_cut,
             events={

@@ -18,7 +18,6 @@ from nsys2prv._util.files import read_given
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.maps import (
     UNPLACED,
-    CausalRecord,
     ClockMap,
     ClockRecord,
     HostClock,
@@ -74,9 +73,7 @@ def parse_method(method: str) -> str | ClockRecord:
     complaint = (
         f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file"
     )
-    # How ranks were moved beyond the corrections belongs to the trace that the file was written
-    # with.
-    return replace(load_clock_file(Path(method), complaint), causal=None)
+    return load_clock_file(Path(method), complaint)
 
 
 def find_host_clocks(
@@ -117,8 +114,6 @@ class Timeline(Struct, frozen=True):
     epoch: int
     #: Warnings for the summary.
     warnings: tuple[str, ...] = ()
-    #: Moves of ranks by --causal; None if that was not asked for.
-    causal: CausalRecord | None = None
 
     @property
     def begin_utc(self) -> datetime | None:
@@ -275,7 +270,7 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
     if after and record.hosts:
         yield (
             f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
         )
 
 
@@ -329,22 +324,6 @@ def _describe_causality(record: ClockRecord) -> Iterable[str]:
             )
 
 
-def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
-    """Describe in lines of text what --causal moved."""
-    if causal is None:
-        return []
-    order = f"causal order of ranks, ends of events: {_describe_violations(causal.before)} before, {_describe_violations(causal.after)} after"
-    if not causal.moved:
-        return [f"{order}; no rank moved"]
-    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
-    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
-    return [
-        order,
-        f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
-        f"{mean / 1000:,.1f} us in the mean",
-    ]
-
-
 def _describe_violations(counts: dict[str, int]) -> str:
     violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
     far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
@@ -356,7 +335,7 @@ def make_comment_lines(record: ClockRecord | None) -> str:
     if record is None:
         return ""
     hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
-    lines = [*hosts, *_describe_causality(record), *describe_causal_moves(record.causal)]
+    lines = [*hosts, *_describe_causality(record)]
     return "".join(f"# {_escape_comment(line)}\n" for line in lines)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, Shifts, place_reports
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, place_reports
 
 SECOND = 1_000_000_000
 UTC = 1_780_000_000 * SECOND
@@ -68,34 +65,3 @@ def test_maps_are_monotone_and_invert(drift: float) -> None:
     )
     exact = local - 12_345 + (local - 1_000) * drift
     assert np.abs(moved - exact).max() <= 2
-
-
-#: Grows by 5,000 within 20,000 ns, fades by one in a hundred, leaps by 300 in 10, and ends at 7.
-KNOTS = Shifts(
-    np.array([10_000, 30_000, 430_000, 430_010, 459_410]), np.array([0, 5_000, 1_000, 1_300, 7])
-)
-
-
-@pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5])
-def test_shifts_move_along_lines_and_invert(drift: float) -> None:
-    plain = ClockMap(-12_345, drift, 1_000)
-    clock = pickle.loads(pickle.dumps(replace(plain, shifts=KNOTS)))
-    local = np.arange(0, 500_000)
-    before, after = plain.to_global(local), clock.to_global(local)
-    assert np.abs(after - before - np.interp(before, KNOTS.times, KNOTS.shifts)).max() <= 1
-    exact = np.isin(before, KNOTS.times)
-    assert (
-        after[exact] == before[exact] + KNOTS.shifts[np.searchsorted(KNOTS.times, before[exact])]
-    ).all()
-    assert (np.diff(after) >= 0).all()
-    assert (clock.delay(77).to_global(local) == after + 77).all()
-    assert plain.slack < clock.slack
-    for time in range(int(after[0]), int(after[-1]), 997):
-        # What is at that time or later is found from there on, and what is earlier is not left out
-        # before there.
-        at = clock.to_local(time)
-        assert (
-            int(clock.to_global(np.int64(at - clock.slack)))
-            < time
-            <= int(clock.to_global(np.int64(at + clock.slack)))
-        )

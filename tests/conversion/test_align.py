@@ -469,7 +469,6 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
         ("hosts: {n1: {offset_ns: 5}}\nnote: []", "unknown key 'note'"),
         ("hosts: {n1: {offset_ns: 5, bound_ns: far}}", "not a clock file: Expected `int | null`"),
         ("hosts: {n1: {offset_ns: 5, samples: [[1, 2]]}}", "not a clock file"),
-        ("hosts: {n1: {offset_ns: 5}}\ncausal: {ranks: 2}", "not a clock file"),
     ],
 )
 def test_what_is_no_clock_file_is_one_line(

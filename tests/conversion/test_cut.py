@@ -151,8 +151,6 @@ def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_
     [
         ("cluster", {}),
         ("machine", {}),
-        ("cluster", {"causal": True}),
-        ("training", {"causal": True}),
     ],
 )
 def test_cuts_of_tables_that_are_read_in_many_parts(

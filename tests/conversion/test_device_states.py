@@ -197,9 +197,7 @@ def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
-@pytest.mark.parametrize(
-    "options", [{"align": "utc"}, {"align": "auto"}, {"align": "auto", "causal": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{"align": "utc"}, {"align": "auto"}], ids=str)
 def test_states_follow_from_the_operations_on_the_rows(
     sample: str, options: dict, tmp_path: Path
 ) -> None:

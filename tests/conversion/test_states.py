@@ -334,10 +334,7 @@ def test_chunks_and_workers_change_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_clocks_that_stretch_leave_no_gap(
-    causal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clocks_that_stretch_leave_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_records, "CHUNK_RECORDS", 300)
     monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
     generate(
@@ -356,7 +353,7 @@ def test_clocks_that_stretch_leave_no_gap(
         ),
     )
     trace, _ = convert_and_read(
-        sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", states=True, causal=causal
+        sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", states=True
     )
     check_states(trace)
 

@@ -40,7 +40,6 @@ HEAVY = {
 NOT_ASKED_FOR = {
     "nsys2prv.conversion.align",
     "nsys2prv.clock.solve",
-    "nsys2prv.clock.causal",
     "nsys2prv.clock.gathering",
     "nsys2prv.conversion.state_records",
     "nsys2prv._util.workers.processes",

@@ -16,7 +16,6 @@ from .bases import WHOLE
 #: Options of a conversion, each taken now and then.
 OPTIONS = (
     ["--states"],
-    ["--causal"],
     ["--report"],
     ["-z"],
     ["--kernel-names", "full"],
@@ -71,7 +70,6 @@ def make_store(random: Random, base: Path, bases: Sequence[Path], folder: Path) 
         word
         for option in (
             ["--states"],
-            ["--causal"],
             ["-z"],
             ["--kernel-names", "full"],
             ["--report"],
@@ -115,8 +113,6 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
     chosen = [
         word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option
     ]
-    if "--causal" in chosen and "--align" in chosen:
-        chosen.remove("--causal")
     return Input(
         [[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", changes
     )
@@ -210,8 +206,6 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
         reports.append(str(other))
     share = random.random()
     chosen = [word for option in OPTIONS if random.random() < 0.12 for word in option]
-    if "--causal" in chosen and "--align" in chosen:
-        chosen.remove("--causal")
     if share < 0.84:
         output = folder / "out.prv"
         arguments = [*chosen, "-j", "1", *reports, str(output)]

@@ -8,7 +8,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv.clock import NoiseKind, Role
-from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import ClockMap, HostClock
 from nsys2prv.clock.observations import Calls, Messages
@@ -154,15 +153,6 @@ def replace_columns(table: Calls, **columns: np.ndarray | int) -> Calls:
         table,
         **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()},
     )
-
-
-def restore_order_of_calls(
-    reports: int, calls: Calls | None = None, messages: Messages | None = None
-) -> CausalOrder:
-    """Restore the causal order of these reports' observations, with all calls in one part."""
-    calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
-    pivot = find_pivot(calls, messages)
-    return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
 def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
