@@ -9,6 +9,7 @@ import polars as pl
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.timeline import is_aligned
 
 ABOUT = """How the clocks of the hosts were corrected, and how well.
 
@@ -26,7 +27,14 @@ def make_clock_table(job: Job) -> pl.DataFrame:
     hosts = job.timeline.record.hosts if job.timeline.record else {}
     return pl.DataFrame(
         [
-            (name, clock.method, clock.offset_ns, clock.drift_ppm, clock.bound_ns, clock.sure)
+            (
+                name,
+                clock.method,
+                clock.offset_ns,
+                clock.drift_ppm,
+                clock.bound_ns,
+                is_aligned(clock),
+            )
             for name, clock in hosts.items()
         ],
         schema={

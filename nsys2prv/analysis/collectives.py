@@ -9,8 +9,16 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis.clocks import compare_with_clock_error
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, name_communicators
+from nsys2prv.analysis.result import (
+    Analysis,
+    Context,
+    Result,
+    divide_columns,
+    name_communicators,
+    sum_known,
+)
 from nsys2prv.analysis.text import format_cell
 from nsys2prv.analysis.unit import (
     COMPUTE,
@@ -66,12 +74,16 @@ LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
-    row for each kernel of a matched collective (`matched`).
+    row for each kernel of a matched collective (`matched`), and how many there are whose times
+    cannot be compared (`unplaced`).
     """
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
-        yield "matched", list_matched_collectives(unit, kernels)
+        matched = list_matched_collectives(unit, kernels)
+        yield "matched", matched
+        numbers = unit.read_begins("nccl_collective", ("collective",)).select("collective")
+        yield "unplaced", numbers.join(matched, on="collective", how="anti").unique()
     for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
@@ -84,8 +96,7 @@ def _sum_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     return by_task.agg(
         count=pl.len().cast(pl.Int64),
         time_ns=(pl.col("end") - pl.col("begin")).sum(),
-        sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),
-        bytes=pl.col("bytes").clip(0).sum(),
+        bytes=sum_known(pl.col("bytes")),
     )
 
 
@@ -142,17 +153,20 @@ def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
 def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.read_begins(layout, fields)
-    sizes = [pl.col(name).clip(0) for name in fields if name in ("sent", "received", "size")]
+    sizes = [name for name in fields if name in ("sent", "received", "size")]
+    known = pl.any_horizontal(pl.col(name) >= 0 for name in sizes)
     calls = calls.with_columns(
         unit.list_tasks(calls),
         kind=pl.lit(layout),
         communicator=pl.col("communicator")
         if "communicator" in fields
         else pl.lit(ABSENT, pl.Int64),
-        bytes=pl.sum_horizontal(sizes) if sizes else pl.lit(0, pl.Int64),
+        bytes=pl.when(known).then(pl.sum_horizontal(pl.col(sizes).clip(0))).otherwise(ABSENT)
+        if sizes
+        else pl.lit(ABSENT, pl.Int64),
     )
     return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
-        pl.col("bytes").sum(),
+        bytes=sum_known(pl.col("bytes")),
         count=pl.len().cast(pl.Int64),
         time_ns=(pl.col("end") - pl.col("begin")).sum(),
     )
@@ -177,9 +191,15 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         across_ranks = _sum_across_ranks(matched, context)
         result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
         _add_stragglers(matched, context, result)
-    elif kernels.height:
+    elif kernels.height and not frames["unplaced"].height:
         result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
+        )
+    if frames["unplaced"].height:
+        unplaced = format_count(frames["unplaced"]["collective"].n_unique(), "NCCL collective")
+        result.missing.append(
+            f"waits, bandwidths and stragglers of {unplaced}: not known, as the clocks of their hosts "
+            "could not be aligned"
         )
     if mpi.height:
         result.add("mpi", "MPI calls", _label_mpi_calls(mpi, context))
@@ -189,7 +209,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
-        pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
+        pl.col("count", "time_ns").sum(),
+        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
+        max_of_a_rank_ns=pl.col("time_ns").max(),
     )
     names = [layout for layout in MPI_LAYOUTS if layout in context.labels]
     labelled = context.label_names(sums, "call", *names)
@@ -232,7 +254,7 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
         kernels=pl.col("count").sum(),
-        bytes=pl.when(pl.col("sized").sum() > 0).then(pl.col("bytes").sum()),
+        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
         time_ns=pl.col("time_ns").sum(),
     )
     rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
@@ -252,7 +274,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
         collectives=pl.col("collective").n_unique().cast(pl.Int64),
         ranks=pl.col("task").n_unique().cast(pl.Int64),
-        bytes=pl.when((pl.col("bytes") >= 0).any()).then(pl.col("bytes").clip(0).sum()),
+        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
         wait_ns=pl.col("wait").sum(),
         transfer_ns=pl.col("transfer").sum(),
         mean_wait_ns=pl.col("wait").mean(),

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.columns import factorize_together
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import (
     GPU,
     DeviceKey,
@@ -36,7 +36,7 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    list_present_fields,
+    find_role,
     take_records,
 )
 
@@ -225,7 +225,8 @@ class EventReader(Struct, dict=True):
         """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
         fields asked for.
 
-        A field is a number, a value of a value set or of a name; ABSENT where an event lacks it.
+        A field is a number, a value of a value set or of a name; ABSENT where an event lacks it, or
+        where it is not known.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
         all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
         fields, which must fit into it. Raises KeyError for a layout or a field that there is not.
@@ -246,22 +247,13 @@ class EventReader(Struct, dict=True):
                 "end": end,
                 "thread": self.threads[run.task].astype(dtype)[records["object"]],
             }
-            declared = {
-                field.name: field for field in list_present_fields(known, run.shape.present)
-            }
-            # Plain numbers that every event has are not stored where they are 0.
-            nothing = {
-                field.name: 0
-                for field in known.fields
-                if field.values is None and not field.optional
-            }
             for name in fields:
                 if name == "domain":
                     columns[name] = self.domains[run.task].astype(dtype)[records["domain"]]
-                elif name not in declared:
-                    columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
-                elif isinstance(declared[name].values, NameSet):
-                    values = self.names[declared[name].values.name][run.task]
+                elif (constant := run.shape.find_constant(name)) is not None:
+                    columns[name] = np.full(len(records), constant, dtype)
+                elif name_set := find_role(BEGIN, layout, name):
+                    values = self.names[name_set][run.task]
                     columns[name] = values.astype(dtype)[records[name]]
                 else:
                     columns[name] = records[name].astype(dtype)

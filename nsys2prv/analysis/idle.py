@@ -9,7 +9,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.intervals import Spans, find_gaps, make_statistics, spill_durations
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
 from nsys2prv.analysis.unit import (
     MEMORY,
     STATES,
@@ -146,7 +146,7 @@ def _sum_memory_operations(unit: Unit) -> pl.DataFrame:
         .group_by(MOVES, maintain_order=True)
         .agg(
             count=pl.len().cast(pl.Int64),
-            bytes=pl.col("bytes").sum(),
+            bytes=sum_known(pl.col("bytes")),
             time_ns=(pl.col("end") - pl.col("begin")).sum(),
         )
     )
@@ -225,7 +225,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
 
 def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
     rows = memory.group_by("name", "source", "destination", maintain_order=True).agg(
-        pl.col("count", "bytes", "time_ns").sum()
+        pl.col("count", "time_ns").sum(), bytes=sum_known(pl.col("bytes").fill_null(ABSENT))
     )
     return rows.sort("time_ns", descending=True, maintain_order=True).select(
         label_values("name", "memory_operation", "other").alias("operation"),

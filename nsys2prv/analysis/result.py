@@ -427,6 +427,11 @@ class Analysis(Struct, frozen=True):
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
 
 
+def sum_known(numbers: pl.Expr) -> pl.Expr:
+    """Return the sum of numbers that are not negative; null where one of them is not known."""
+    return pl.when((numbers >= 0).all()).then(numbers.sum())
+
+
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
     """Return the ratio of columns; null where there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part

@@ -20,14 +20,13 @@ from nsys2prv.conversion.path_search import (
     find_critical_path,
     find_latest_before,
 )
-from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT, select_synchronising_calls
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, MPI_LAYOUTS, TO_ROOT
 from nsys2prv.relations import write_result
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, LINE, Run, list_present_fields, read_run
+from nsys2prv.store.runs import BEGIN, LINE, Run, find_role, read_run
 from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
@@ -302,15 +301,12 @@ def _read_fields(
     job: Job, run: Run, records: np.ndarray, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return fields of records, ABSENT where they lack one."""
-    layout = load_catalogue().layouts[run.shape.name]
-    declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
-    always = {field.name for field in layout.fields if field.values is None and not field.optional}
     fields = {}
     for name in names:
-        if name not in declared:
-            fields[name] = np.full(len(records), 0 if name in always else ABSENT)
-        elif isinstance(values := declared[name].values, NameSet):
-            fields[name] = job.names[values.name][run.task][records[name]]
+        if (constant := run.shape.find_constant(name)) is not None:
+            fields[name] = np.full(len(records), constant)
+        elif name_set := find_role(BEGIN, run.shape.name, name):
+            fields[name] = job.names[name_set][run.task][records[name]]
         else:
             fields[name] = records[name].astype(np.int64)
     return fields

@@ -222,8 +222,11 @@ class _Cutter:
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
             begin, end, ties = begin[order], end[order], ties[order]
-        wanted = self.spec.present.get(run.shape.name, -1)
-        shape = replace(run.shape, present=run.shape.present & wanted)
+        shape = run.shape
+        if (wanted := self.spec.present.get(shape.name)) is not None:
+            dropped = (1 << len(load_catalogue().layouts[shape.name].fields)) - 1 & ~wanted
+            unknown = shape.unknown | dropped
+            shape = replace(shape, present=shape.present & wanted, unknown=unknown)
         if shape != run.shape:
             fewer = np.empty(len(records), shape.dtype)
             for column in shape.dtype.names:

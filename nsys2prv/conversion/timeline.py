@@ -224,7 +224,7 @@ def describe_clocks(
         return [f"{one}, one clock: nothing to align"]
     if record is None:
         return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
-    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
     lines = _describe_aligned(aligned, hosts)
     if alone:
@@ -236,7 +236,7 @@ def describe_clocks(
     return [*lines, *_describe_remaining_violations(record)]
 
 
-def _is_aligned(clock: HostClock) -> bool:
+def is_aligned(clock: HostClock) -> bool:
     """True if the report's times can be compared with those of others, by observations or by a
     given clock file.
     """

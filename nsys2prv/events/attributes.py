@@ -9,11 +9,10 @@ function             NULL or negative    0         for
 ===================  ==================  ========  =====================================
 blank_negative       ABSENT              0         numbers of which 0 is one as any other
 blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such as ids
-fill_with_zero       0                   0         plain numbers, of which 0 says nothing
 ===================  ==================  ========  =====================================
 
-ABSENT is for optional fields alone: in any other it is stored as 0, of a name set as its first
-name. All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a
+In a field that is not optional, a number may be ABSENT where it is not known: the trace then has no
+such number, or 0, and analyses get ABSENT. A name may not: it would be the first one. All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a
 trace ends an event. Samples (time, metric, value) become one record per instant.
 """
 
@@ -32,7 +31,6 @@ from nsys2prv._util.columns import (
     blank_negative,
     blank_nonpositive,
     factorize,
-    fill_with_zero,
     is_sorted,
 )
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
@@ -93,8 +91,6 @@ def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.
         return np.where(column < field.least, ABSENT, values) if field.least else values
     if field.values is not None:
         return name_registered_strings(extraction, field.values.name, column, field.optional)
-    if not field.optional:
-        return fill_with_zero(column)
     return blank_nonpositive(column) if field.least else blank_negative(column)
 
 

@@ -216,8 +216,8 @@ class Rows(Struct):
     #: Index into the extraction's objects.
     object: np.ndarray
     #: Field -> int64: a number, a value of a value set, or an index into the extraction's names of
-    #: that set. ABSENT where a row lacks an optional field; nothing refuses it in others, where it
-    #: is taken for 0, an index of a name for that of the first name.
+    #: that set. ABSENT where a row lacks an optional field, or where a number is not known;
+    #: nothing refuses it in others, where it is taken for the first name.
     columns: dict[str, np.ndarray]
     #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
     domain: np.ndarray | None = None

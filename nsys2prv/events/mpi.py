@@ -375,7 +375,7 @@ def _make_rows(
         used = np.flatnonzero(layouts == index)
         columns = {
             # What its table has no column for.
-            field.name: np.full(len(rows), ABSENT if field.optional else 0)
+            field.name: np.full(len(rows), ABSENT)
             for field in load_catalogue().layouts[layout].fields
         }
         places = np.searchsorted(used, calls.codes[rows])

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 
@@ -85,6 +86,21 @@ class Shape(Struct, frozen=True, dict=True):
     metrics: tuple[Metric, ...] = ()
     #: Of begins: a bit for every field of which one number needs more than 32 bits.
     wide: int = 0
+    #: Of begins: a bit for every number that each row of the layout has, but of which it is not
+    #: known in these.
+    unknown: int = 0
+
+    def find_constant(self, name: str) -> int | None:
+        """Return what all begins have in a field that they do not hold, None where they hold it:
+        ABSENT, or 0 for a known number, which is stored only where it is another.
+        """
+        fields = load_catalogue().layouts[self.name].fields
+        bit, field = next((bit, one) for bit, one in enumerate(fields) if one.name == name)
+        if self.unknown >> bit & 1:
+            return ABSENT
+        if self.present >> bit & 1:
+            return None
+        return ABSENT if field.optional or field.values is not None else 0
 
     @property
     def value_bytes(self) -> int:

@@ -43,8 +43,9 @@ def spill_rows(
     kept, end = _repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
-        for present, chosen in _split_by_fields(layout, rows.columns, kept):
-            yield from _spill_events(rows, layout, present, chosen, end, plain, writer)
+        for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept):
+            shape = Shape(BEGIN, layout.name, present, unknown=unknown)
+            yield from _spill_events(rows, shape, chosen, end, plain, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
 
@@ -124,32 +125,39 @@ def _repair_times(
 
 def _split_by_fields(
     layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray
-) -> Iterator[tuple[int, slice | np.ndarray]]:
+) -> Iterator[tuple[int, int, slice | np.ndarray]]:
     """Yield the bits of the fields that rows carry, all that are not optional and the optional ones
-    that they have, and those of the kept rows that carry the same.
+    that they have; the bits of the numbers that all rows have, but that are not known in these; and
+    the kept rows of which that holds.
 
     Of the others a plain number of 0 is not written where rows of the layout follow one another:
     between them it is 0 anyway.
     """
-    follow = not layout.nests and not layout.is_state
+    follow, fields = not layout.nests and not layout.is_state, len(layout.fields)
     always, some, held = 0, [], []
-    for bit, field in enumerate(layout.fields):
-        column = columns[field.name]
-        if field.optional:
-            has = column != ABSENT
-        elif bit and follow and field.values is None:
-            has = column > 0
-        else:
-            always |= 1 << bit
-            continue
+
+    def add_mask(bit: int, has: np.ndarray) -> None:
+        nonlocal always
         count = np.count_nonzero(has)
         if count == len(has):
             always |= 1 << bit
         elif count:
             some.append(bit)
             held.append(has[kept])
+
+    for bit, field in enumerate(layout.fields):
+        column, is_number = columns[field.name], field.values is None
+        if field.optional:
+            add_mask(bit, column != ABSENT)
+        elif bit and follow and is_number:
+            add_mask(bit, column > 0)
+        else:
+            always |= 1 << bit
+        if is_number and not field.optional and column.min(initial=0) < 0:
+            add_mask(fields + bit, column < 0)
+    known = (1 << fields) - 1
     if not some:
-        yield always, kept
+        yield always & known, always >> fields, kept
         return
     carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
     for place, has in enumerate(held):
@@ -159,12 +167,13 @@ def _split_by_fields(
         own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
         alone = len(combinations) == 1
         chosen = slice(None) if alone else np.flatnonzero(codes == code)
-        yield always | own, _select_rows(kept, chosen)
+        own |= always
+        yield own & known, own >> fields, _select_rows(kept, chosen)
 
 
 class _NonNegativeColumns(dict):
-    """Columns without negative values: Paraver's tools know none, and the few that damage makes say
-    nothing, as 0 does.
+    """Columns without negative values, which Paraver's tools do not know: 0 in their place, and
+    `Shape.unknown` says where.
 
     narrow: the names of those of which no number needs more than 32 bits.
     """
@@ -192,14 +201,14 @@ class _NonNegativeColumns(dict):
 
 def _spill_events(
     rows: Rows,
-    layout: Layout,
-    present: int,
+    shape: Shape,
     kept: slice | np.ndarray,
     end: np.ndarray,
     plain: _NonNegativeColumns,
     writer: SpillWriter,
 ) -> Iterator[Run]:
-    """Store the `kept` rows. end: of all rows."""
+    """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows."""
+    layout, present = load_catalogue().layouts[shape.name], shape.present
     begin, ends = rows.begin[kept], end[kept]
     order = _order_outer_first(begin, ends)
     kept, ends = _select_rows(kept, order), ends[order]
@@ -220,9 +229,7 @@ def _spill_events(
     if greatest == OPEN:
         greatest = int(ends[ends != OPEN].max(initial=NULL))
     greatest = max(greatest, int(begin.max()) + 1)
-    yield writer.append_columns(
-        Shape(BEGIN, layout.name, present, wide=wide), columns, kept, greatest, object_
-    )
+    yield writer.append_columns(replace(shape, wide=wide), columns, kept, greatest, object_)
     shape = Shape(END, layout.name, present)
     if layout.is_state:
         yield writer.append(

@@ -1,0 +1,49 @@
+"""What is not known is no number: neither 0, nor part of a sum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.exports import KERNEL, MEMCPY, make_export, make_kernel, make_strings
+
+import nsys2prv
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+
+
+def test_waits_on_hosts_without_common_clock_are_not_known() -> None:
+    """They do not become exposed communication; and UTC alone makes no host comparable."""
+    shares = {}
+    for align in ("auto", "mpi"):
+        with nsys2prv.open(SAMPLES / "training", align=align) as job:
+            findings = {finding.kind: finding.share for finding in job.findings()}
+            shares[align] = findings["exposed_communication"]
+            results = job.analyse("collectives", "clocks")
+            records = job.frame("nccl_collective", "collective", "late", "wait", "transfer")
+    assert shares["mpi"] == pytest.approx(shares["auto"], abs=0.003)
+    unplaced = records.filter(records["late"].is_null())
+    assert unplaced["wait"].null_count() == unplaced["transfer"].null_count() == unplaced.height
+    (line,) = (line for line in results["collectives"].missing if "not known" in line)
+    assert f"{unplaced['collective'].n_unique()} NCCL collectives" in line
+    assert not results["clocks"].tables["hosts"].frame["comparable"].any()
+
+
+def test_numbers_that_a_report_lacks_are_null(tmp_path: Path) -> None:
+    """One copy of two has no size: neither has their sum, nor is there a bandwidth."""
+    copy = {"deviceId": 0, "contextId": 1, "streamId": 7, "copyKind": 1, "srcKind": 1, "dstKind": 2}
+    rows = {
+        KERNEL: [make_kernel(0, 50, gridX=4, gridY=None), make_kernel(60, 70, gridX=0, gridY=2)],
+        MEMCPY: [
+            {**copy, "start": 100, "end": 200, "bytes": None},
+            {**copy, "start": 300, "end": 400, "bytes": 1000},
+        ],
+        "StringIds": make_strings("gemm"),
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", rows)) as job:
+        kernels = job.frame("cuda_kernel", "grid_x", "grid_y")
+        sizes = job.frame("memory_operation", "bytes")["bytes"].to_list()
+        (row,) = job.analyse("idle")["idle"].tables["memory"].frame.rows(named=True)
+    assert kernels.select("grid_x", "grid_y").rows() == [(4, None), (0, 2)]
+    assert sizes == [None, 1000]
+    assert (row["count"], row["bytes"], row["bandwidth_gb_s"]) == (2, None, None)
