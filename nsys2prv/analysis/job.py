@@ -40,6 +40,7 @@ from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
+from nsys2prv.conversion.quality import QualityNote, assess_quality
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
@@ -141,6 +142,11 @@ class OpenJob:
     def warnings(self) -> list[str]:
         """Warnings about the reports and their clocks, a line each."""
         return [*self._job.warnings, *self._job.timeline.warnings]
+
+    @cached_property
+    def quality(self) -> list[QualityNote]:
+        """What the reports lack or have lost, and what to do about it."""
+        return assess_quality(self._job)
 
     @property
     def facts(self) -> dict[str, object]:

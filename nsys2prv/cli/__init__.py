@@ -133,12 +133,13 @@ def run_conversion(options: argparse.Namespace) -> int:
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
         from nsys2prv.conversion.convert import convert
+        from nsys2prv.conversion.quality import format_quality
 
         if options.report:
             from nsys2prv.cli.report import write_report_files as write_report
 
     summary = convert(reports, output, make_options(options), write_report)
-    print_warnings(summary.warnings)
+    print_warnings([*summary.warnings, *(format_quality(summary.quality) if options.quiet else ())])
     if not options.quiet:
         print(escape_unprintable(summary.text(options.verbose)))
         if summary.report:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
@@ -36,6 +38,7 @@ from nsys2prv.cli.arguments import (
 from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
+from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.nsight.report_files import is_report
 
 JSON = ".json"
@@ -169,7 +172,7 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
         write_complete_file(options.json, write_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    text = format_results(results.values(), make_heading(described), style, left_out)
+    text = format_results(results.values(), make_heading(described, style.full), style, left_out)
     return text, list(map(str, described["warnings"]))
 
 
@@ -362,17 +365,23 @@ def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") ->
         "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
         "records": job.layouts,
         **job.facts,
+        "quality": to_builtins(job.quality),
         "notes": [note for note in job.notes if not isinstance(note, Detail)],
         "warnings": job.warnings,
     }
 
 
-def make_heading(job: Mapping[str, Any]) -> list[str]:
-    """Return the heading for a job. job: as :func:`describe_job` returns it."""
+def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
+    """Return the heading for a job. job: as :func:`describe_job` returns it. full: with all that the
+    reports lack.
+    """
+    quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
     return [
         *([str(job["title"])] if job.get("title") else []),
         f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events",
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
+        *(["quality of the capture:"] if quality else []),
+        *(f"  {line}" for line in quality),
     ]

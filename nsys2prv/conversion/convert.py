@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from nsys2prv._util import errors
@@ -341,6 +341,7 @@ def make_metadata(
         },
         "repaired": group_by_name(summary.repaired),
         "reasons": _describe_reasons(summary),
+        "quality": to_builtins(summary.quality),
         "notes": _describe_notes(job, summary.notes, options),
         "warnings": _describe_notes(job, summary.warnings, options),
     }

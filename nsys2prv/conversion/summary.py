@@ -17,16 +17,17 @@ from nsys2prv._util.errors import ClockNote, Detail, Nsys2prvError
 from nsys2prv._util.text import format_count, format_size, list_some
 from nsys2prv.clock.maps import UNPLACED, Placement
 from nsys2prv.conversion.job import Job, Ledger, make_ledger, sum_accounts
+from nsys2prv.conversion.quality import QualityNote, assess_quality, format_quality, list_gpu_work
 from nsys2prv.conversion.timeline import (
     MOST_HOSTS,
     describe_clocks,
     describe_hosts,
 )
-from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine
 from nsys2prv.nsight import open_source
-from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.store.task_result import TaskResult
 
 #: Layouts named in the short summary.
@@ -42,14 +43,6 @@ ORDERS = {
 #: Reports at most that are looked into for what they have in the place of a kind that is not there:
 #: it may mean walking through a table.
 MOST_HINTING = 3
-#: Lines of warnings and of notes of Nsight Systems at most.
-MOST_MESSAGES = 12
-#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
-CLASSES = {
-    "loss": "says that events may be missing",
-    "fallback": "says that it recorded in another way than asked for",
-    "error": "reports an error",
-}
 #: Reports that begin further apart than this (ns: one day) are hardly of one job.
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
@@ -95,6 +88,8 @@ class Summary(Struct, dict=True):
     clocks: list[str] = field(default_factory=list)
     #: What the user should know, a line each.
     warnings: list[str] = field(default_factory=list)
+    #: What the reports lack.
+    quality: list[QualityNote] = field(default_factory=list)
     #: Event types in the trace.
     types: frozenset[int] = frozenset()
     #: Text of the analyses, "" if they were not asked for.
@@ -163,6 +158,7 @@ class Summary(Struct, dict=True):
             cpu=job.workers.spent.format(),
             unread=job.unread,
             notes=collect_notes(job),
+            quality=assess_quality(job),
             placed=_describe_placements(job.infos, timeline.placements),
             clocks=describe_hosts(timeline.record, MOST_HOSTS) if timeline.record else [],
             warnings=[
@@ -196,6 +192,7 @@ class Summary(Struct, dict=True):
         return "\n".join(
             line
             for title, lines in _make_parts(self, verbose).items()
+            if lines
             for line in (f"{title}:", *(f"  {line}" for line in lines))
         )
 
@@ -226,6 +223,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     """Return the lines of each part, by its title."""
     parts = {
         "the job": _describe_job(summary),
+        "quality of the capture": format_quality(summary.quality, verbose),
         "its clocks": [
             *summary.clock_lines,
             *(note for note in summary.notes if isinstance(note, ClockNote)),
@@ -333,7 +331,6 @@ def collect_notes(job: Job) -> list[str]:
     """
     return [
         *(note for result in job.results for note in result.notes),
-        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
         *_note_unrequested_kinds(job.infos, job.selection),
         *job.notes,
     ]
@@ -343,8 +340,6 @@ def collect_warnings(job: Job) -> list[str]:
     """Return what the user should know of a job, a line each."""
     infos, results, selection = job.infos, job.results, job.selection
     warnings = list(job.warnings)
-    for one, text in CLASSES.items():
-        warnings += _group_by_message(infos, one, text)
     warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
     unplaced, offsets = [], []
     for info, placement in zip(infos, job.timeline.placements, strict=True):
@@ -361,15 +356,6 @@ def collect_warnings(job: Job) -> list[str]:
         warnings.append(
             f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
         )
-    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
-    if hidden:
-        warnings.append(
-            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
-            "them are not in the report; profile with --cuda-graph-trace=node to see them"
-        )
-    wanted = any(kind.gpu_work for kind in selection.kinds)
-    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
-        warnings.append(f"{list_some(idle)}: no work on any GPU")
     if job.duration > EXACT_TIMES:
         warnings.append(
             f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
@@ -414,43 +400,6 @@ def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -
     """Return a note where the reports hold work on GPUs and none was asked for."""
     if any(kind.gpu_work for kind in selection.kinds):
         return []
-    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
+    left_out = sorted({name for info in infos for name in list_gpu_work(info)})
     note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
     return [note] if left_out else []
-
-
-def _list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of work on GPUs that a report holds."""
-    return [
-        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
-    ]
-
-
-def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not told, as about libraries that a program
-    does not use.
-    """
-    if message.loss:
-        return "loss"
-    if message.fallback:
-        return "fallback"
-    if message.severity == ERROR:
-        return "error"
-    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
-
-
-def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
-    """Return lines that quote the messages of a class, with their reports."""
-    reports: dict[str, Counter[str]] = {}
-    for info in infos:
-        for message in info.messages:
-            if _classify_message(message) == wanted:
-                reports.setdefault(message.text, Counter())[info.name] += message.count
-    lines = []
-    for text, counts in reports.items():
-        times = f"{counts.total():,} times, " if counts.total() > 1 else ""
-        lines.append(f'Nsight Systems {noun}: "{text}" ({times}in {list_some([*counts])})')
-    if len(lines) > MOST_MESSAGES:
-        more = len(lines) - MOST_MESSAGES
-        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
-    return lines

@@ -34,7 +34,7 @@ def convert_tables(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summ
 def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     summary = convert_tables(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
-    assert not any(IDLE in warning for warning in summary.warnings)
+    assert not any(IDLE in note.text for note in summary.quality)
     assert [note for note in summary.notes if "GPU" in note] == [
         "the reports hold work on GPUs that -t does not select: kernels, memory"
     ]
@@ -52,16 +52,16 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
     idle = make_export(tmp_path / "idle.sqlite", calls)
     busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [make_kernel(0, 5)]})
     assert any(
-        warning == f"idle.sqlite: {IDLE}"
-        for warning in convert_tables(tmp_path, idle, busy, kinds=("kernels", "osrt")).warnings
+        note.text == f"idle.sqlite: {IDLE}"
+        for note in convert_tables(tmp_path, idle, busy, kinds=("kernels", "osrt")).quality
     )
     assert any(
-        warning == f"idle.sqlite: {IDLE}"
-        for warning in convert_tables(tmp_path, idle, busy, kinds=()).warnings
+        note.text == f"idle.sqlite: {IDLE}"
+        for note in convert_tables(tmp_path, idle, busy, kinds=()).quality
     )
     assert not any(
-        IDLE in warning
-        for warning in convert_tables(tmp_path, idle, busy, kinds=("cuda_api_trace",)).warnings
+        IDLE in note.text
+        for note in convert_tables(tmp_path, idle, busy, kinds=("cuda_api_trace",)).quality
     )
     # Copies were asked for and are not there, but the GPU did work.
     assert convert_tables(tmp_path, busy, kinds=("memory", "osrt")).warnings == [

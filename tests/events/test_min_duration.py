@@ -118,7 +118,7 @@ def test_short_api_calls_still_launch(tmp_path: Path) -> None:
     )
     assert len(list_labelled_intervals(trace, KERNELS)) == len(trace.comms) == 1
     assert len(list_labelled_intervals(trace, API)) == 2
-    assert not any("no work on any GPU" in warning for warning in summary.warnings)
+    assert not any("no work on any GPU" in note.text for note in summary.quality)
 
 
 def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> None:

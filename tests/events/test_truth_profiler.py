@@ -204,21 +204,25 @@ def test_losses_come_first_in_the_summary(
     reports = [str(SAMPLES / "machine" / rank["report"]) for rank in truth["ranks"]]
     assert main(["-v", *reports, str(tmp_path / "o.prv")]) == 0
     output = capsys.readouterr()
-    warnings = [line for line in output.err.splitlines() if "warning: Nsight Systems" in line]
+    quoted = [
+        line.strip()
+        for line in output.out.splitlines()
+        if line.strip().startswith("Nsight Systems ")
+    ]
     order = [
-        next(item["tells"] for item in messages if item["begins"].strip() in line)
-        for line in warnings
+        next((item["tells"] for item in messages if item["begins"].strip() in line), "warning")
+        for line in quoted
     ]
-    assert order == ["lost", "lost", "fallback", "error"]
-    assert output.err.splitlines().index(warnings[0]) == next(
-        number for number, line in enumerate(output.err.splitlines()) if "warning" in line
-    )
+    assert order == ["lost", "lost", "fallback", "error", "warning"]
     assert all(
-        f"({len(reports)} times, in rank0.sqlite, rank1.sqlite)" in line for line in warnings
+        f"({len(reports)} times, in rank0.sqlite, rank1.sqlite); " in line for line in quoted
     )
-    assert [line.strip() for line in output.out.splitlines() if "Nsight Systems warns" in line] == [
-        'Nsight Systems warns: "Scheduling information is absent." (2 times, in rank0.sqlite, rank1.sqlite)'
-    ]
+    assert quoted[-1].startswith('Nsight Systems warns: "Scheduling information is absent."')
+    assert main(["report", *reports, "--json", str(tmp_path / "r.json")]) == 0
+    assert (
+        quoted[0].partition(";")[0]
+        in json.loads((tmp_path / "r.json").read_text())["job"]["quality"][0]["text"]
+    )
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir()).decode()
     assert "planted-user" not in written + output.err + output.out
     assert "Loaded CUPTI library: libcupti.so.13.1" in written

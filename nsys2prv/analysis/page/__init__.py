@@ -58,6 +58,7 @@ from nsys2prv.analysis.text import (
     format_nanoseconds,
     is_share,
 )
+from nsys2prv.conversion.quality import QualityNote, format_quality
 
 #: Characters of the longest cell.
 LONGEST = 400
@@ -355,6 +356,12 @@ def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
     return [Factor(name, row[column], meaning, tuple(inner))]
 
 
+def show_quality(material: Material) -> Iterator[Block]:
+    """Show what the reports lack, and what to do about it."""
+    if notes := [QualityNote(**one) for one in material.job.get("quality", ())]:
+        yield Items(format_quality(notes, full=True))
+
+
 def show_remarks(material: Material) -> Iterator[Block]:
     """Show the warnings and notes about the job."""
     remarks = [str(one) for key in ("warnings", "notes") for one in material.job.get(key, ())]
@@ -380,6 +387,7 @@ SECTIONS: dict[str, tuple] = {
         show_efficiencies,
         show_remarks,
     ),
+    "quality": ("Quality of the capture", "", show_quality),
     "devices": (
         "Where the GPUs' time went",
         "efficiencies",

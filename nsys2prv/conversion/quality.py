@@ -1,0 +1,124 @@
+"""The quality of a capture: what the reports lack or lost, and what was recorded in another way than
+asked for. It is said once, a line each with what to do, in the summary of a conversion and in
+reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from nsys2prv._util.text import format_count, list_some
+from nsys2prv.conversion.job import Job
+from nsys2prv.events import all_kinds
+from nsys2prv.events.cuda import GRAPH_TABLE
+from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
+
+#: The kind of notes that are left to those who ask for everything, and how many others are shown.
+MINOR, MOST_SHOWN = "nsight_warning", 5
+#: Messages of Nsight Systems of one class at most.
+MOST_MESSAGES = 12
+#: Classes of messages, the worst first -> what such a message is said to do, and what helps.
+CLASSES = {
+    "loss": (
+        "says that events may be missing",
+        "trace less or a shorter time (--trace, --sample=none, --capture-range)",
+    ),
+    "fallback": (
+        "says that it recorded in another way than asked for",
+        "use an Nsight Systems that supports the driver and the GPU",
+    ),
+    "error": (
+        "reports an error",
+        "decide whether you need what it could not record, and profile again",
+    ),
+    "warning": ("warns", "decide whether you need what it could not record"),
+}
+
+
+class QualityNote(Struct, frozen=True):
+    """Something that a capture lacks."""
+
+    #: What sort of lack it is, for scripts.
+    kind: str
+    #: What is lacking, and in which reports.
+    text: str
+    #: What to do.
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}"
+
+
+def assess_quality(job: Job) -> list[QualityNote]:
+    """Return what the reports of a job lack, the most important first."""
+    notes = list(_quote_messages(job.infos))
+    if any(kind.gpu_work for kind in job.selection.kinds):
+        notes = [*_note_missing_gpu_work(job.infos), *_note_whole_graphs(job.infos), *notes]
+    return notes
+
+
+def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
+    """Return the notes for people, a line each. full: all, also those that hardly matter."""
+    shown = [str(note) for note in notes if full or note.kind != MINOR]
+    if len(shown) > MOST_SHOWN and not full:
+        shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
+    return shown
+
+
+def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    if idle := [info.name for info in infos if not list_gpu_work(info)]:
+        yield QualityNote(
+            "no_gpu_work",
+            f"{list_some(idle)}: no work on any GPU",
+            "if the program uses one, profile it itself and with --trace=cuda",
+        )
+
+
+def list_gpu_work(info: ReportInfo) -> list[str]:
+    """Return the kinds of work on GPUs that a report holds."""
+    return [
+        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
+    ]
+
+
+def _note_whole_graphs(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    if whole := [info.name for info in infos if GRAPH_TABLE in info.parts]:
+        yield QualityNote(
+            "graphs_as_a_whole",
+            f"{list_some(whole)}: CUDA graphs were traced as a whole, so the kernels inside them are not in the report",
+            "profile with --cuda-graph-trace=node to see them",
+        )
+
+
+def _classify_message(message: Message) -> str:
+    """Return the class of a message; "" for one that is not told, as about libraries that a program
+    does not use.
+    """
+    if message.loss:
+        return "loss"
+    if message.fallback:
+        return "fallback"
+    if message.severity == ERROR:
+        return "error"
+    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
+
+
+def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    """Yield the messages of Nsight Systems, each once with the reports that have it."""
+    reports: dict[tuple[str, str], Counter[str]] = {}
+    for info in infos:
+        for message in info.messages:
+            key = _classify_message(message), message.text
+            reports.setdefault(key, Counter())[info.name] += message.count
+    for name, (verb, advice) in CLASSES.items():
+        quoted = [(text, counts) for (one, text), counts in reports.items() if one == name]
+        for text, counts in quoted[:MOST_MESSAGES]:
+            times = f"{counts.total():,} times, " if counts.total() > 1 else ""
+            line = f'Nsight Systems {verb}: "{text}" ({times}in {list_some([*counts])})'
+            yield QualityNote(f"nsight_{name}", line, advice)
+        if (further := len(quoted) - MOST_MESSAGES) > 0:
+            line = f"Nsight Systems {verb}: {format_count(further, 'further message')}"
+            yield QualityNote(f"nsight_{name}", line, advice)
