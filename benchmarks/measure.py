@@ -18,7 +18,7 @@ WAYS = {
     "-z -j 2": ("-z", "-j", "2"),
     "threads": ("--engine", "threads", "-j", "2"),
 }
-PARQUET, STORES = "Parquet -j 2", "extract + merge"
+PARQUET = "Parquet -j 2"
 _SPENT = re.compile(r"CPU seconds: (.*)")
 
 
@@ -63,8 +63,8 @@ class Cell:
 
 
 def measure(job: Job, tables: list[Path], folder: Path, runs: int, chosen: list[str]) -> Cell:
-    """tables: of the same job as Parquet, which may be none. folder: for traces. chosen: of WAYS,
-    PARQUET and STORES.
+    """tables: of the same job as Parquet, which may be none. folder: for traces. chosen: of WAYS
+    and PARQUET.
     """
     cell = Cell(job, {name: Way() for name in chosen if name != PARQUET or tables})
     for _ in range(runs):
@@ -79,24 +79,7 @@ def measure(job: Job, tables: list[Path], folder: Path, runs: int, chosen: list[
 
 def _round(name: str, way: Way, inputs: list[Path], folder: Path) -> None:
     output = folder / ("out.prv.gz" if name.startswith("-z") else "out.prv")
-    if name == STORES:
-        store = folder / "job.store"
-        reading = _command("extract", "-q", *inputs, "-o", store, folder=folder)
-        writing = _command("merge", "-v", store, output, folder=folder)
-        way.runs.append(
-            Taken(
-                reading.wall + writing.wall,
-                reading.cpu + writing.cpu,
-                max(reading.peak, writing.peak),
-                None,
-                writing.out,
-            )
-        )
-        store.unlink()
-    else:
-        way.runs.append(
-            _command("-v", *WAYS.get(name, ("-j", "2")), *inputs, output, folder=folder)
-        )
+    way.runs.append(_command("-v", *WAYS.get(name, ("-j", "2")), *inputs, output, folder=folder))
     out = way.runs[-1].out
     way.bytes = output.stat().st_size
     way.lines = int(re.findall(r"\.prv(?:\.gz)?  .*, ([\d,]+) lines", out)[-1].replace(",", ""))

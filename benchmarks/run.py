@@ -25,9 +25,9 @@ from pathlib import Path
 import inputs
 import peers
 import tables
-from measure import PARQUET, STORES, WAYS, Cell, measure
+from measure import PARQUET, WAYS, Cell, measure
 
-ALL = [*WAYS, PARQUET, STORES]
+ALL = [*WAYS, PARQUET]
 #: Parquet is made in memory, a table at a time.
 MOST_ROWS_AS_PARQUET = 20_000_000
 

@@ -124,7 +124,7 @@ def cell_text(cell: Cell) -> str:
         names = list(dict.fromkeys(stage for found in stages.values() for stage in found))
         text += [
             "",
-            "CPU seconds by stage (of extract + merge: of merge):",
+            "CPU seconds by stage:",
             "",
             table(
                 ["", *names],
@@ -145,7 +145,6 @@ def _ratios(cell: Cell) -> list[str]:
         (".prv.gz over .prv", "-z -j 2", "-j 2"),
         ("threads over processes", "threads", "-j 2"),
         ("Parquet over SQLite", "Parquet -j 2", "-j 2"),
-        ("extract and merge over one conversion", "extract + merge", "-j 2"),
     ):
         if over in ways and under in ways:
             values = [

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib.resources import files
@@ -16,17 +16,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import polars as pl
-
 from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
 from nsys2prv._util.native import core
 
-#: Exceptions that wrong data causes, somewhere.
-DATA_ERRORS = (
-    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError),
-    *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
-)
 #: Levels of nesting that YAML texts may have.
 DEEPEST_NESTING = 50
 #: What polars prints where it gives up, before it raises.
@@ -127,15 +120,6 @@ def check_rule_keys(spec: Any, keys: Sequence[str], where: str) -> None:
             raise Nsys2prvError(
                 f"{where}: unknown key {str(key)[:40]!r}; a rule has {', '.join(keys)}"
             )
-
-
-@contextmanager
-def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]:
-    """Turn exceptions that wrong data causes into what `error_of` makes of them."""
-    try:
-        yield
-    except DATA_ERRORS as error:
-        raise error_of(error) from error
 
 
 class _Panics:

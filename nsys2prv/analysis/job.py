@@ -41,7 +41,6 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.quality import QualityNote, assess_quality
-from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
@@ -324,10 +323,9 @@ class OpenJob:
         key = useful, region, bins
         left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
         if left:
-            with blame_stores(self._job.stores):
-                self._results.update(
-                    {(name, key): result for name, result in self._run_analyses(left, *key).items()}
-                )
+            self._results.update(
+                {(name, key): result for name, result in self._run_analyses(left, *key).items()}
+            )
         return Results((analysis.name, self._results[analysis.name, key]) for analysis in wanted)
 
     @property
@@ -466,8 +464,7 @@ def open_job(
         )
         stack.enter_context(pool.ensure_end())
         job = prepare(paths, plan, folder, pool, options.quiet)
-        with blame_stores(job.stores):
-            return OpenJob(job, stack)
+        return OpenJob(job, stack)
     except OSError as error:
         stack.close()
         raise Nsys2prvError(

@@ -17,7 +17,6 @@ from nsys2prv._util import errors, workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
-from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable
 from nsys2prv._util.workers import count_available_cpus, should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
@@ -66,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = COMMANDS.get(words[0]) if words else None
         if words and not command:
             check_command(words[0], COMMANDS)
-        status = command(words[1:]) if command else run_conversion(parse_conversion("", words))
+        status = command(words[1:]) if command else run_conversion(parse_conversion(words))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -106,7 +105,7 @@ def run_help(arguments: list[str]) -> int:
 
 
 def run_conversion(options: argparse.Namespace) -> int:
-    """Run a conversion, or `merge`, with parsed options."""
+    """Run a conversion with parsed options."""
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _list_kinds()
@@ -122,9 +121,9 @@ def run_conversion(options: argparse.Namespace) -> int:
         )
     check_conversion(options.paths, options.trace)
     *paths, output = options.paths
-    if has_report_name(Path(output)) or is_archive(Path(output)):
+    if has_report_name(Path(output)):
         raise UsageError(
-            f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
+            f"{output}: the last argument is the trace to write, but this is a report; "
             "add a name, as in out.prv"
         )
     check_output(output)
@@ -354,48 +353,9 @@ def _refuse_traces_among(options: Parser, arguments: list[str]) -> None:
     refuse_traces(options.prog.partition(" ")[2], words)
 
 
-def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a conversion, or of one of its halves."""
-    return make_conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
-
-
-def run_extract(arguments: Sequence[str]) -> int:
-    """Run `nsys2prv extract`."""
-    options = parse_conversion("extract", arguments)
-    if not options.paths:
-        raise UsageError(
-            "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
-        )
-    refuse_traces("extract", options.paths)
-    if is_trace_name(str(options.output)):
-        raise UsageError(
-            f"-o {options.output}: extract writes a store, not a trace; give a name such as {options.output.stem}.store, "
-            "and the trace to nsys2prv merge"
-        )
-    reports = report_files.find_reports(options.paths)
-    _start_workers(reports, options.engine, options.jobs)
-    with pause_garbage_collection():
-        from nsys2prv.conversion.opened_reports import extract_to
-
-    print_warnings(extract_to(reports, options.output, make_options(options)))
-    if not options.quiet:
-        print(f"{options.output}  {options.output.stat().st_size / 1e6:.1f} MB")
-    return 0
-
-
-def run_merge(arguments: Sequence[str]) -> int:
-    """Run `nsys2prv merge`."""
-    options = parse_conversion("merge", arguments)
-    if len(options.paths) < 2:
-        raise UsageError(
-            "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"
-        )
-    for path in report_files.find_reports(options.paths[:-1]):
-        if path.exists() and not is_archive(path):
-            raise UsageError(
-                f"{path}: is not a store; merge takes stores of nsys2prv extract; nsys2prv itself takes reports and stores together"
-            )
-    return run_conversion(options)
+def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a conversion."""
+    return make_conversion_parser().parse_intermixed_args(join_kind_options(list(arguments)))
 
 
 def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
@@ -422,7 +382,7 @@ def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> Non
 def _import_for_tasks() -> None:
     """Import what the first tasks need."""
     with pause_garbage_collection():
-        import nsys2prv.conversion.report_stores  # noqa: F401
+        import nsys2prv.conversion.reading  # noqa: F401
         from nsys2prv.events import all_kinds
 
         all_kinds()
@@ -435,7 +395,5 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "diff": run_diff,
     "clock": run_clock,
     "check": run_check,
-    "extract": run_extract,
-    "merge": run_merge,
     "help": run_help,
 }

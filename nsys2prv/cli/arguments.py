@@ -1,4 +1,4 @@
-"""The options of a conversion and of its halves, `extract` and `merge`, and what they become."""
+"""The options of a conversion, and what they become."""
 
 from __future__ import annotations
 
@@ -31,34 +31,12 @@ commands (`nsys2prv help COMMAND` lists its options):
   nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
   nsys2prv clock FILE           show how the hosts' clocks were aligned
   nsys2prv check TRACE...       find what would crash or mislead Paraver in any trace
-  nsys2prv extract, merge       convert in two steps, so that reports can stay on their nodes
 """
 EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
 A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
 
 Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
 4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
-#: Command -> how it is described and used, and what its paths are called and mean.
-DESCRIBED = {
-    "": (
-        DESCRIPTION,
-        "[options] REPORT... OUTPUT",
-        "REPORT... OUTPUT",
-        "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
-    ),
-    "extract": (
-        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
-        "extract [options] REPORT... -o STORE",
-        "REPORT",
-        "the reports to read (files, folders, quoted patterns)",
-    ),
-    "merge": (
-        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
-        "merge [options] STORE... OUTPUT",
-        "STORE... OUTPUT",
-        "the stores, then the trace to write: out, out.prv or out.prv.gz",
-    ),
-}
 #: The options, as Parser.add_arguments reads them.
 OPTIONS = """
 what to print
@@ -66,89 +44,89 @@ what to print
       print what each report holds, and convert nothing
   --kinds
       print the kinds of events that -t accepts
-  --report  (and merge)
+  --report
       also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and
       OUTPUT.report.html
-  -q --quiet  (and extract, merge)
+  -q --quiet
       print only warnings and errors
-  -v --verbose  (and merge)
+  -v --verbose
       also print notes that need no action, and the number of events of each kind
-  --version  (and extract, merge)
+  --version
       print the version and the commit it was made from
 which events to convert
-  -t --trace KINDS ...  (and extract)
+  -t --trace KINDS ...
       convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out;
       default: all that --kinds lists, except those that have to be asked for
-  --min-duration [KIND=]NS ...  (and extract)
+  --min-duration [KIND=]NS ...
       leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us;
       default: keep all; repeatable
-  --callstack N  (and extract)
+  --callstack N
       write N functions of each CPU sample, innermost first (1 to 32; default: 1)
-  --project-nvtx  (and extract)
+  --project-nvtx
       also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)
-  --states  (and merge)
+  --states
       write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states;
       POP's BasicAnalysis reads a trace with states as one of Extrae
 a part of the job (docs/cutting.md)
-  --time FROM:TO  (and merge)
+  --time FROM:TO
       convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left
       out, as in 10:
-  --region NVTX[:N]  (and merge)
+  --region NVTX[:N]
       convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern);
       NAME:N takes the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1
-  --keep-time  (and merge)
+  --keep-time
       keep the times of the whole trace; default: the part begins at 0
-  --ranks LIST ...  (and extract, merge)
+  --ranks LIST ...
       convert only these ranks, as in 0-7,64
-  --hosts LIST ...  (and extract, merge)
+  --hosts LIST ...
       convert only reports of these hosts, as in node01,'gpu*'
-  --devices LIST ...  (and merge)
+  --devices LIST ...
       convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs
-  --no-args  (and merge)
+  --no-args
       write events without their attributes
-  --args KIND=NAMES ...  (and merge)
+  --args KIND=NAMES ...
       keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable
-  --no-lines  (and merge)
+  --no-lines
       write no communication lines
-  --sample KIND=N ...  (and merge)
+  --sample KIND=N ...
       keep at most N samples per second of each metric of this kind; default: all; repeatable
-  --max-size SIZE  (and merge)
+  --max-size SIZE
       leave out less important events until the .prv (before compression) has at most this size, as in 500MB or
       2GB
 clocks of several hosts (docs/clocks.md)
-  --align METHOD  (and merge)
+  --align METHOD
       align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local
       times), or by the clock file of an earlier trace
 names of kernels and ranges
-  --kernel-names {short,full}  (and merge)
+  --kernel-names {short,full}
       label kernels by their short names (default) or their full demangled names
-  --kernel-rules FILE  (and extract)
+  --kernel-rules FILE
       classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)
-  --nvtx-rules FILE  (and extract)
+  --nvtx-rules FILE
       rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all
       names as they are (docs/nvtx.md)
-  --base-pcf FILE ...  (and merge)
+  --base-pcf FILE ...
       give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first
 what to write
-  -z --compress  (and merge)
+  -z --compress
       write .prv.gz instead of .prv
-  --no-paths  (and merge)
+  --no-paths
       write file names without folders: of the reports, and of files that the program accessed
-  --no-metadata  (and merge)
+  --no-metadata
       do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)
 how to run
-  -j --jobs N  (and extract, merge)
+  -j --jobs N
       number of workers; default: one per CPU
-  --tmp DIR  (and extract, merge)
+  --tmp DIR
       folder for temporary files; default: the folder of the output
   --keep-going
       leave out reports that cannot be read, name them, and exit with status 1
-  --engine NAME  (and extract, merge)
+  --engine NAME
       run the workers as local (default: threads for up to 4 workers and 16 reports, else processes), threads,
       processes, dask (a cluster) or mpi (the ranks of this MPI job)
-  --scheduler ADDRESS  (and extract, merge)
+  --scheduler ADDRESS
       with --engine dask, use the cluster of this scheduler; default: start one
-  -m --multi-report  (and extract, merge)
+  -m --multi-report
       no effect, accepted for compatibility: several reports always make one trace
 """
 #: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
@@ -252,24 +230,24 @@ CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_conversion_parser(command: str = "") -> Parser:
-    """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
-    description, usage, metavar, epilog = DESCRIBED[command]
+def make_conversion_parser() -> Parser:
+    """Return the parser of a conversion."""
     main = Parser(
-        f"nsys2prv {command}".strip(),
-        description=description,
-        usage=f"nsys2prv {usage}",
-        epilog=None if command else EPILOG,
+        "nsys2prv",
+        description=DESCRIPTION,
+        usage="nsys2prv [options] REPORT... OUTPUT",
+        epilog=EPILOG,
     )
-    main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
-    main.add_arguments(OPTIONS, CONVERSION_SETTINGS, command)
+    main.add_argument(
+        "paths",
+        nargs="*",
+        metavar="REPORT... OUTPUT",
+        help="the reports (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
+    )
+    main.add_arguments(OPTIONS, CONVERSION_SETTINGS)
     unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
     for names, instead in LEGACY_OPTIONS.items():
         main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
-    if command == "extract":
-        main.add_argument(
-            "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"
-        )
     return main
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
@@ -64,8 +62,6 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
 
 
 def _inspect_reports(path: Path) -> _ReportContents:
-    if is_archive(path):
-        raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
         export, source = prepare_export(path, Path(folder) / "export")
         info = read_report_info(export, source)

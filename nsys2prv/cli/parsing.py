@@ -31,7 +31,6 @@ EXAMPLES = {
     "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
     "nsys2prv check": "`nsys2prv check TRACE...`",
     "nsys2prv clock": "`nsys2prv clock FILE.clock.yaml`",
-    "nsys2prv extract": "`nsys2prv extract REPORT... -o STORE`",
 }
 #: Options that people give to a command that has none of that name, and what to do instead.
 ELSEWHERE = {
@@ -62,16 +61,10 @@ class Parser(argparse.ArgumentParser):
         #: Options of other commands alone -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 
-    def add_arguments(
-        self, table: str, settings: Mapping[str, Mapping[str, Any]], command: str = ""
-    ) -> None:
+    def add_arguments(self, table: str, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the arguments of a table: titles of groups at the margin; below them each option as it
-        is written (dots: it may be given several times), which halves of a conversion have it, too,
-        and in lines of their own its help. What is no option has its name before how it is written.
+        is written (dots: it may be given several times), and in lines of their own its help. What is no option has its name before how it is written.
         settings: by the long name, further ones for argparse.
-
-        command: of which half these are. It knows the defaults of the options of the other one, and
-        refuses them where they are given.
         """
         group: argparse._ActionsContainer = self
         for entry in re.split(r"\n(?! {6})", table.strip("\n")):
@@ -79,8 +72,7 @@ class Parser(argparse.ArgumentParser):
             if not lines:
                 group = self.add_argument_group(head)
                 continue
-            written, _, halves = head.rstrip(")").partition("  (and ")
-            words = written.split()
+            words = head.split()
             names = [word for word in words if word.startswith("-")]
             value, *dots = words[len(names) or 1 :] or [""]
             option: dict[str, Any] = {"help": " ".join(map(str.strip, lines))}
@@ -92,10 +84,6 @@ class Parser(argparse.ArgumentParser):
                 option["action"] = "store_true"
             if dots:
                 option |= {"action": "append", "default": []} if names else {"nargs": "+"}
-            if command not in ("", *halves.split(", ")):
-                hint = f"give it to nsys2prv {halves or 'itself'}"
-                self.elsewhere |= dict.fromkeys(names, hint)
-                option["help"] = argparse.SUPPRESS
             names = names or words[:1]
             group.add_argument(*names, **{**option, **settings.get(names[-1], {})})
 
@@ -181,7 +169,7 @@ WORDS = {
     "export": "nsys2prv REPORT... OUTPUT",
 }
 #: Commands that people write behind options.
-AFTER_OPTIONS = ("report", "diff", "cfgs", "check", "clock", "extract", "merge")
+AFTER_OPTIONS = ("report", "diff", "cfgs", "check", "clock")
 #: Words for what Paraver does.
 LOOKING = ("open", "view", "show")
 

@@ -16,7 +16,7 @@ from nsys2prv.clock.observations import ClockFinding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
+from nsys2prv.paraver.object_model import RankedProcess
 from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
 from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.task_result import FactBook
@@ -149,19 +149,3 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
     return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
-
-
-def name_reports(infos: Sequence[ReportInfo], processes: Sequence[RankedProcess]) -> list[str]:
-    """Return a distinct label for each report: the rank of its only process, else its name."""
-    ranks: list[list[int | None]] = [[] for _ in infos]
-    for process in processes:
-        if process.pid != NO_PROCESS:
-            ranks[process.report].append(process.rank)
-    names = [
-        f"rank {rank[0]}" if len(rank) == 1 and rank[0] is not None else info.name
-        for info, rank in zip(infos, ranks, strict=True)
-    ]
-    return [
-        name if names.count(name) == 1 else str(info.given)
-        for name, info in zip(names, infos, strict=True)
-    ]

@@ -38,7 +38,6 @@ from nsys2prv.conversion.job import (
 )
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
-from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import make_comment_lines
 from nsys2prv.events import all_kinds
@@ -108,13 +107,12 @@ def convert(
     _check_outputs(output, outputs)
     with open_workplace(options, len(reports), prv) as (pool, staging, folder):
         job = prepare(reports, plan, folder, pool, options.quiet)
-        with blame_stores(job.stores):
-            summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
-            if options.report and write_report:
-                report_file = staging / outputs[1].with_suffix(REPORT).name
-                summary.report = write_report(
-                    job, reports, report_file, paths=not options.without_paths
-                )
+        summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
+        if options.report and write_report:
+            report_file = staging / outputs[1].with_suffix(REPORT).name
+            summary.report = write_report(
+                job, reports, report_file, paths=not options.without_paths
+            )
         put_in_place(staging, everything)
         errors.ignore_signals()
         summary.sizes = {

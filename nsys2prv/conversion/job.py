@@ -131,8 +131,6 @@ class Job(Struct):
     warnings: list[str] = field(default_factory=list)
     #: One line for each report that could not be read.
     unread: list[str] = field(default_factory=list)
-    #: Stores that some of the results come from.
-    stores: list[Path] = field(default_factory=list)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv._util.workers import Pool
 from nsys2prv.clock.maps import ClockMap, ClockRecord, Placement, ReportClock, place_reports
-from nsys2prv.conversion import derive, report_stores
+from nsys2prv.conversion import derive
 from nsys2prv.conversion.job import (
     Job,
     Workers,
@@ -144,8 +144,7 @@ def _cut(job: Job, plan: CutPlan) -> Job:
     # Not before it is needed.
     from nsys2prv.conversion.cut_job import cut_job
 
-    with report_stores.blame_stores(job.stores):
-        return cut_job(job, plan)
+    return cut_job(job, plan)
 
 
 def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
@@ -154,29 +153,22 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
     """
     with ensure_unchanged([path for path in paths if not has_log(path)]):
         opened = open_reports(paths, plan, folder, pool, quiet)
-        results = _read_results(opened, folder)
+        results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
-    stores = list(dict.fromkeys(path for path, _ in opened.stored.values()))
-    with report_stores.blame_stores(stores):
-        clocks = [
-            ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
-            for info in opened.infos
-        ]
-        placements = place_reports(clocks)
-        plan = opened.plan
-        if record := _align_with_unselected_kinds(opened, placements, spans, folder):
-            plan = replace(plan, method=record)
-        state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
-        state.derive_events(plan.selection.kinds)
-        job = _make_job(state)
-    job.stores, job.unread = stores, opened.unread
+    clocks = [
+        ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in opened.infos
+    ]
+    placements = place_reports(clocks)
+    plan = opened.plan
+    if record := _align_with_unselected_kinds(opened, placements, spans, folder):
+        plan = replace(plan, method=record)
+    state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
+    state.derive_events(plan.selection.kinds)
+    job = _make_job(state)
+    job.unread = opened.unread
     far = warn_of_far_rows(opened.infos, results)
     job.warnings = [*opened.missing, *opened.warnings, *far, *job.warnings]
     return job
-
-
-def _read_results(opened: OpenedReports, folder: Path) -> list[TaskResult]:
-    return [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
 
 
 def _align_with_unselected_kinds(
@@ -189,21 +181,17 @@ def _align_with_unselected_kinds(
     plan, kinds = opened.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
     several = len(find_host_clocks(opened.infos, placements)[1]) > 1
-    if (
-        opened.stored
-        or not (several and plan.observes_clocks)
-        or not any(
-            part.last >= part.first
-            for info in opened.infos
-            for part in list_wanted_parts(info, left_out)
-        )
+    if not (several and plan.observes_clocks) or not any(
+        part.last >= part.first
+        for info in opened.infos
+        for part in list_wanted_parts(info, left_out)
     ):
         return None
     part = folder / "observed"
     part.mkdir()
     every = replace(plan.settings, min_durations={})
     observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
-    results = _read_results(replace(opened, plan=observing), part)
+    results = read_all(replace(opened, plan=observing), part)
     state = _JobState(opened.infos, placements, observing, part, opened.workers, results, spans)
     state.derive_events(kinds)
     if not any(result.runs for result in results):

@@ -176,8 +176,6 @@ class ReadingTask(Struct, frozen=True):
     launches: tuple[Segment, ...] = ()
     #: NCCL calls of the report that other tasks indexed.
     nccl_calls: tuple[StoredFrame, ...] = ()
-    #: Instead of reading: the store that holds the result, and its folder there.
-    stored: tuple[Path, str] | None = None
 
     @property
     def rows(self) -> int:

@@ -16,10 +16,8 @@ from urllib.parse import quote
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
-from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.workers import is_worth_parallelizing
 
-STORE = ".store"
 Signature = tuple[tuple[str, int, int, int, int], ...]
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -37,7 +35,7 @@ REPORT_BYTES = 2_200_000
 
 
 def find_reports(paths: Iterable[str | Path]) -> list[Path]:
-    """Return every report or store: of a folder those in it, of a pattern those that match it.
+    """Return every report: of a folder those in it, of a pattern those that match it.
     Others stay as they are, whether or not they exist.
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
@@ -86,7 +84,7 @@ def _list_reports_in(folder: Path) -> list[Path]:
 def _is_report(path: Path) -> bool:
     if path.is_dir():
         return _is_export(path)
-    return path.suffix.lower() in FILE_ENDINGS or (path.suffix == STORE and is_archive(path))
+    return path.suffix.lower() in FILE_ENDINGS
 
 
 def _is_export(folder: Path) -> bool:
@@ -103,8 +101,8 @@ def is_export_folder(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """True if this looks like a report or a store of reports."""
-    return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path) or is_archive(path)
+    """True if this looks like a report."""
+    return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path)
 
 
 def make_file_signature(path: Path) -> Signature:

@@ -38,7 +38,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
         ([REPORT, REPORT], ["add a name, as in out.prv"]),
         (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
-        (["extract", "out.prv", "-o", "x.store"], ["is a trace"]),
         (["--list", "out.prv"], ["is a trace"]),
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
         (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
@@ -63,8 +62,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
             ["-o", "out.prv", REPORT],
             ["-o is not an option of nsys2prv: the trace to write is the last argument"],
         ),
-        (["merge", "a.store"], ["give at least one store", "nsys2prv merge STORE... OUTPUT"]),
-        (["extract", REPORT], ["-o/--output is missing; write `nsys2prv extract"]),
         (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
         (["cfgs", "--for", REPORT], ["is a report"]),
         (["clock", "out.prv"], ["its clock file would be out.clock.yaml"]),
@@ -84,7 +81,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["help", "convert"], ["write `nsys2prv REPORT... OUTPUT`"]),
         (["open", "job.prv"], ["open a trace with Paraver: `wxparaver"]),
         (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
-        (["extract", REPORT, "-o", "out.prv"], ["writes a store", "such as out.store"]),
         (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
         (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
         (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
@@ -221,9 +217,6 @@ def test_every_command_takes_folders_and_patterns(
     )
     assert (tmp_path / "a.prv").read_bytes() == (tmp_path / "b.prv").read_bytes()
     assert len(json.loads((tmp_path / "a.nsys2prv.json").read_text())["inputs"]) == 2
-    assert main(["extract", "-q", pattern, "-o", str(tmp_path / "s.store")]) == 0
-    assert main(["merge", "-q", f"{tmp_path}/*.store", str(tmp_path / "c.prv")]) == 0
-    assert (tmp_path / "c.prv").read_bytes() == (tmp_path / "a.prv").read_bytes()
     capsys.readouterr()
     assert main(["report", "-q", pattern, "--only", "efficiencies"]) == 0
     assert capsys.readouterr().out.startswith("2 tasks on 1 host")

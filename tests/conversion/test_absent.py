@@ -18,7 +18,6 @@ from tools.exports import (
 )
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cli import main
 from nsys2prv.events import all_kinds
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -98,28 +97,3 @@ def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
         "graphs: the reports hold no events of this kind"
         in convert_tables(tmp_path, none, kinds=("kernels", "graphs")).warnings
     )
-
-
-def test_reports_of_a_store_need_not_be_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = tmp_path / "r.sqlite"
-    report.write_bytes((SAMPLES / "graphs" / "rank1.sqlite").read_bytes())
-    assert (
-        main(
-            [
-                "extract",
-                "-q",
-                "-t",
-                "cuda_api_trace,graphs",
-                str(report),
-                "-o",
-                str(tmp_path / "s.store"),
-            ]
-        )
-        == 0
-    )
-    report.unlink()
-    capsys.readouterr()
-    assert main(["merge", "-q", str(tmp_path / "s.store"), str(tmp_path / "out.prv")]) == 0
-    assert "Traceback" not in capsys.readouterr().err

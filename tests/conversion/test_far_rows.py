@@ -133,7 +133,7 @@ def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_folders_and_stores_have_the_same_rows_left_out(
+def test_folders_have_the_same_rows_left_out(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "rank0.sqlite"
@@ -142,11 +142,6 @@ def test_folders_and_stores_have_the_same_rows_left_out(
     assert read_report_info(folder).capture == read_report_info(report).capture
     summary = convert([report], tmp_path / "out.prv")
     assert read_figures(convert([folder], tmp_path / "other.prv")) == read_figures(summary)
-    assert main(["extract", "-q", str(report), "-o", str(tmp_path / "store")]) == 0
-    assert Reason.FAR.text in capsys.readouterr().err
-    assert main(["merge", "-q", str(tmp_path / "store"), str(tmp_path / "merged.prv")]) == 0
-    assert Reason.FAR.text in capsys.readouterr().err
-    assert (tmp_path / "merged.prv").read_bytes() == (tmp_path / "out.prv").read_bytes()
 
 
 def test_the_analyses_leave_them_out_too(

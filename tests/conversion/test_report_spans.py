@@ -18,7 +18,6 @@ from tools.exports import (
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.conversion.opened_reports import extract_to
 
 KERNELS = 63000006
 OVERHEAD = 69000000
@@ -92,13 +91,6 @@ def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
     assert summary.duration == 8_000
     if options.get("kinds") != ("osrt",):
         assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
-
-
-def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
-    extract_to([make_report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
-    trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
-    assert summary.duration == 8_000
-    assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tools.exports import Row, make_export, make_global_tid
 from tools.trace import Trace
 
 from nsys2prv import Options, convert
-from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.kind import Reason
@@ -148,14 +147,11 @@ def test_extremes_are_what_a_trace_can_hold(tmp_path: Path) -> None:
     assert sum(summary.repaired.values()) == 4
 
 
-def test_one_scale_for_all_ranks_parts_and_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_scale_for_all_ranks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports = [
         make_report(tmp_path / "a.sqlite", [0.5, 0.25, 7.0], 10),
         make_report(tmp_path / "b.sqlite", [1e-5, 2.0], 11),
     ]
-    options = Options(align="utc", metadata=False)
 
     def written(name: str, sources: Sequence[Path], **more: object) -> list[bytes]:
         convert(
@@ -170,11 +166,6 @@ def test_one_scale_for_all_ranks_parts_and_stores(
         "lib: lr (fraction) (x 100000)"
     ]
     assert written("workers", reports, jobs=2) == expected
-    stores = []
-    for report in reports:
-        stores.append(report.with_suffix(".n2p"))
-        extract_to([report], stores[-1], options)
-    assert written("stores", stores) == expected
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 2)
     assert written("parts", reports) == expected
 

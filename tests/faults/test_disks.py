@@ -18,7 +18,6 @@ from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import convert as conversion
-from nsys2prv.conversion import opened_reports as storing
 from nsys2prv.conversion import reading
 from nsys2prv.paraver import window_writer
 from nsys2prv.store import runs, task_result
@@ -79,13 +78,6 @@ def test_temporary_files_on_a_full_disk(small: Path, tmp_path: Path) -> None:
     assert f"no space left in {small}" in message
     assert read_folder(small) == {}
     assert [path for path in tmp_path.iterdir() if path != small] == []
-
-
-@pytest.mark.slow
-def test_a_store_on_a_full_disk(small: Path) -> None:
-    message = read_error(run_command("extract", "-q", *REPORTS, "-o", small / "store"))
-    assert "no space left" in message
-    assert read_folder(small) == {}
 
 
 @pytest.mark.slow
@@ -150,20 +142,6 @@ def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.Monk
             with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
                 convert(REPORTS[:1], folder / "out.prv", Options())
         assert not folder.exists()
-
-
-def test_a_folder_for_temporary_files_that_vanishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, target = tmp_path / "gone", tmp_path / "store"
-    folder.mkdir()
-    original = storing.pack_result
-    monkeypatch.setattr(
-        storing, "pack_result", lambda *given: (shutil.rmtree(folder), original(*given))
-    )
-    with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
-        storing.extract_to(REPORTS[:1], target, Options(tmp=folder))
-    assert read_folder(tmp_path) == {}
 
 
 def test_temporary_files_go_where_they_should(

@@ -74,8 +74,6 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
         run_command("-v", "--report", "--states", *reports, out / "a.prv"),
         run_command("--list", *reports),
         run_command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
-        run_command("extract", *reports, "-o", out / "store"),
-        run_command("merge", out / "store", out / "c.prv"),
         run_command("report", "--json", out / "report.json", *reports),
         run_command("check", out / "a.prv"),
         run_command("clock", out / "a.clock.yaml"),
@@ -195,7 +193,6 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
         ["-v", report, tmp_path / "out.prv"],
         ["--list", report],
         ["report", report],
-        ["extract", report, "-o", tmp_path / "s"],
         ["-t", "osrt", report, tmp_path / "out.prv"],
     ):
         process = run_command(*arguments)

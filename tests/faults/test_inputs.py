@@ -266,7 +266,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")],
+    [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}")],
 )
 @pytest.mark.parametrize("name", [".", "/"])
 def test_a_folder_by_a_name_that_has_no_last_part(

@@ -198,11 +198,9 @@ def test_no_report_is_written_over(
     assert read_folder(tmp_path) == before
 
 
-def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
-    assert main(["extract", "-q", str(GRAPHS), "-o", str(tmp_path / "out.pcf")]) == 0
+def test_rules_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "other.row").write_text("rules: []\n")
     before = read_folder(tmp_path)
-    assert main(["merge", "-q", str(tmp_path / "out.pcf"), str(tmp_path / "out.prv")]) == 2
     assert (
         main(
             [

@@ -36,12 +36,11 @@ def run_seed(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> d
     case = inputs.make_input(seed, bases, folder)
     faults: list[str] = []
     seconds, status = 0.0, None
-    for number, arguments in enumerate(case.commands):
-        output = case.output if number == len(case.commands) - 1 else folder / "store"
+    for arguments in case.commands:
         outcome = _run_command(arguments, folder)
         seconds, status = max(seconds, outcome.seconds), outcome.status
         try:
-            faults += oracle.find_faults(outcome, folder, output if case.output else None)
+            faults += oracle.find_faults(outcome, folder, case.output)
         except Exception as error:
             faults.append(
                 f"oracle: {type(error).__name__}: {error}: {traceback.format_exc()[-600:]}"

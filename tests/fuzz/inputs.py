@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from . import files, folders, rows, stores, texts
+from . import files, folders, rows, texts
 from .bases import WHOLE
 
 #: Options of a conversion, each taken now and then.
@@ -48,41 +48,8 @@ def make_input(seed: int, bases: Sequence[Path], folder: Path) -> Input:
     """Make the input of a seed in an empty folder."""
     random = Random(seed)
     base = random.choice(bases)
-    family = (make_database, make_store, make_text, make_tables, make_database)[seed % 5]
+    family = (make_database, make_text, make_tables, make_database)[seed % 4]
     return family(random, base, bases, folder)
-
-
-def make_store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """Make a store of a report, alone, beside another or beside an export."""
-    path = folder / "in.store"
-    changes = [base.name, *stores.copy_damaged(random, stores.find_store(base), path)]
-    beside = random.random()
-    arguments = [str(path)]
-    if beside < 0.15:
-        shutil.copyfile(stores.find_store(random.choice(bases)), folder / "other.store")
-        arguments.append(str(folder / "other.store"))
-    elif beside < 0.25:
-        shutil.copyfile(random.choice(bases), folder / "other.sqlite")
-        arguments.append(str(folder / "other.sqlite"))
-    if random.random() < 0.15:
-        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *arguments]], None, changes)
-    chosen = [
-        word
-        for option in (
-            ["--states"],
-            ["-z"],
-            ["--kernel-names", "full"],
-            ["--report"],
-            ["--keep-going"],
-        )
-        if random.random() < 0.12
-        for word in option
-    ]
-    return Input(
-        [[*chosen, "-j", "1", *arguments, str(folder / "out.prv")]],
-        folder / ("out.prv.gz" if "-z" in chosen else "out.prv"),
-        changes,
-    )
 
 
 def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
@@ -101,15 +68,6 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
         return Input([["--list", str(path)]], None, changes)
     if share < 0.2:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, changes)
-    if share < 0.3:
-        return Input(
-            [
-                ["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
-                ["merge", "-j", "1", str(folder / "store"), str(folder / "out.prv")],
-            ],
-            folder / "out.prv",
-            changes,
-        )
     chosen = [
         word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option
     ]
@@ -212,19 +170,9 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
         return Input(
             [arguments], output.with_suffix(".prv.gz") if "-z" in chosen else output, changes
         )
-    if share < 0.90:
+    if share < 0.93:
         return Input([["--list", *reports]], None, changes)
-    if share < 0.94:
-        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, changes)
-    store = folder / "store"
-    return Input(
-        [
-            ["extract", "-q", "-j", "1", *reports, "-o", str(store)],
-            ["merge", "-j", "1", str(store), str(folder / "out.prv")],
-        ],
-        folder / "out.prv",
-        changes,
-    )
+    return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, changes)
 
 
 def drop_event_tables(random: Random, path: Path) -> None:

@@ -45,7 +45,7 @@ def read_state(folder: Path) -> dict[str, tuple[int, int]]:
 def find_faults(outcome: Outcome, folder: Path, output: Path | None) -> list[str]:
     """Return the faults of an outcome; none, as it should be.
 
-    output: the trace or store that was asked for.
+    output: the trace that was asked for.
     """
     result = [f"raised {outcome.raised}"] if outcome.raised else []
     if not outcome.raised and outcome.status not in STATUSES:
