@@ -86,6 +86,8 @@ _handled: list[int] = []
 #: when another one would get lost, too.
 _raised = -GRACE_SECONDS
 _lost = _in_hook = False
+#: Blocks that delay signals, one within another, and the signal that came meanwhile.
+_delays = _delayed = 0
 
 
 class EndedBySignal(BaseException):
@@ -141,9 +143,25 @@ def _end(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
+@contextmanager
+def delay_signals() -> Iterator[None]:
+    """Delay what :func:`raise_on_signal` raises until the block is left."""
+    global _delays, _delayed
+    _delays += 1
+    try:
+        yield
+    finally:
+        _delays -= 1
+        if _delayed and not _delays:
+            number, _delayed = _delayed, 0
+            _raise(number, None)
+
+
 def _raise(number: int, _: object) -> None:
-    global _raised, _lost
-    if not _in_hook and (_lost or time.monotonic() - _raised > GRACE_SECONDS):
+    global _raised, _lost, _delayed
+    if _delays:
+        _delayed = number
+    elif not _in_hook and (_lost or time.monotonic() - _raised > GRACE_SECONDS):
         _raised, _lost = time.monotonic(), False
         raise EndedBySignal(number)
 

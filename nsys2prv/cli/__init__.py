@@ -14,11 +14,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from nsys2prv._util import errors, workers
+from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable
-from nsys2prv._util.workers import count_available_cpus, should_use_threads
+from nsys2prv._util.workers import should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
     WORDS,
@@ -368,11 +369,9 @@ def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> Non
         and not should_use_threads(jobs, len(paths))
         and report_files.should_parallelize(paths, jobs)
     ):
-        from nsys2prv._util.workers import processes
-
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.
-        processes.prestart_workers(
+        workers.prestart_workers(
             jobs,
             1 + report_files.weigh_reports(paths) // max(1, report_files.SMALL_JOB_BYTES),
             _import_for_tasks,

@@ -127,7 +127,7 @@ def write_job(
     job: Job, output: str | Path, options: Options = DEFAULTS, keep_runs: bool = True
 ) -> Summary:
     """Write the trace of a job that is prepared by these options, straight to its files. keep_runs:
-    whether the job, with its runs, and its workers are still needed then. Raises OSError where that
+    whether the job, with its runs, is still needed then. Raises OSError where that
     cannot be.
     """
     outputs = prv, pcf, row, clock, metadata_file = _list_outputs(output, options.compress)
@@ -142,8 +142,6 @@ def write_job(
     inputs = describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
-    if not keep_runs:
-        job.workers.pool.end()
     counters = make_counter_types(metrics, manifest.counter_codes)
     _write_labels(job, counters, pcf)
     row.write_bytes(model.tree.format_row_file().encode())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import io
+import multiprocessing
 import os
 import shutil
 import signal
@@ -12,8 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,16 +21,14 @@ from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
 from nsys2prv._util import workers
+from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.workers import (
     MOST_REPORTS_OF_THREADS,
     MOST_THREADS,
     Pool,
     SerialExecutor,
-    count_available_cpus,
 )
-from nsys2prv._util.workers.processes import ProcessExecutor, Worker, WorkerLost
-from nsys2prv._util.workers.worker import receive_message, send_message
 from nsys2prv.conversion import opened_reports
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput
 
@@ -84,11 +80,11 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 EARLY = """
 import os, shutil, sys
 from nsys2prv.nsight import report_files as starting
-from nsys2prv._util.workers import processes
+from nsys2prv._util import workers
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
-def start(jobs, count, first, start=processes.prestart_workers):
+def start(jobs, count, first, start=workers.prestart_workers):
     begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
     start(jobs, count, first)
     from nsys2prv.conversion import opened_reports
@@ -106,10 +102,10 @@ def removed(folder, **options):
     rmtree(folder, **options)
 
 if __name__ == "__main__":
-    processes.prestart_workers, shutil.rmtree = start, removed
+    workers.prestart_workers, shutil.rmtree = start, removed
     from nsys2prv.cli import main
     status = main(["-q", "-j", "5", *sys.argv[1:]])
-    print(status, begun, processes._ahead, open_files)
+    print(status, begun, workers._ahead, open_files)
 """
 
 
@@ -201,7 +197,7 @@ def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def is_worker() -> bool:
-    return "nsys2prv._util.workers.worker" in " ".join(sys.orig_argv)
+    return multiprocessing.parent_process() is not None
 
 
 def kill_first_worker(marks: Path, task: int) -> int:
@@ -238,10 +234,6 @@ def test_a_task_that_kills_every_worker_is_named() -> None:
         list(pool.run_in_order(die, range(8), 4, lambda task: f"report {task}"))
 
 
-def fail(task: int) -> int:
-    raise ValueError(f"task {task}")
-
-
 def test_what_fails_ends_threads_after_their_work() -> None:
     """Tasks under way end before the temporary folder is removed; those that wait are not begun."""
     begun, go_on, over = threading.Event(), threading.Event(), []
@@ -265,25 +257,24 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
         1: SerialExecutor,
         2: ThreadPoolExecutor,
         MOST_THREADS: ThreadPoolExecutor,
-        MOST_THREADS + 1: ProcessExecutor,
+        MOST_THREADS + 1: ProcessPoolExecutor,
     }
     for jobs, kind in kinds.items():
         with workers.make_pool("local", jobs) as pool:
             assert isinstance(pool.executor, kind)
     with workers.make_pool("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
-        assert isinstance(pool.executor, ProcessExecutor)
+        assert isinstance(pool.executor, ProcessPoolExecutor)
 
 
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
     with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ensure_end():
-        futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
+        for _ in range(3):
+            pool.executor.submit(work_for_ever, tmp_path)
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
         raise ZeroDivisionError
     assert not any(Path("/proc", path.name).exists() for path in tmp_path.iterdir())
-    assert [isinstance(future.exception(), WorkerLost) for future in futures[:2]] == [True, True]
-    assert futures[2].cancelled()
 
 
 def work_for_ever(marks: Path) -> None:
@@ -291,57 +282,54 @@ def work_for_ever(marks: Path) -> None:
     time.sleep(3600)
 
 
+def die_within_result(marks: Path, task: int) -> int:
+    """Send the begin of a result, once, then die."""
+    if task == 2 and not (marks / "died").exists():
+        (marks / "died").touch()
+        frame = sys._getframe()
+        while "result_queue" not in frame.f_locals:
+            frame = frame.f_back
+        os.write(frame.f_locals["result_queue"]._writer.fileno(), b"\0\0\1\0begin")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@pytest.mark.slow
+def test_a_result_that_is_cut_short(tmp_path: Path) -> None:
+    with workers.make_pool("processes", 2) as pool:
+        results = pool.run_in_order(partial(die_within_result, tmp_path), range(5), 4)
+        assert list(results) == [*range(5)]
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    program = (
+        "from concurrent.futures import wait\nfrom pathlib import Path\nimport sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from nsys2prv._util import workers\nfrom _util.test_workers import work_for_ever\n"
+        "with workers.make_pool('processes', 2) as pool:\n"
+        f"    wait([pool.executor.submit(work_for_ever, Path({str(tmp_path)!r})) for _ in range(2)])\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], env=ENVIRONMENT)
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
+    child.kill()
+    child.wait()
+    wait_for(
+        lambda: not any(Path("/proc", path.name).exists() for path in tmp_path.iterdir()),
+        "workers that stay",
+    )
+
+
+class Unable(SerialExecutor):
+    """Cannot start a worker."""
+
+    def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
 def test_workers_that_cannot_be_started() -> None:
-    def start() -> Worker:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    with (
-        ProcessExecutor(2, start=start) as executor,
-        pytest.raises(WorkerLost, match="temporarily unavailable"),
-    ):
-        executor.submit(abs, 1).result(60)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_workers_end_while_a_forked_process_has_their_pipes() -> None:
-    executor = ProcessExecutor(1)
-    assert executor.submit(abs, -1).result(60) == 1
-    if not (child := os.fork()):
-        signal.pause()
-    try:
-        executor.shutdown(wait=False)
-        wait_for(
-            lambda: not any(thread.is_alive() for thread in executor._threads),
-            "a worker that does not end",
-        )
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-@pytest.mark.parametrize("cut", [0, 3, 8, 12])
-def test_an_outcome_that_is_cut_short(cut: int) -> None:
-    """A worker may be killed while it writes."""
-    message = io.BytesIO()
-    send_message(message, b"an outcome")
-    with pytest.raises(EOFError):
-        receive_message(io.BytesIO(message.getvalue()[:cut]))
-    assert receive_message(io.BytesIO(message.getvalue())) == b"an outcome"
-
-
-def broken() -> Callable[[], None]:
-    return lambda: None
-
-
-def test_outcomes_that_cannot_be_sent_are_told() -> None:
-    with ProcessExecutor(1) as executor:
-        with pytest.raises(AttributeError, match="pickle"):
-            executor.submit(broken).result(60)
-        with pytest.raises(ValueError, match="task 3") as raised:
-            executor.submit(fail, 3).result(60)
-        assert "in fail" in str(raised.value.__cause__)
-        assert executor.submit(print, "in between").result(60) is None
-        assert executor.submit(abs, -1).result(60) == 1
+    with pytest.raises(Nsys2prvError, match=r"temporarily unavailable; try fewer, -j 1$"):
+        list(Pool(Unable(), 2).run_in_order(abs, range(3), 4))
 
 
 class Refusing(SerialExecutor):

@@ -42,7 +42,7 @@ NOT_ASKED_FOR = {
     "nsys2prv.clock.solve",
     "nsys2prv.clock.gathering",
     "nsys2prv.conversion.state_records",
-    "nsys2prv._util.workers.processes",
+    "multiprocessing",
     "nsys2prv.conversion.cut_job",
     "nsys2prv.paraver.cfg.catalogue",
 }

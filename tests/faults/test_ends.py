@@ -203,7 +203,7 @@ def test_a_worker_that_is_killed_costs_only_time(large_report: Path, tmp_path: P
         workers[:] = [
             pid
             for pid in list_children(child.pid)
-            if "workers.worker" in Path(f"/proc/{pid}/cmdline").read_text()
+            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
         ]
         return bool(workers) and any(
             list(folder.glob("work/*/runs-*")) for folder in list_leftovers(tmp_path)
@@ -222,7 +222,7 @@ def test_a_worker_that_is_killed_costs_only_time(large_report: Path, tmp_path: P
 @pytest.mark.slow
 def test_workers_that_are_killed_again_and_again(large_report: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'workers.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n"
+        "import os, sys\nif 'spawn_main' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n"
     )
     environment = {
         **ENVIRONMENT,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, build_arguments, read_folder
 
-from nsys2prv._util.workers.processes import ProcessExecutor
+from nsys2prv._util import workers
 
 #: Of which there is nothing to warn.
 QUIET = SAMPLES / "training"
@@ -76,9 +76,24 @@ def test_workers_are_not_interrupted_even_as_they_start(
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with ProcessExecutor(1) as executor:
-        assert executor.submit(abs, -1).result(60) == 1
+    with workers.make_pool("processes", 1) as pool:
+        assert list(pool.run_in_order(abs, [-1], 0)) == [1]
     assert capfd.readouterr().err == ""
+
+
+def test_signals_are_delayed_while_a_worker_starts() -> None:
+    assert run_and_signal("""
+import signal
+from nsys2prv._util import errors
+errors.end_on_signal()
+errors.raise_on_signal()
+try:
+    with errors.delay_signals():
+        signal.raise_signal(signal.SIGTERM)
+        print("started")
+except errors.EndedBySignal as ended:
+    print(ended.exit_code)
+""") == (0, "started\n143\n", "")
 
 
 def test_what_cannot_be_raised_is_raised_later() -> None:

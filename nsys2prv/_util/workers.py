@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.cpus import count_available_cpus
+from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
+from nsys2prv._util.memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 T, R = TypeVar("T"), TypeVar("R")
 #: Workers of this machine: this process if it is one, else threads of it or other processes.
@@ -31,9 +36,10 @@ ATTEMPTS = 2
 #: at once and share what is imported, and most of the work on a large report releases Python's lock.
 #: More of them would wait for that lock, and so would those that work on many small reports.
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
-CGROUPS = Path("/sys/fs/cgroup")
 #: How long to wait for a Dask scheduler, in seconds.
 SCHEDULER_TIMEOUT = "10s"
+#: How often to look whether workers still live while a result is awaited (seconds).
+CHECK_SECONDS = 2.0
 
 
 def check_engine(engine: str, scheduler: str | None) -> None:
@@ -85,51 +91,6 @@ def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
 
-def count_available_cpus(
-    memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS
-) -> int:
-    """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
-    if its control groups limit CPU time.
-    """
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, min([allowed, *_read_quotas(memberships, root)]))
-
-
-def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
-    """Yield the whole processors that each control group of this process, and each above it, may
-    use (cgroups of version 2, then 1).
-    """
-    try:
-        lines = memberships.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "cpu" if controllers else root
-        folder = base / path.lstrip("/")
-        for group in (folder, *folder.parents):
-            quota, period = _read_limit(group) if group.is_relative_to(base) else (0, 0)
-            if quota > 0 and period > 0:
-                yield quota // period
-
-
-def _read_limit(group: Path) -> tuple[int, int]:
-    """Return microseconds of processor time in each period, and the period; 0 where there is no
-    limit.
-    """
-    with suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        return (0 if quota == "max" else int(quota)), int(period)
-    with suppress(OSError, ValueError):
-        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return int(quota), int(period)
-    return 0, 0
-
-
 @dataclass
 class Pool:
     """Workers of an engine."""
@@ -144,32 +105,20 @@ class Pool:
     renew: Callable[[], Executor] | None = None
     #: The engine's exceptions that mean that a worker is gone.
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
-    #: True if workers go once no further tasks come.
-    ends: bool = False
-    #: Ends an executor whose results are no longer wanted, and waits for that.
-    abandon: Callable[[Executor], None] = lambda executor: executor.shutdown()
-    #: Executors whose workers were lost.
-    _former: list[Executor] = field(default_factory=list, init=False)
-
-    def end(self) -> None:
-        """Let the workers go: no further tasks come, while this process finishes what is left."""
-        if self.ends:
-            self.executor.shutdown(wait=False)
+    #: Ends an executor of which no result is wanted any more, and waits for that.
+    end: Callable[[Executor], None] = lambda executor: executor.shutdown()
+    #: Within it a task is handed over.
+    guard: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @contextmanager
     def ensure_end(self) -> Iterator[None]:
-        """Ensure that after this no task is under way, whatever happens, and workers that can go
-        are gone: nobody uses the temporary folder any more, which could not be removed then.
+        """Ensure that after this no task is under way, whatever happens: nobody uses the temporary
+        folder any more, which could not be removed then.
         """
         try:
             yield
-        except BaseException:
-            for executor in (*self._former, self.executor):
-                self.abandon(executor)
-            raise
-        if self.ends:
-            for executor in (*self._former, self.executor):
-                executor.shutdown()
+        finally:
+            self.end(self.executor)
 
     def run_in_order(
         self,
@@ -198,11 +147,17 @@ class Pool:
 
     def _submit(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
         try:
-            return _Submitted(task, self.executor.submit(function, task))
+            with self.guard():
+                return _Submitted(task, self.executor.submit(function, task))
         except self.lost as error:
             broken: Future[R] = Future()
             broken.set_exception(error)
             return _Submitted(task, broken)
+        except (OSError, EOFError, ImportError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise Nsys2prvError(
+                f"a further worker cannot be started: {reason}; try fewer, -j 1"
+            ) from error
 
     def _take_first(
         self,
@@ -213,7 +168,7 @@ class Pool:
         """Return the result of the first task, which waits no longer."""
         first = waiting.popleft()
         try:
-            return first.future.result()
+            return self._await_result(first.future)
         except self.lost:
             result = self._run_alone(function, first.task, name_task)
         for submitted in waiting:
@@ -222,15 +177,22 @@ class Pool:
                 submitted.future = self._submit(function, submitted.task).future
         return result
 
+    def _await_result(self, future: Future[R]) -> R:
+        # The library waits for the rest of a result whose worker was killed as it sent it.
+        while not wait([future], CHECK_SECONDS).done:
+            if any(not process.is_alive() for process in _list_processes(self.executor)):
+                _kill_processes(self.executor)
+        return future.result()
+
     def _run_alone(self, function: Callable[[T], R], task: T, name_task: Callable[[T], str]) -> R:
         """Return the result of a task that has the new workers to itself: if one is lost again, it
         is for this task.
         """
         for _ in range(ATTEMPTS if self.renew else 0):
-            self._former.append(self.executor)
+            self.end(self.executor)
             self.executor = self.renew()
             try:
-                return self.executor.submit(function, task).result()
+                return self._await_result(self._submit(function, task).future)
             except self.lost:
                 continue
         raise Nsys2prvError(
@@ -265,22 +227,82 @@ class SerialExecutor(Executor):
         return future
 
 
-def _make_process_pool(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
-    from nsys2prv._util.workers import processes
+#: By their number, workers that started before they were asked for.
+_ahead: dict[int, Executor] = {}
 
-    return processes.make_workers(jobs)
+
+def prestart_workers(jobs: int, count: int, first: Callable[[], object]) -> None:
+    """Let `count` of so many processes start, and do what they need first, while this one does
+    something else; the next :func:`make_pool` of processes has them.
+    """
+    if jobs > 1 and jobs not in _ahead:
+        with _delay_interruptions(), suppress(OSError, RuntimeError, BrokenExecutor):
+            _ahead[jobs] = _start_processes(jobs)
+            for _ in range(min(count, jobs)):
+                _ahead[jobs].submit(first)
+
+
+@contextmanager
+def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
+    """Start `jobs` processes, which use one thread each."""
+    try:
+        executor = _ahead.pop(jobs, None) or _start_processes(jobs)
+    except (ImportError, OSError) as error:
+        raise Nsys2prvError(
+            f"worker processes cannot be started here ({error}); give --engine threads"
+        ) from error
+    # What killed a worker most likely was memory: the next ones are fewer.
+    pool = Pool(
+        executor,
+        jobs,
+        renew=lambda: _start_processes(max(1, jobs // 2)),
+        end=_kill_processes,
+        guard=_delay_interruptions,  # a process starts where none is idle
+    )
+    with pool.ensure_end():
+        yield pool
+
+
+def _start_processes(number: int) -> Executor:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    # Spawned: libraries that have threads, as polars does, may hang in a forked process.
+    return ProcessPoolExecutor(number, get_context("spawn"), _prepare_worker)
+
+
+def _prepare_worker() -> None:
+    """Prepare a worker process, which ends with the one that started it, however that ends."""
+    keep_freed_memory()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    from multiprocessing import parent_process
+    from multiprocessing.connection import wait
+
+    wait([parent_process().sentinel])
+    os._exit(1)
+
+
+def _list_processes(executor: Executor) -> list[BaseProcess]:
+    return list((getattr(executor, "_processes", None) or {}).values())
+
+
+def _kill_processes(executor: Executor) -> None:
+    """End worker processes at once, whatever they are doing, and wait until they have ended."""
+    for process in _list_processes(executor):
+        process.kill()
+    executor.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _make_thread_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` threads: reading, sorting and formatting release Python's lock."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
-        yield Pool(executor, max(1, jobs), abandon=_abandon_executor)
-
-
-def _abandon_executor(executor: Executor) -> None:
-    """Begin no further task, and wait for those under way."""
-    executor.shutdown(cancel_futures=True)
+        yield Pool(executor, max(1, jobs), end=lambda one: one.shutdown(cancel_futures=True))
 
 
 @contextmanager
@@ -318,21 +340,22 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
 @contextmanager
 def _delay_interruptions() -> Iterator[None]:
-    """Delay interruptions until the block is left: a cluster half made cannot be ended. Processes
+    """Delay interruptions until the block is left: workers half made cannot be ended. Processes
     started within are not interrupted at all, as a terminal would do: this one ends them.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    from multiprocessing import resource_tracker
+    with delay_signals():
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        from multiprocessing import resource_tracker
 
-    # Starting it would let interruptions through again.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # Starting it would let interruptions through again.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wrap_dask_client(client: Any, one_machine: bool) -> Pool:
