@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
@@ -18,6 +19,7 @@ from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.communicators import name_communicators
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import should_parallelize
 from nsys2prv.nsight.source import Part
@@ -82,6 +84,10 @@ def open_reports(
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
     workers = Workers(pool, progress, inspectors.spent)
+    communicators = name_communicators([info.communicators for info in infos])
+    infos = [
+        replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
+    ]
     return OpenedReports(infos, plan, workers, warnings, unread, missing)
 
 

@@ -31,7 +31,8 @@ from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.nsight.communicators import UNKNOWN, Communicators
+from nsys2prv.events.mpi_communicators import Communicators
+from nsys2prv.nsight.communicators import UNKNOWN
 from nsys2prv.nsight.info import find_processes
 from nsys2prv.nsight.source import NULL, Part
 
@@ -181,7 +182,7 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
     both, place, row_count = (column[own_rows] for column in (both, place, row_count))
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
-    key = find_communicators(calls.extraction).find_keys(calls.communicator)
+    key = find_communicators(calls.extraction).keys[calls.communicator]
     is_known = both & ((row_count == 1) | in_order)
     sent, received = is_known & (place == 0), is_known & ((place == 1) | (row_count == 1))
     for role, rows in (
@@ -211,7 +212,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     _save_requests(calls, np.full(len(calls.codes), USED))
     meetings = [_MEETINGS.get(name, (0, ALL)) for name in calls.names]
     function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
-    key = find_communicators(calls.extraction).find_keys(calls.communicator)
+    key = find_communicators(calls.extraction).keys[calls.communicator]
     root = calls.to_world_ranks("rootRank")
     # Sizes count only where they are equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
@@ -329,9 +330,7 @@ def find_layout(function: str, otherwise: str) -> str:
 
 def find_communicators(extraction: Extraction) -> Communicators:
     """Return the communicators of the report."""
-    return extraction.find_once(
-        "communicators", lambda: Communicators(extraction.report, extraction.database)
-    )
+    return extraction.find_once("communicators", lambda: Communicators(extraction.report))
 
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:

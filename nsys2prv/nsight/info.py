@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv.nsight import open_source
+from nsys2prv.nsight.communicators import Communicator, read_communicators
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
@@ -367,6 +368,8 @@ class ReportInfo(Struct, frozen=True):
     threads: dict[GlobalTid, str] = field(default_factory=dict)
     #: MPI rank of a process.
     ranks: dict[GlobalPid, int] = field(default_factory=dict)
+    #: MPI communicators in the order of their times.
+    communicators: tuple[Communicator, ...] = ()
     #: Rank by each variable of the launcher's environment.
     launcher_ranks: dict[str, int] = field(default_factory=dict)
     #: GPUs by their numbers.
@@ -480,6 +483,7 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
             for tid, rank in read("MPI_RANKS", "globalTid", "rank")
             if isinstance(tid, int) and isinstance(rank, int)
         },
+        communicators=read_communicators(database),
         launcher_ranks=find_numbers(environment, RANK_VARIABLES),
         launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
         gpus=_read_gpus(database),
