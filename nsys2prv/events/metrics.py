@@ -436,7 +436,7 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
     number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
     frame = database.select(
         f"SELECT CAST(coalesce(e.timestamp, {SQL_NULL}) AS INTEGER) AS time, "
-        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS BLOB) AS field, "
+        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS TEXT) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
         f"FROM {database.select_rows(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
         f"WHERE j.key IS NOT NULL AND {number}"

@@ -112,13 +112,13 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     """
     database = extraction.database
     registered = (
-        "(SELECT value FROM StringIds WHERE id = {jsonTextId})"
+        "(SELECT value FROM StringIds NOT INDEXED WHERE id = {jsonTextId})"
         if database.has("StringIds", "id", "value")
         else "NULL"
     )
     text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
     frame = database.select(
-        f"SELECT {database.make_condition(TABLE, PLACE_COLUMNS)}, {database.make_condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
+        f"SELECT {database.make_condition(TABLE, PLACE_COLUMNS)}, {database.make_condition(TABLE, MARK)} AS mark, j.fullkey AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
         f"FROM (SELECT *, {database.make_condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "

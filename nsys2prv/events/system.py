@@ -27,7 +27,7 @@ from nsys2prv.nsight.info import (
     shorten_message,
 )
 from nsys2prv.nsight.job_checks import list_profiled_processes
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name, zero_nulls
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
 
 #: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
@@ -49,7 +49,9 @@ OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel")
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
-OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+OF_PTHREAD = (
+    "coalesce({nameId} IN (SELECT id FROM StringIds NOT INDEXED WHERE value GLOB 'pthread*'), 0)"
+)
 #: Calls that may wait for files or the network; locks and timers are no I/O.
 IO = (
     r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
@@ -331,7 +333,7 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in CONTEXT_KEY)
-    wanted = f"FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
+    wanted = f"FROM {name_rows(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around
     # this part.
     moments = extraction.database.select(
@@ -370,7 +372,7 @@ def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:
     """Count as dropped the contexts whose first row in the table is a switch out."""
     first = (
-        f"SELECT tag, min(timestamp) FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
+        f"SELECT tag, min(timestamp) FROM {name_rows(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
         "GROUP BY gpuId, vmId, contextId"
     )
     ((count,),) = extraction.database.query(

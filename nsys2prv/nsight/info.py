@@ -144,7 +144,7 @@ def read_messages(database: Source) -> tuple[Message, ...]:
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
     rows = database.query(
-        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} WHERE typeof(text) = 'text' "
+        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} NOT INDEXED WHERE typeof(text) = 'text' "
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
     )
     messages = (
@@ -164,7 +164,7 @@ def find_main_process(database: Source) -> int | None:
         f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
     )
     rows = database.query(
-        f"SELECT globalPid FROM {DIAGNOSTICS} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+        f"SELECT globalPid FROM {DIAGNOSTICS} NOT INDEXED WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
     )
     return rows[0][0] if rows else None
 
@@ -255,7 +255,7 @@ def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
         return capture.first, capture.last
     bounds = database.query(
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
-        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS}"
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS} NOT INDEXED"
     )[0]
     first = max(bounds[0], capture.first) if isinstance(bounds[0], int) else capture.first
     last = min(bounds[1], capture.last) if isinstance(bounds[1], int) else capture.last
@@ -273,7 +273,7 @@ def read_environment(database: Source) -> dict[str, list[str]]:
     names = (*RANK_VARIABLES, *SIZE_VARIABLES.values(), *JOB_VARIABLES)
     wanted = " OR ".join(f"value GLOB '{name}=*'" for name in names)
     rows = database.query(
-        "SELECT DISTINCT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
+        "SELECT DISTINCT value FROM META_DATA_CAPTURE NOT INDEXED WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
         f"AND typeof(value) = 'text' AND ({wanted})"
     )
     settings: dict[str, list[str]] = {}
@@ -435,6 +435,7 @@ def tid_of(global_tid: int) -> int:
 def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
     """Read the small tables of an export. given_path: the report that it was made from, if any."""
     with open_source(path) as database:
+        database.check()
         return _inspect_database(database, given_path)
 
 

@@ -398,6 +398,10 @@ class Source(ABC):
     def close(self) -> None:
         """Let go of the files."""
 
+    def check(self) -> None:
+        """Raise one clear line where a table is damaged, as far as reading does not see it."""
+        return
+
     def __enter__(self) -> Source:
         return self
 
@@ -515,6 +519,11 @@ class SqlNames(dict):
 
     def __missing__(self, column: str) -> str:
         return "NULL"
+
+
+def name_rows(table: str) -> str:
+    """Return in SQL the rows of a table, read from itself: an index may be damaged."""
+    return f"{quote_name(table)} NOT INDEXED"
 
 
 def quote_name(name: str) -> str:

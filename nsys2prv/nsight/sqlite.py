@@ -1,5 +1,8 @@
 """Read an SQLite export (:class:`Database`), from its pages (:mod:`nsys2prv.nsight.sqlite_pages`) or by SQLite.
 
+Damage is an error, once for the whole file (:meth:`Database.check`). Only tables count: indexes may be
+damaged, so nothing is read from them.
+
 Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
 that a read-only folder or a file system without locks works and nothing is ever written beside the
 input.
@@ -7,9 +10,9 @@ input.
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from nsys2prv.nsight.report_files import (
     remove_quoted_content,
 )
 from nsys2prv.nsight.source import (
+    NULL,
     Columns,
     Extent,
     Part,
@@ -38,9 +42,11 @@ from nsys2prv.nsight.source import (
     Tables,
     choose_spread_rows,
     make_columns,
+    name_rows,
     quote_name,
 )
 from nsys2prv.nsight.sqlite_pages import (
+    DamagedPage,
     Pages,
     evaluate_conditions,
     find_condition_columns,
@@ -48,17 +54,20 @@ from nsys2prv.nsight.sqlite_pages import (
     select_condition_bits,
 )
 
-#: Rows of a batch: more than are read at a time, so that they come in one piece, whose first rows
-#: settle the types of all.
-BATCH_ROWS = str(1 << 18)
+#: Rows that SQLite hands over at a time.
+BLOCK_ROWS = 50_000
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
-#: The column of the conditions that a row meets.
-MET = "conditions met"
+#: Columns of the conditions that a row meets, and of its values that are no integers.
+MET, DAMAGED_VALUES = "conditions met", "damaged values"
 #: Rows of a table that are looked at together for the few that a condition wants.
 LONG_TABLE = 100_000
 #: Registered strings asked for in one statement.
 STRINGS = 500
+#: The table of the other tables.
+SCHEMA = "sqlite_master"
+#: What SQLite's check says where a page is damaged, and not a value.
+PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: Columns by a table's name and the statement that made it, which reports of one version share; so
@@ -67,66 +76,20 @@ _COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
 MOST_KNOWN = 10_000
 
 
-class Driver:
-    """SQLite's ADBC driver: results of queries in SQL as polars frames. The connection to the
-    database is there until :meth:`close`. unreadable: makes what is raised where it is damaged.
-    """
-
-    def __init__(self, uri: str, unreadable: Callable[[Exception], Exception]) -> None:
-        # Few reports need it, and it takes a while to import.
-        import adbc_driver_manager as manager
-        import adbc_driver_sqlite
-
-        self._manager, self._make_unreadable_error = manager, unreadable
-        try:
-            self._database = adbc_driver_sqlite.connect(uri)
-            self._connection = manager.AdbcConnection(self._database)
-            with manager.AdbcStatement(self._connection) as statement:
-                statement.set_sql_query(DISTRUST)
-                statement.execute_update()
-        except (manager.Error, UnicodeError) as error:
-            raise self._make_unreadable_error(error) from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-        self._database.close()
-
-    def query_frame(self, sql: str) -> pl.DataFrame | None:
-        """Return a query's whole result, or None where a column has values of several types."""
-        manager = self._manager
-        statement = manager.AdbcStatement(self._connection)
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
-            if "mismatch" in str(error).lower():
-                return None
-            raise self._make_unreadable_error(error) from None
-        finally:
-            # Of a damaged database it may raise again what the reading did.
-            with suppress(manager.Error):
-                statement.close()
-
-
 class Database(Source):
     """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one.
 
     Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads
-    where the pages are not plainly rows of the table, or hold values that are not of a column's
-    type.
+    what the page reader does not know (:mod:`nsys2prv.nsight.sqlite_pages`).
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._size = check_file(self.path)
         self._uri = make_database_uri(self.path)
-        self._driver: Driver | None = None
         try:
             self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
-            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self._connection.text_factory = _decode
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
@@ -141,11 +104,17 @@ class Database(Source):
             }
             self.tables = Tables(self._made, self._table)
         except DAMAGE as error:
+            self._made: dict[str, tuple[str, int]] = {}
+            self.check()
             raise self._make_unreadable_error(error) from None
 
-    def _make_unreadable_error(self, error: Exception) -> Nsys2prvError:
-        is_text = not isinstance(error, UnicodeError)
-        reason = remove_quoted_content(error) if is_text else "names that are no text"
+    def _make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
+        if isinstance(error, DamagedPage):
+            reason = f"malformed: {_name_table(table)}, page {error}"
+        elif isinstance(error, UnicodeError):
+            reason = "names that are no text"
+        else:
+            reason = remove_quoted_content(error) + (f" in {_name_table(table)}" if table else "")
         return Nsys2prvError(
             f"{self.path}: cannot be read as an SQLite export ({reason}); export the report again with: "
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
@@ -156,7 +125,29 @@ class Database(Source):
         """Return the file's pages, if they are all that there is of the database."""
         if has_log(self.path) or has_journal(self.path):
             return None
-        return open_pages(self.path, self.query)
+        try:
+            return open_pages(self.path, self.query)
+        except DamagedPage as error:
+            raise self._make_unreadable_error(error, SCHEMA) from None
+
+    def check(self) -> None:
+        """Read all tables. Raises one clear line where the pages of one are damaged."""
+        met = self._pages.make_map() if self._pages else bytearray()
+        for name, root in [(SCHEMA, 1), *((name, root) for name, (_, root) in self._made.items())]:
+            try:
+                if self._pages is None or not self._pages.check(root, met):
+                    self._check_by_sql(name)
+            except DamagedPage as error:
+                raise self._make_unreadable_error(error, name) from None
+
+    def _check_by_sql(self, name: str) -> None:
+        """Check the pages of a table by SQLite, which checks those of its indexes, too."""
+        try:
+            for (text,) in self._connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
+                if page := PAGE_IN_CHECK.search(text):
+                    raise DamagedPage(page[1])
+        except DAMAGE as error:
+            raise self._make_unreadable_error(error, name) from None
 
     def _table(self, name: str) -> SourceTable:
         """Return the description of a table: its columns as SQLite takes the statement."""
@@ -174,12 +165,12 @@ class Database(Source):
         rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
             first, last = self._connection.execute(
-                f"SELECT (SELECT min({rowid or 'no'}) FROM {quote_name(name)}), (SELECT max({rowid or 'no'}) FROM {quote_name(name)})"
+                f"SELECT (SELECT min({rowid or 'no'}) FROM {name_rows(name)}), (SELECT max({rowid or 'no'}) FROM {name_rows(name)})"
             ).fetchone()
         except sqlite3.OperationalError:
             return Extent(1, self.count(name), "")
         except DAMAGE as error:
-            raise self._make_unreadable_error(error) from None
+            raise self._make_unreadable_error(error, name) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._size:
@@ -188,17 +179,16 @@ class Database(Source):
 
     def close(self) -> None:
         self._connection.close()
-        if self._driver:
-            self._driver.close()
-        self._driver = None
         self.__dict__.pop("_pages", None)
 
     def count(self, table: str, where: str = "") -> int:
         return self.query(
-            f"SELECT count(*) FROM {quote_name(table)} WHERE {self.make_condition(table, where)}"
+            f"SELECT count(*) FROM {name_rows(table)} WHERE {self.make_condition(table, where)}"
         )[0][0]
 
     def count_rows(self, part: Part, where: str = "") -> int:
+        if not where and (from_pages := self._read_pages(part, (), (), ())):
+            return from_pages[0].rows
         return self.query(
             f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         )[0][0]
@@ -228,7 +218,7 @@ class Database(Source):
         """
         extent = self.tables[table].extent
         if not where or extent.rows < LONG_TABLE:
-            yield quote_name(table)
+            yield name_rows(table)
             return
         for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
             pages = self._read_pages(part, (), (), [where])
@@ -243,7 +233,7 @@ class Database(Source):
             number: _to_text(value)
             for start in range(0, len(ids), STRINGS)
             for number, value in self.query(
-                "SELECT id, value FROM StringIds WHERE id IN "
+                f"SELECT id, value FROM {name_rows('StringIds')} WHERE id IN "
                 f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
             )
         }
@@ -268,7 +258,7 @@ class Database(Source):
         from_pages = self._read_pages(part, integers, texts, [where] if where else [])
         # Of damaged values it is not known here which rows they are in.
         if from_pages is None or (where and from_pages[0].damaged):
-            return self._read_by_driver(part, integers, texts, where)
+            return self._read_by_sql(part, integers, texts, where)[0]
         columns, condition_bits = from_pages
         return columns.where(condition_bits != 0) if where else columns
 
@@ -286,7 +276,12 @@ class Database(Source):
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
         looked_at = find_condition_columns(conditions)
-        from_pages = self._pages.read(part, self._made[part.table][1], integers, texts, looked_at)
+        try:
+            from_pages = self._pages.read(
+                part, self._made[part.table][1], integers, texts, looked_at
+            )
+        except DamagedPage as error:
+            raise self._make_unreadable_error(error, part.table) from None
         if from_pages is None:
             return None
         columns, values = from_pages
@@ -301,30 +296,34 @@ class Database(Source):
             raise self._make_unreadable_error(error) from None
         return None if condition_bits is None else (columns, condition_bits)
 
-    def _read_by_driver(
-        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str
-    ) -> Columns:
-        """Return the columns as the driver reads them. It settles a column's type on its first
-        rows; where a later row breaks it (a damaged export), the part is read again with every
-        value checked.
+    def _read_by_sql(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        where: str = "",
+        conditions: Sequence[str] = (),
+    ) -> tuple[Columns, np.ndarray]:
+        """Return columns of the rows of a part that meet a condition, and which of others each of
+        them meets, as bits.
         """
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        of_texts = [_select_text(name) for name in texts if name in have]
-        source = f"FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
-        damaged = 0
-        plain = [*map(quote_name, present), *of_texts]
-        frame = self._frame(f"SELECT {', '.join(plain) or 'NULL'} {source}")
-        if frame is None or not _are_integers(frame, present):
-            guarded = [*map(_select_integer, present), *of_texts]
-            frame = self._frame(f"SELECT {', '.join(guarded) or 'NULL'} {source}")
-            if frame is None:
-                raise self._make_unreadable_error(ValueError(f"table {part.table}"))
-            if present:
-                odd = "sum(typeof({}) NOT IN ('integer', 'null'))"
-                counts = " + ".join(odd.format(quote_name(name)) for name in present)
-                damaged = self.query(f"SELECT {counts} {source}")[0][0] or 0
-        return replace(make_columns(frame, integers, texts), damaged=damaged)
+        damaged = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
+        met = [self.make_condition(part.table, condition) for condition in conditions]
+        expressions = [
+            f"{' + '.join(damaged) or 0} AS {quote_name(DAMAGED_VALUES)}",
+            f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
+            *map(_select_integer, present),
+            *(_select_text(name) for name in texts if name in have),
+        ]
+        frame = self.select(
+            f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
+        )
+        columns = make_columns(frame.drop(DAMAGED_VALUES, MET), integers, texts)
+        damaged_values = int(frame[DAMAGED_VALUES].sum())
+        rows = replace(columns, rows=frame.height, damaged=damaged_values)
+        return rows, frame[MET].to_numpy()
 
     def read_once(
         self,
@@ -333,34 +332,25 @@ class Database(Source):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> Shared | None:
-        from_pages = self._read_pages(part, integers, texts, conditions)
-        if from_pages is not None:
-            return None if from_pages[0].damaged else Shared(part, *from_pages)
-        have = self.tables[part.table].columns
-        present = [name for name in integers if name in have]
-        bits = select_condition_bits(
-            [self.make_condition(part.table, where) for where in conditions]
+        columns, met = self._read_pages(part, integers, texts, conditions) or self._read_by_sql(
+            part, integers, texts, conditions=conditions
         )
-        expressions = [
-            *map(quote_name, present),
-            *(_select_text(name) for name in texts if name in have),
-            f"{bits} AS {quote_name(MET)}",
-        ]
-        frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)}")
-        if frame is None or not _are_integers(frame, [*present, MET]):
-            return None
-        return Shared(part, make_columns(frame.drop(MET), integers, texts), frame[MET].to_numpy())
+        return None if columns.damaged else Shared(part, columns, met)
 
     def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
-        # By the other table's key, where it has one: reading in parts would walk all of it.
-        columns = ", ".join(map(_select_integer, integers))
-        wanted = f"SELECT {quote_name(key)} FROM {self.select_rows(part)}"
-        frame = self.select(
-            f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.make_condition(table, where)}"
-        )
-        return make_columns(frame, integers, ())
+        wanted = np.unique(self.read(part, (key,))[key])
+        wanted = wanted[wanted != NULL]
+        pieces = []
+        for piece in self.get_whole_table(table).split(LONG_TABLE):
+            rows = self.read(piece, integers, where=where)
+            pieces.append(rows.where(np.isin(rows[key], wanted)))
+        columns = {
+            name: np.concatenate([rows[name] for rows in pieces] or [np.zeros(0, np.int64)])
+            for name in integers
+        }
+        return Columns(sum(rows.rows for rows in pieces), columns, {})
 
     def select_rows(self, part: Part, where: str = "") -> str:
         rows = _select_rows(part, self.tables[part.table].extent.rowid)
@@ -369,21 +359,42 @@ class Database(Source):
         return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
 
     def select(self, sql: str) -> pl.DataFrame:
-        frame = self._frame(sql)
-        if frame is None:
-            raise self._make_unreadable_error(ValueError("columns of mixed types"))
-        return frame
+        self._connection.text_factory = bytes
+        try:
+            cursor = self._connection.execute(sql)
+            names = [name for name, *_ in cursor.description]
+            frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Null))]
+            while rows := cursor.fetchmany(BLOCK_ROWS):
+                columns = zip(names, zip(*rows, strict=True), strict=True)
+                frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
+            frame = pl.concat(frames, how="vertical_relaxed")
+        except (*DAMAGE, pl.exceptions.PolarsError) as error:
+            raise self._make_unreadable_error(error) from None
+        finally:
+            self._connection.text_factory = _decode
+        return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
 
-    def _frame(self, sql: str) -> pl.DataFrame | None:
-        """Return a query's whole result, or None where the driver stumbles over mixed types."""
-        if self._driver is None:
-            self._driver = Driver(self._uri, self._make_unreadable_error)
-        return self._driver.query_frame(sql)
+
+def _name_table(name: str) -> str:
+    """Return a table as messages call it: in a damaged file its name may be anything."""
+    return f"table {name}" if re.fullmatch(r"[A-Za-z_]\w{,60}", name, re.ASCII) else "a table"
 
 
-def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
-    types = frame.schema
-    return all(types[name] == pl.Int64 for name in names)
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _make_series(name: str, values: Sequence[object]) -> pl.Series:
+    """Return a column of integers, of numbers among which are reals, or of bytes. Raises ValueError
+    where it has values of several types.
+    """
+    types = {*map(type, values)} - {type(None)}
+    for kind, of_kind in ((pl.Null, set()), (pl.Int64, {int}), (pl.Binary, {bytes})):
+        if types == of_kind:
+            return pl.Series(name, values, kind)
+    if types <= {int, float}:
+        return pl.Series(name, values, pl.Float64, strict=False)
+    raise ValueError("columns of mixed types")
 
 
 def _to_text(value: object) -> str:
@@ -400,14 +411,15 @@ def _select_integer(name: str) -> str:
 
 
 def _select_text(name: str) -> str:
-    """Return a column of texts in SQL, as bytes."""
-    return f"CAST(COALESCE({quote_name(name)}, '') AS BLOB) AS {quote_name(name)}"
+    """Return a column of texts and bytes in SQL."""
+    quoted = quote_name(name)
+    return f"CASE typeof({quoted}) WHEN 'blob' THEN {quoted} ELSE CAST(COALESCE({quoted}, '') AS TEXT) END AS {quoted}"
 
 
 def _select_rows(part: Part, rowid: str) -> str:
     """Return the part as a table expression in SQL."""
     if rowid and isinstance(part, SomeRows):
-        return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
     if rowid:
-        return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
-    return f"(SELECT * FROM {quote_name(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
+    return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"

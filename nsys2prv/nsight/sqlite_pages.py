@@ -2,7 +2,7 @@
 
 It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
 :meth:`Pages.read` return None) wherever it is not certain of doing what SQLite does: then SQLite
-reads, and says what is wrong with a damaged file. Conditions in SQL are decided by SQLite, once for
+reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL are decided by SQLite, once for
 each distinct combination of the values they look at.
 """
 
@@ -31,6 +31,8 @@ OF_TYPE = (None, 0, 0.5, "", b"")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 Query = Callable[[str], list[tuple]]
+#: A page is against the file format: its number.
+DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
 
 class ConditionColumns(Struct, frozen=True):
@@ -189,6 +191,20 @@ class Pages:
     def __init__(self, file: Any, query: Query) -> None:
         self._file, self._query = file, query
         self._known: dict[str, tuple[Any, dict[str, RecordField]] | None] = {}
+
+    def make_map(self) -> bytearray:
+        """Return room for a bit for each page."""
+        return bytearray(self._file.pages // 8 + 1)
+
+    def check(self, root: int, met: bytearray) -> bool:
+        """Read all of the table with this root page, and note its pages as met; False where SQLite
+        has to. Raises DamagedPage.
+        """
+        try:
+            self._file.check(root, met)
+        except core.StandAside:
+            return False
+        return True
 
     def table(self, name: str, root: int) -> tuple[Any, dict[str, RecordField]] | None:
         """Return a table and its columns. root: the number of its first page."""

@@ -77,8 +77,12 @@ static void read_table(const PageFile *file, uint32_t root) {
     static int64_t values[MOST_ASKED][MOST_ROWS];
     static uint8_t types[MOST_ASKED][MOST_ROWS];
     Leaves leaves;
-    Status status = find_leaves(file, root, &leaves);
-    statuses[status]++;
+    uint32_t damaged;
+    size_t all;
+    uint8_t *met = calloc(file->pages / 8 + 1, 1);
+    Status checked = check_table(file, root, met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
+    free(met);
+    statuses[checked]++;
     if (status != OK)
         return;
     Column columns[MOST_ASKED];
@@ -93,7 +97,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     int64_t first = any(2) ? INT64_MIN : (int64_t)any(1000), last = any(2) ? INT64_MAX : first + (int64_t)any(1000);
     status = new_decoder(file, columns, count, &decoder);
     if (status == OK)
-        status = decode_leaves(decoder, &leaves, from, to, first, last, &row, MOST_ROWS);
+        status = decode_leaves(decoder, &leaves, from, to, first, last, &row, MOST_ROWS, &damaged);
     statuses[status]++;
     decoded_rows += row;
     free_decoder(decoder);

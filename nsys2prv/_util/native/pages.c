@@ -149,48 +149,74 @@ static Status add_page(Leaves *level, uint32_t page, int64_t last) {
     return OK;
 }
 
+bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, uint64_t of_cells, uint32_t least) {
+    uint32_t content = be16(page + header + 5), fragments = page[header + 7], block = be16(page + header + 1), before = 0;
+    uint64_t used = of_cells + fragments;
+    content = content ? content : 65536;
+    while (block) {
+        if (block <= before || block < content || block + 4 > page_size || block + be16(page + block + 2) > page_size)
+            return false;
+        used += be16(page + block + 2);
+        before = block;
+        block = be16(page + block);
+    }
+    return content <= page_size && least >= content && used == page_size - content;
+}
+
 /* Adds the children of an interior page, whose rowids are beyond `before` and not beyond `last`, to the level below it. */
 static Status add_children(const uint8_t *page, uint32_t number, uint32_t page_size, int64_t before, int64_t last, Leaves *below) {
-    uint32_t header = header_offset(number), pointers = header + 12;
+    uint32_t header = header_offset(number), pointers = header + 12, least = page_size;
     uint32_t cells = be16(page + header + 3);
+    uint64_t of_cells = 0;
     Status status = OK;
     if (page[header] != INTERIOR_PAGE || pointers + 2 * cells > page_size || (!cells && number != 1))
         return DAMAGED;
     for (uint32_t cell = 0; cell < cells && status == OK; cell++) {
         uint32_t offset = be16(page + pointers + 2 * cell);
         uint64_t key;
-        if (offset < pointers + 2 * cells || offset + 5 > page_size || !read_varint(page + offset + 4, page + page_size, &key))
+        const uint8_t *end;
+        if (offset < pointers + 2 * cells || offset + 5 > page_size || !(end = read_varint(page + offset + 4, page + page_size, &key)))
             return DAMAGED;
+        of_cells += (uint64_t)(end - page) - offset;
+        least = offset < least ? offset : least;
         /* Strictly ascending keys make it certain that each row is met once and in its place. */
         if ((int64_t)key > last || ((int64_t)key <= before && before != INT64_MIN))
             return DAMAGED;
         before = (int64_t)key;
         status = add_page(below, be32(page + offset), before);
     }
+    if (status == OK && !fills_page(page, header, page_size, of_cells, least))
+        return DAMAGED;
     return status == OK ? add_page(below, be32(page + header + 8), last) : status;
 }
 
-Status find_leaves(const PageFile *file, uint32_t root, Leaves *leaves) {
+Status find_leaves(const PageFile *file, uint32_t root, uint8_t *met, Leaves *leaves, uint32_t *damaged) {
     Block block = {.file = file};
     Leaves level = {0}, below = {0};
-    size_t met = 1;
+    size_t pages = 1;
     Status status = add_page(&level, root, INT64_MAX);
     for (int depth = 0; status == OK; depth++) {
-        const uint8_t *page = page_in_block(&block, level.page[0], 1, &status);
+        const uint8_t *page = page_in_block(&block, *damaged = level.page[0], 1, &status);
         /* All leaves of a tree are equally deep, so that the first page tells what the others of its level are. */
-        if (!page || page[header_offset(level.page[0])] == LEAF_PAGE)
+        uint8_t kind = page ? page[header_offset(level.page[0])] : 0;
+        for (size_t k = 0; k < level.count && status == OK; k++)
+            if (level.page[k] <= file->pages)
+                status = meet_page(met, *damaged = level.page[k]);
+        if (status != OK || kind == LEAF_PAGE)
             break;
+        if (!depth && (kind == INDEX_LEAF_PAGE || kind == INDEX_INTERIOR_PAGE))
+            status = UNSUPPORTED; /* a table without rowids */
         if (depth == MOST_LEVELS)
             status = DAMAGED;
         below.count = 0;
         for (size_t k = 0; k < level.count && status == OK; k++) {
-            if ((page = page_in_block(&block, level.page[k], 1, &status)))
+            if ((page = page_in_block(&block, *damaged = level.page[k], 1, &status)))
                 status = add_children(page, level.page[k], file->page_size, k ? level.last[k - 1] : INT64_MIN, level.last[k], &below);
             /* No page is in a table twice: this ends whatever circles the pages make. */
-            if (status == OK && met + below.count > file->pages)
+            if (status == OK && pages + below.count > file->pages)
                 status = DAMAGED;
         }
-        met += below.count;
+        pages += below.count;
         Leaves above = level;
         level = below;
         below = above;

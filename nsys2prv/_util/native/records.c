@@ -13,6 +13,8 @@
 /* SQLite's default limit of a row. */
 #define LONGEST_RECORD 1000000000u
 #define MOST_COLUMNS 2000
+/* SQLite reserves no less for a cell. */
+#define LEAST_CELL 4
 /* Values are loaded as the last bytes of a word: there must be as many bytes before each. Before a record in a page there are its page's
  * header and pointers, and what stands between them and the record. */
 #define BEFORE 8
@@ -34,8 +36,7 @@ typedef struct {
     uint64_t rows;        /* met since the plan was made: tells how many NULLs there were */
     uint32_t hash;
     uint32_t values_end;  /* of the last wanted value */
-    uint32_t parsed_end;  /* of the last value that was looked at */
-    bool whole;           /* that was the last value of all */
+    uint64_t record_size; /* what the header says of it */
     uint8_t size;
     uint8_t header[LONGEST_PLANNED];
     Place *places;
@@ -57,6 +58,7 @@ struct Decoder {
     uint8_t *record;              /* one that goes on in overflow pages, behind BEFORE bytes */
     size_t record_room;
     uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
+    uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
 };
 
 /* A row as its leaf has it. */
@@ -64,6 +66,7 @@ typedef struct {
     int64_t rowid;
     uint64_t size;           /* of the whole record */
     uint32_t local;          /* bytes of it in the leaf */
+    uint32_t cell;           /* bytes of the whole cell */
     const uint8_t *at;
     uint32_t overflow_page;  /* where it goes on */
 } Row;
@@ -183,7 +186,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
     plan->rows = 0;
     plan->values_end = 0;
     int32_t field = 0;
-    for (; field < decoder->fields && at < end; field++) {
+    for (; at < end; field++) {
         static const uint8_t sizes[FIRST_TEXT] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
         if (!(at = read_varint(at, end, &serial)) || serial == 10 || serial == 11)
             return DAMAGED;
@@ -191,7 +194,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
         if (value > record_size - offset)
             return DAMAGED;
         offset += value;
-        for (int32_t k = decoder->first_of_field[field]; k >= 0; k = decoder->next_of_field[k]) {
+        for (int32_t k = field < decoder->fields ? decoder->first_of_field[field] : -1; k >= 0; k = decoder->next_of_field[k]) {
             plan->places[k] = place_of(decoder->ordered[k], serial, value, offset);
             plan->values_end = (uint32_t)offset;
         }
@@ -203,9 +206,8 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
                 return UNSUPPORTED;
             plan->places[k] = place_of(decoder->ordered[k], 0, 0, 0);
         }
-    plan->parsed_end = (uint32_t)offset;
-    plan->whole = at == end;
-    return OK;
+    plan->record_size = offset;
+    return offset == record_size ? OK : DAMAGED;
 }
 
 /* Adds what rows of a plan had of NULLs and of odd values to the columns. */
@@ -271,6 +273,18 @@ static const uint8_t *gathered(Decoder *decoder, const Row *row, uint64_t wanted
     return decoder->record + BEFORE;
 }
 
+/* Follows the overflow pages of a row to their end. */
+static Status check_chain(Decoder *decoder, const Row *row) {
+    Status status = OK;
+    uint32_t next = row->overflow_page, part = decoder->file->page_size - 4;
+    for (uint64_t have = row->local; have < row->size && status == OK; have += part) {
+        const uint8_t *page = page_in_block(&decoder->chain, next, 1, &status);
+        if (page && (status = meet_page(decoder->met, next)) == OK)
+            next = be32(page);
+    }
+    return status == OK && next ? DAMAGED : status;
+}
+
 /* ---- rows ---- */
 
 /* Reads a cell of a leaf; false where it is not inside of the page. */
@@ -285,6 +299,8 @@ static bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, R
     if (row->size <= most) {
         row->local = (uint32_t)row->size;
         row->overflow_page = 0;
+        row->cell = (uint32_t)(at - page) - offset + row->local;
+        row->cell = row->cell < LEAST_CELL ? LEAST_CELL : row->cell;
         return row->size && row->size <= (uint64_t)(end - at);
     }
     if (row->size > LONGEST_RECORD)
@@ -295,6 +311,7 @@ static bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, R
     if (row->local + 4 > (uint64_t)(end - at))
         return false;
     row->overflow_page = be32(at + row->local);
+    row->cell = (uint32_t)(at - page) - offset + row->local + 4;
     return true;
 }
 
@@ -308,7 +325,7 @@ static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
         uint32_t hash = hash_of_header(header, (uint32_t)size);
         plan = &decoder->plans[hash % PLANS];
         if (plan->size == size && size && plan->hash == hash && !memcmp(plan->header, header, size)) {
-            if (plan->whole ? plan->parsed_end == row->size : plan->parsed_end <= row->size)
+            if (plan->record_size == row->size)
                 return plan;
             *status = DAMAGED;
             return NULL;
@@ -326,9 +343,7 @@ static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
     }
     count_rows(decoder, plan);
     plan->size = 0;
-    if ((*status = make_plan(decoder, header, size, row->size, plan)) == OK && plan->whole && plan->parsed_end != row->size)
-        *status = DAMAGED;
-    if (*status != OK)
+    if ((*status = make_plan(decoder, header, size, row->size, plan)) != OK)
         return NULL;
     if (plan != &decoder->plans[PLANS]) {
         plan->size = (uint8_t)size;
@@ -392,6 +407,8 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
     int64_t **plain_values = decoder->plain_values;
     Column **columns = decoder->ordered;
     const size_t plain = decoder->plain, count = decoder->count;
+    uint64_t of_cells = 0;
+    uint32_t least = page_size;
     Status status = OK;
     if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
         return DAMAGED;
@@ -407,6 +424,8 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return DAMAGED;
         before = found.rowid;
         any_before = true;
+        of_cells += found.cell;
+        least = offset < least ? offset : least;
         if (found.rowid < first)
             continue;
         if (found.rowid > last)
@@ -415,6 +434,8 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return NO_ROOM;
         Plan *plan = plan_of(decoder, &found, &status);
         if (!plan)
+            return status;
+        if (decoder->met && found.overflow_page && (status = check_chain(decoder, &found)) != OK)
             return status;
         const uint8_t *record = found.at;
         if (plan->values_end > found.local && !(record = gathered(decoder, &found, plan->values_end, &status)))
@@ -428,18 +449,18 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
                 return status;
         ++*row;
     }
-    return OK;
+    return fills_page(page, header, page_size, of_cells, least) ? OK : DAMAGED;
 }
 
 Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t to, int64_t first, int64_t last, size_t *row,
-                     size_t room) {
+                     size_t room, uint32_t *damaged) {
     Status status = OK;
     uint32_t together = 1;
     if (from > to || to > leaves->count)
         return DAMAGED;
     decoder->overflow_pages = 0;
     for (size_t leaf = from; leaf < to && status == OK; leaf++) {
-        uint32_t number = leaves->page[leaf];
+        uint32_t number = *damaged = leaves->page[leaf];
         /* Leaves that follow each other in the file are read together. */
         if (together > 1)
             together--;
@@ -455,42 +476,16 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-/* ---- zones ---- */
-
-Status find_zones(const PageFile *file, const Leaves *leaves, size_t leaves_of_zone, Column *columns, size_t count, int64_t *least,
-                  int64_t *greatest, int64_t *rows) {
-    Decoder *decoder;
-    Status status = OK;
-    /* No cell takes less than four bytes, with its pointer. */
-    size_t room = leaves_of_zone * (file->page_size / 4), zone = 0;
-    int64_t *scratch = malloc((room * count + 1) * sizeof *scratch);
-    if (!scratch)
-        return NO_MEMORY;
-    for (size_t k = 0; k < count; k++) {
-        columns[k].kind = INTEGERS;
-        columns[k].values = scratch + k * room;
-    }
-    if ((status = new_decoder(file, columns, count, &decoder)) != OK) {
-        free(scratch);
-        return status;
-    }
-    for (size_t from = 0; from < leaves->count && status == OK; from += leaves_of_zone, zone++) {
-        size_t to = leaves->count - from < leaves_of_zone ? leaves->count : from + leaves_of_zone, found = 0;
-        status = decode_leaves(decoder, leaves, from, to, INT64_MIN, INT64_MAX, &found, room);
-        rows[zone] = (int64_t)found;
-        for (size_t k = 0; k < count; k++) {
-            const int64_t *values = columns[k].values;
-            int64_t low = INT64_MAX, high = INT64_MIN;
-            for (size_t row = 0; row < found; row++)
-                if (values[row] != columns[k].null) {
-                    low = values[row] < low ? values[row] : low;
-                    high = values[row] > high ? values[row] : high;
-                }
-            least[zone * count + k] = low;
-            greatest[zone * count + k] = high;
-        }
+Status check_table(const PageFile *file, uint32_t root, uint8_t *met, size_t *rows, uint32_t *damaged) {
+    Decoder *decoder = NULL;
+    Leaves leaves;
+    Status status = find_leaves(file, root, met, &leaves, damaged);
+    *rows = 0;
+    if (status == OK && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
+        decoder->met = met;
+        status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, rows, SIZE_MAX, damaged);
     }
     free_decoder(decoder);
-    free(scratch);
+    free_leaves(&leaves);
     return status;
 }

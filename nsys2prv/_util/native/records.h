@@ -42,12 +42,13 @@ typedef struct Decoder Decoder;
 Status new_decoder(const PageFile *, Column *columns, size_t count, Decoder **);
 void free_decoder(Decoder *);
 /* Puts the rows of leaves from..to - 1 whose rowids are from `first` to `last` into the columns, the first of them at index *row, and
- * leaves there the index behind the last. room: rows that the columns have room for. */
-Status decode_leaves(Decoder *, const Leaves *, size_t from, size_t to, int64_t first, int64_t last, size_t *row, size_t room);
+ * leaves there the index behind the last. room: rows that the columns have room for. damaged: gets the leaf that a status other than OK is
+ * about. */
+Status decode_leaves(Decoder *, const Leaves *, size_t from, size_t to, int64_t first, int64_t last, size_t *row, size_t room,
+                     uint32_t *damaged);
 
-/* The least and the greatest value of integer columns in zones of so many leaves each, and the rows of each zone. least, greatest: a row
- * of `count` for each zone; the least is beyond the greatest where no row has a value. */
-Status find_zones(const PageFile *, const Leaves *, size_t leaves_of_zone, Column *columns, size_t count, int64_t *least,
-                  int64_t *greatest, int64_t *rows);
+/* Reads all of a table and counts its rows: whether each of its pages is met once and full of cells, each header says how long its record
+ * is, and each record ends where its chain of overflow pages does. met, damaged: as of find_leaves. */
+Status check_table(const PageFile *, uint32_t root, uint8_t *met, size_t *rows, uint32_t *damaged);
 
 #endif

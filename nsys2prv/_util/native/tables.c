@@ -3,13 +3,16 @@
 
 #include "records.h"
 
-static PyObject *StandAside;
+static PyObject *StandAside, *Damaged;
 
-/* Raises what a status means. */
-static PyObject *raise_status(Status status) {
+/* Raises what a status means. page: the one that it is about. */
+static PyObject *raise_status(Status status, uint32_t page) {
     if (status == NO_MEMORY)
         return PyErr_NoMemory();
-    PyErr_SetString(StandAside, status_text(status));
+    if (status == DAMAGED)
+        PyErr_Format(Damaged, "%u", (unsigned int)page);
+    else
+        PyErr_SetString(StandAside, status_text(status));
     return NULL;
 }
 
@@ -166,7 +169,7 @@ static PyObject *new_file(PyTypeObject *type, PyObject *arguments, PyObject *nam
         Status status = open_page_file(PyBytes_AS_STRING(path), &self->file);
         if (status != OK) {
             Py_CLEAR(self);
-            raise_status(status);
+            raise_status(status, 1);
         }
     }
     Py_DECREF(path);
@@ -186,8 +189,34 @@ typedef struct {
     Leaves leaves;
 } TableObject;
 
+static PyObject *check(FileObject *self, PyObject *arguments) {
+    unsigned int root;
+    uint32_t damaged = 0;
+    size_t rows;
+    Status status;
+    Py_buffer met;
+    if (!PyArg_ParseTuple(arguments, "Iw*", &root, &met))
+        return NULL;
+    if ((size_t)met.len <= self->file.pages / 8) {
+        PyBuffer_Release(&met);
+        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = check_table(&self->file, root, met.buf, &rows, &damaged);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&met);
+    return status == OK ? PyLong_FromSize_t(rows) : raise_status(status, damaged);
+}
+
+static PyObject *pages_of(FileObject *self, void *none) {
+    (void)none;
+    return PyLong_FromUnsignedLong(self->file.pages);
+}
+
 static PyObject *open_table(FileObject *self, PyObject *arguments) {
     unsigned int root;
+    uint32_t damaged = 0;
     if (!PyArg_ParseTuple(arguments, "I", &root))
         return NULL;
     TableObject *table = PyObject_New(TableObject, &TableType);
@@ -198,11 +227,11 @@ static PyObject *open_table(FileObject *self, PyObject *arguments) {
     table->leaves = (Leaves){0};
     Status status;
     Py_BEGIN_ALLOW_THREADS
-    status = find_leaves(&self->file, root, &table->leaves);
+    status = find_leaves(&self->file, root, NULL, &table->leaves, &damaged);
     Py_END_ALLOW_THREADS
     if (status != OK) {
         Py_DECREF(table);
-        return raise_status(status);
+        return raise_status(status, damaged);
     }
     return (PyObject *)table;
 }
@@ -319,18 +348,20 @@ static PyObject *decode(TableObject *self, PyObject *arguments) {
             goto done;
         }
     size_t rows = 0;
+    uint32_t damaged = 0;
     Status status;
     Decoder *decoder;
     Py_BEGIN_ALLOW_THREADS
     status = new_decoder(&self->file->file, asked.columns, (size_t)asked.count, &decoder);
     if (status == OK) {
         /* Without columns rows are but counted. */
-        status = decode_leaves(decoder, &self->leaves, (size_t)from, (size_t)to, first, last, &rows, room < 0 ? SIZE_MAX : (size_t)room);
+        status = decode_leaves(decoder, &self->leaves, (size_t)from, (size_t)to, first, last, &rows, room < 0 ? SIZE_MAX : (size_t)room,
+                               &damaged);
         free_decoder(decoder);
     }
     Py_END_ALLOW_THREADS
     if (status != OK) {
-        raise_status(status);
+        raise_status(status, damaged);
         goto done;
     }
     PyObject *counts = PyList_New(asked.count);
@@ -348,40 +379,6 @@ done:
     return result;
 }
 
-static PyObject *zones(TableObject *self, PyObject *arguments) {
-    Py_ssize_t of_zone, room = -1;
-    PyObject *given, *least, *greatest, *rows, *result = NULL;
-    Py_buffer out[3] = {{0}};
-    Asked asked = {0};
-    if (!PyArg_ParseTuple(arguments, "nO!OOO", &of_zone, &PyList_Type, &given, &least, &greatest, &rows))
-        return NULL;
-    if (of_zone < 1 || of_zone > 1 << 16) {
-        PyErr_SetString(PyExc_ValueError, "a zone has a leaf or some");
-        return NULL;
-    }
-    if (take_columns(given, &asked, &room) < 0)
-        goto done;
-    Py_ssize_t count = ((Py_ssize_t)self->leaves.count + of_zone - 1) / of_zone;
-    room = count * asked.count;
-    if (take_buffer(least, &out[0], 8, &room) < 0 || take_buffer(greatest, &out[1], 8, &room) < 0
-        || take_buffer(rows, &out[2], 8, &count) < 0)
-        goto done;
-    Status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = find_zones(&self->file->file, &self->leaves, (size_t)of_zone, asked.columns, (size_t)asked.count, out[0].buf, out[1].buf,
-                        out[2].buf);
-    Py_END_ALLOW_THREADS
-    if (status == OK)
-        result = Py_NewRef(Py_None);
-    else
-        raise_status(status);
-done:
-    for (int k = 0; k < 3; k++)
-        PyBuffer_Release(&out[k]);
-    release(&asked);
-    return result;
-}
-
 static PyGetSetDef TABLE_ATTRIBUTES[] = {
     {"leaves", (getter)leaves_of, NULL, "How many leaf pages there are.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -395,10 +392,7 @@ static PyMethodDef TABLE_METHODS[] = {
      "decode(from, to, first, last, columns): put rows of leaves from .. to - 1 with rowids first .. last into columns; returns how many,\n"
      "and of each column how many are NULL and how many of another kind than the column.\n\n"
      "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
-     "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside."},
-    {"zones", (PyCFunction)zones, METH_VARARGS,
-     "zones(leaves, columns, least, greatest, rows): the least and greatest value of columns of integers, as for decode without values,\n"
-     "in zones of so many leaves each, and the rows of each, into buffers (int64). Raises StandAside."},
+     "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -414,8 +408,16 @@ static PyTypeObject TableType = {
 };
 
 static PyMethodDef FILE_METHODS[] = {
-    {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside."},
+    {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
+    {"check", (PyCFunction)check, METH_VARARGS,
+     "check(root, met): read all of the table with this root page, return how many rows it has, and set the bits of its pages in `met`, in\n"
+     "which those of other tables are set. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef FILE_ATTRIBUTES[] = {
+    {"pages", (getter)pages_of, NULL, "How many pages there are.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject TableFileType = {
@@ -423,16 +425,20 @@ static PyTypeObject TableFileType = {
     .tp_name = "nsys2prv._util.native._core.TableFile",
     .tp_basicsize = sizeof(FileObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "TableFile(path): an SQLite file whose pages are read. Raises StandAside where it is not for this reader.",
+    .tp_doc = "TableFile(path): an SQLite file whose pages are read. Raises StandAside where it is not for this reader, Damaged.",
     .tp_new = new_file,
     .tp_dealloc = (destructor)free_file,
     .tp_methods = FILE_METHODS,
+    .tp_getset = FILE_ATTRIBUTES,
 };
 
 int add_tables(PyObject *module) {
     StandAside = PyErr_NewExceptionWithDoc("nsys2prv._util.native._core.StandAside", "SQLite has to read this file, table or part of one.", NULL,
                                            NULL);
-    if (!StandAside || PyModule_AddObjectRef(module, "StandAside", StandAside) < 0)
+    Damaged = PyErr_NewExceptionWithDoc("nsys2prv._util.native._core.Damaged", "A page, whose number is the argument, is against the format.",
+                                        NULL, NULL);
+    if (!StandAside || !Damaged || PyModule_AddObjectRef(module, "StandAside", StandAside) < 0
+        || PyModule_AddObjectRef(module, "Damaged", Damaged) < 0)
         return -1;
     if (PyModule_AddType(module, &TextsType) < 0 || PyModule_AddType(module, &TableFileType) < 0 || PyType_Ready(&TableType) < 0)
         return -1;

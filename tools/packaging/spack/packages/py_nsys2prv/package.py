@@ -1,12 +1,7 @@
 """Spack's recipe. docs/installing.md says how to install with it."""
 
-import os
-
-from spack.package import InstallError, depends_on, find, license, run_after, variant, version
+from spack.package import depends_on, license, variant, version
 from spack_repo.builtin.build_systems.python import PythonPackage
-
-#: Wheels of the SQLite driver, which Spack has no package for.
-DRIVER = ("adbc_driver_manager-*.whl", "adbc_driver_sqlite-*.whl")
 
 
 class PyNsys2prv(PythonPackage):
@@ -34,14 +29,3 @@ class PyNsys2prv(PythonPackage):
     depends_on("py-typing-extensions", type=("build", "run"))
     depends_on("py-matplotlib@3.8:", type=("build", "run"), when="+plot")
     depends_on("py-mpi4py@4.0:", type=("build", "run"), when="+mpi")
-
-    @run_after("install")
-    def install_driver(self):
-        """Install the SQLite driver from the folder `wheels` of the checkout."""
-        folder = os.path.join(self.stage.source_path, "wheels")
-        wheels = [wheel for pattern in DRIVER for wheel in find(folder, pattern)]
-        if len(wheels) != len(DRIVER):
-            raise InstallError(f"{folder}: put {' and '.join(DRIVER)} there (docs/installing.md)")
-        self.spec["python"].command(
-            "-m", "pip", "install", "--no-deps", "--no-index", f"--prefix={self.prefix}", *wheels
-        )
