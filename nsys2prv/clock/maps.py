@@ -104,8 +104,6 @@ class ReportClock(Struct, frozen=True):
     utc_ns: int | None
     #: Host's monotonic clock at local time 0, ns.
     system_ns: int | None
-    #: True if local times are UTC.
-    absolute: bool = False
 
 
 class Placement(Struct, frozen=True):
@@ -134,9 +132,7 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
     for report, machine in zip(reports, machines, strict=True):
         anchor = anchors.get(machine)
         offset, method = 0, UNPLACED
-        if report.absolute:
-            method = "UTC by the exporter"
-        elif anchor is not None and _has_both_clocks(report):
+        if anchor is not None and _has_both_clocks(report):
             offset = anchor.utc_ns + report.system_ns - anchor.system_ns
             method = "host clock + UTC"
         elif report.utc_ns is not None:
@@ -146,7 +142,7 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
 
 
 def _has_both_clocks(report: ReportClock) -> bool:
-    return report.utc_ns is not None and report.system_ns is not None and not report.absolute
+    return report.utc_ns is not None and report.system_ns is not None
 
 
 def _number_machines(reports: list[ReportClock]) -> list[int]:

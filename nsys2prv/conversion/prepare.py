@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv._util.workers import Pool
-from nsys2prv.clock.maps import ClockMap, ClockRecord, Placement, ReportClock, place_reports
+from nsys2prv.clock.maps import ClockMap, ClockRecord, Placement, place_reports
 from nsys2prv.conversion import derive
 from nsys2prv.conversion.job import (
     Job,
@@ -155,10 +155,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         opened = open_reports(paths, plan, folder, pool, quiet)
         results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
-    clocks = [
-        ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in opened.infos
-    ]
-    placements = place_reports(clocks)
+    placements = place_reports([info.clock for info in opened.infos])
     plan = opened.plan
     if record := _align_with_unselected_kinds(opened, placements, spans, folder):
         plan = replace(plan, method=record)

@@ -345,8 +345,8 @@ def collect_warnings(job: Job) -> list[str]:
     for info, placement in zip(infos, job.timeline.placements, strict=True):
         if placement.method == UNPLACED:
             unplaced.append(info.name)
-        elif not info.absolute:
-            offsets.append(placement.map.offset)
+        elif info.begin_ns is not None:
+            offsets.append(placement.map.offset + info.begin_ns)
     if unplaced and len(infos) > 1:
         warnings.append(
             f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"

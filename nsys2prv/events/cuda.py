@@ -141,13 +141,14 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Read event records. The table has no begin and end: they are those of the recording call.
-    `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0 where
-    that was not collected).
+    `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0, or what
+    the export adds to all times, where that was not collected).
     """
     columns = extraction.read(
         part, ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
     )
-    complete = columns.where(columns["timestamp"] > 0)
+    moment, begin = columns["timestamp"], extraction.report.begin_ns
+    complete = columns.where((moment > 0) & (moment != begin))
     if complete.rows:
         extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
         moment, streams = complete["timestamp"], extraction.number_streams(complete)

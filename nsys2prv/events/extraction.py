@@ -40,6 +40,11 @@ from nsys2prv.nsight.source import (
     zero_nulls,
 )
 
+#: Tables of work on GPUs, which is recorded as a whole.
+GPU_TABLES = frozenset(
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+)
+
 
 class ThreadKey(NamedTuple):
     """A host thread of the report, by Nsight's globalTid. `lane` > 0: a further row for ranges that
@@ -227,7 +232,8 @@ class Extraction:
         `where`; it is for the caller to count these.
 
         A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
-        columns `times`) far outside the capture are left out and counted.
+        columns `times`) far outside the capture, and work on GPUs that lies outside it, are left
+        out and counted.
 
         Rows whose columns `start` and `end` are closer than :attr:`min_duration` are left out and counted,
         unless `short`: then all come, for the caller to take what else they tell before
@@ -243,12 +249,14 @@ class Extraction:
         if where is None:
             self.account.rows += columns.rows
         self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
-        for name in set(times) & columns.integers.keys():
-            far = self.report.capture.mask_far(columns[name])
-            if where is None:
-                columns = self.drop_rows(columns, far, Reason.FAR)
-            else:
-                columns = columns.where(~far)
+        capture = self.report.capture
+        far = [capture.mask_far(columns[name]) for name in set(times) & columns.integers.keys()]
+        if part.table in GPU_TABLES and {"start", "end"} <= columns.integers.keys():
+            far.append(capture.mask_far_work(columns["start"], columns["end"]))
+        if far and where is None:
+            columns = self.drop_rows(columns, np.logical_or.reduce(far), Reason.FAR)
+        elif far:
+            columns = columns.where(~np.logical_or.reduce(far))
         if not short and {"start", "end"} <= columns.integers.keys():
             columns = self.drop_short(columns)
         return columns

@@ -174,10 +174,8 @@ def _find_capture_begin(extraction: Extraction) -> int:
     """Return when the capture began, in the report's time: the first sample of each metric begins
     long before.
     """
-    report = extraction.report
-    if not report.absolute:
-        return 0
-    return NULL if report.utc_ns is None else report.utc_ns
+    begin = extraction.report.begin_ns
+    return NULL if begin is None else begin
 
 
 def _find_metrics(

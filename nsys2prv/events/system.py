@@ -388,8 +388,9 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     database = extraction.database
     main = extraction.find_once("main process", lambda: find_main_process(database))
+    capture = extraction.report.capture
     first, last = extraction.find_once(
-        "span", lambda: find_capture_span(database, extraction.report.capture)
+        "span", lambda: find_capture_span(database, capture.first, capture.last)
     )
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)

@@ -16,7 +16,9 @@ from typing import NewType
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from nsys2prv.clock.maps import ReportClock
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.communicators import Communicator, read_communicators
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
@@ -49,6 +51,9 @@ _PATH = re.compile(
 )
 #: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
 MARGIN = 10 * 1_000_000_000
+#: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
+#: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
+GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
 #: A capture that is said to be longer (ns: 30 days) is damage too.
 LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
 #: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
@@ -176,6 +181,8 @@ class Capture(Struct, frozen=True):
     first: int = -TIME_LIMIT
     #: Latest time (local ns).
     last: int = TIME_LIMIT
+    #: Earliest and latest time of work on GPUs (local ns).
+    gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:
         """Return a mask of the times far outside, except those that no trace can hold."""
@@ -186,20 +193,32 @@ class Capture(Struct, frozen=True):
             return np.zeros(len(times), bool)  # as nearly always
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
+    def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a mask of the work on GPUs (ns) that lies partly outside, but for times that no
+        trace can hold.
+        """
+        early, late = begin < self.gpu[0], end > self.gpu[1]
+        return (early & mask_usable(begin)) | (late & mask_usable(end))
 
-def read_capture(database: Source, utc_ns: int | None) -> Capture:
-    """Return the capture of a report. utc_ns: when it began in UTC, for reports whose times are in
-    UTC.
-    """
+
+def read_capture(database: Source, begins: Sequence[int]) -> Capture:
+    """Return the capture of a report. begins: when it may have begun (local ns)."""
     times = _sample_times(database)
     if not len(times):
         return Capture()
     duration = read_duration(database)
-    begins = [0] if utc_ns is None else [0, utc_ns]
     for begin in begins if duration is not None else ():
         margin = max(duration, MARGIN)
+        near = max(int(duration * GPU_MARGIN_SHARE), GPU_MARGIN)
         capture = Capture(begin - margin, begin + duration + margin)
-        if 2 * np.count_nonzero((times >= capture.first) & (times <= capture.last)) >= len(times):
+        work = begin - near, begin + duration + near
+        outside, apart = (
+            np.count_nonzero((times < first) | (times > last))
+            for first, last in ((capture.first, capture.last), work)
+        )
+        if apart * APART_SHARE < len(times):
+            return replace(capture, gpu=work)
+        if 2 * outside <= len(times):
             return capture
     return _find_main_span(times)
 
@@ -247,19 +266,19 @@ def _find_main_span(times: np.ndarray) -> Capture:
     return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
 
-def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
+def find_capture_span(database: Source, first: int, last: int) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
-    one, the times that rows may have.
+    one, and where they lie outside, `first` and `last`.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "text"):
-        return capture.first, capture.last
-    bounds = database.query(
+        return first, last
+    started, stopped = database.query(
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
         f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS} NOT INDEXED"
     )[0]
-    first = max(bounds[0], capture.first) if isinstance(bounds[0], int) else capture.first
-    last = min(bounds[1], capture.last) if isinstance(bounds[1], int) else capture.last
-    return (first, last) if first <= last else (capture.first, capture.last)
+    started = max(started, first) if isinstance(started, int) else first
+    stopped = min(stopped, last) if isinstance(stopped, int) else last
+    return (started, stopped) if started <= stopped else (first, last)
 
 
 def read_environment(database: Source) -> dict[str, list[str]]:
@@ -350,16 +369,23 @@ class ReportInfo(Struct, frozen=True):
     product: str = ""
     #: Name of the machine.
     host: str = ""
-    #: UTC (Unix epoch) at event time 0, None where not exported.
+    #: UTC (Unix epoch) when the capture began, None where not exported.
     utc_ns: int | None = None
-    #: The host's monotonic clock at event time 0.
+    #: The host's monotonic clock when the capture began.
     system_ns: int | None = None
     #: Event times already are UTC (exported with --ts-normalize).
     absolute: bool = False
+    #: What was added to all event times (ns, exported with --ts-shift).
+    time_shift: int = 0
     #: Length of the capture as the report states it.
     duration_ns: int | None = None
     #: The times that rows may have.
     capture: Capture = field(default_factory=Capture)
+    #: When the capture started and stopped (local ns) as the report states it, None where it does
+    #: not.
+    stated_span: tuple[int, int] | None = None
+    #: Only ranges of the capture were exported (--times).
+    is_part: bool = False
     #: The rows of every table that has any.
     parts: dict[str, Part] = field(default_factory=dict)
     #: Name of each process.
@@ -398,6 +424,24 @@ class ReportInfo(Struct, frozen=True):
     def given(self) -> Path:
         """Return the report as the user knows it."""
         return self.given_path or self.path
+
+    @property
+    def begin_ns(self) -> int | None:
+        """Return when the capture began (local ns), None where that is not known."""
+        if not self.absolute:
+            return self.time_shift
+        return None if self.utc_ns is None else self.utc_ns + self.time_shift
+
+    @property
+    def clock(self) -> ReportClock:
+        """Return the report's clock, with what the export added to its times undone."""
+        begin = self.begin_ns
+        if begin is None:
+            return ReportClock(self.host, -self.time_shift, None)
+        utc, system = (
+            None if time is None else time - begin for time in (self.utc_ns, self.system_ns)
+        )
+        return ReportClock(self.host, utc, system)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
         """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
@@ -462,6 +506,9 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
             system.setdefault(name, str(value))
     details = read("ANALYSIS_DETAILS", "duration")
     normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
+    is_absolute = normalized in {"1", "true", "yes"}
+    time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
+    begin = time_shift + (utc_ns or 0 if is_absolute else 0)
     environment = read_environment(database)
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
@@ -473,9 +520,12 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
         driver=parse_driver_version(system.get("NvDriverVersion", "")),
         utc_ns=utc_ns,
         system_ns=system_ns,
-        absolute=normalized in {"1", "true", "yes"},
+        absolute=is_absolute,
+        time_shift=time_shift,
         duration_ns=_to_integer(details[0][0]) if details else None,
-        capture=read_capture(database, utc_ns),
+        capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
+        stated_span=_read_stated_span(database, begin),
+        is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes=_read_processes(database),
         threads=_read_thread_names(database),
@@ -503,6 +553,20 @@ def parse_driver_version(text: str) -> str:
     if not text.isdecimal():
         return text if _VERSION.fullmatch(text) else ""
     return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
+
+
+def _parse_shift(value: object) -> int:
+    """Return the number of ns that a setting of an export states, 0 without one."""
+    match = re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip())
+    return int(match[0]) if match else 0
+
+
+def _read_stated_span(database: Source, begin: int) -> tuple[int, int] | None:
+    """Return when the capture started and stopped as the report states it. begin: when it began
+    (local ns).
+    """
+    duration = read_duration(database)
+    return None if duration is None else find_capture_span(database, begin, begin + duration)
 
 
 def _to_integer(value: object) -> int | None:

@@ -37,15 +37,6 @@ def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
     assert list_offsets(*reports) == [UTC, UTC + 50]
 
 
-def test_absolute_times_stay_as_they_are() -> None:
-    assert list_offsets(
-        ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)
-    ) == [
-        0,
-        UTC + 9,
-    ]
-
-
 def test_a_report_without_a_clock_is_left_to_the_caller() -> None:
     assert [
         placement.method

@@ -213,6 +213,23 @@ def test_rows_a_little_outside_the_recorded_time_are_kept(tmp_path: Path) -> Non
     assert not summary.dropped
 
 
+def test_a_kernel_that_ends_after_the_capture_is_damage(tmp_path: Path) -> None:
+    """Where the other rows say that the recorded time is right; a host call may reach beyond it."""
+    rows = [make_kernel(start, start + 5) for start in range(0, 1000, 10)]
+    calls = [make_os_call(0, 3 * SECOND)]
+    tables = {
+        "StringIds": make_strings("kern"),
+        KERNEL: [*rows, make_kernel(2000, 2000 + 2**32)],
+        "OSRT_API": calls,
+        "ANALYSIS_DETAILS": [{"duration": SECOND // 4}],
+    }
+    report = make_export(tmp_path / "r.sqlite", tables)
+    trace, summary = convert_and_read([report], tmp_path / "out.prv")
+    assert read_figures(summary)[1] == 1
+    assert len(begins(trace)) == 100
+    assert trace.duration == 3 * SECOND
+
+
 def test_times_in_utc_are_no_damage(tmp_path: Path) -> None:
     starts = [UTC + second * SECOND for second in range(5)]
     clock = [{"utcEpochNs": UTC, "systemClockNs": 5}]
@@ -261,7 +278,8 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
     )
     with open_source(report) as database:
         assert info.read_duration(database) == 60 * SECOND
-    assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND)
+    work = -6 * SECOND, 66 * SECOND
+    assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND, work)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
