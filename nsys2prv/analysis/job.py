@@ -464,6 +464,10 @@ def open_job(
         )
         stack.enter_context(pool.ensure_end())
         job = prepare(paths, plan, folder, pool, options.quiet)
+        if runs := job.captures.describe_runs(job.infos):
+            raise Nsys2prvError(
+                f"{runs}: report each run alone, or compare two with `nsys2prv diff`"
+            )
         return OpenJob(job, stack)
     except OSError as error:
         stack.close()

@@ -190,7 +190,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
         raise Nsys2prvError(
             "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
         )
-    smaller = build_object_model(infos, machines, keys)
+    smaller = build_object_model(infos, machines, keys, job.captures.firsts)
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row

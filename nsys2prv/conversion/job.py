@@ -30,6 +30,7 @@ from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import Account, Reason
+from nsys2prv.nsight.captures import Captures
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
@@ -131,6 +132,8 @@ class Job(Struct):
     warnings: list[str] = field(default_factory=list)
     #: One line for each report that could not be read.
     unread: list[str] = field(default_factory=list)
+    #: Which reports were recorded together.
+    captures: Captures = Captures((), {})
     #: True if this is a part of the job that was read.
     is_cut: bool = False
 

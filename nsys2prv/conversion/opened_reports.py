@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
@@ -18,7 +18,6 @@ from nsys2prv.conversion import reading
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind, Reason
-from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.communicators import name_communicators
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import should_parallelize
@@ -46,8 +45,6 @@ class OpenedReports(Struct):
     warnings: list[str]
     #: One line for each report that cannot be opened.
     unread: list[str]
-    #: Ranks of the job without a report, as text.
-    missing: list[str] = field(default_factory=list)
 
 
 def open_reports(
@@ -71,7 +68,6 @@ def open_reports(
     if unread and not infos:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     infos = object_model.order_reports(infos)
-    missing = job_checks.check_missing_ranks(infos)
     # What is not wanted is read all the same: clocks are aligned and ranks related before
     # anything is cut.
     choose_reports(infos, plan.cut)
@@ -80,7 +76,6 @@ def open_reports(
         for info in infos
         for part in list_wanted_parts(info, plan.selection.kinds)
     )
-    warnings += job_checks.check_job(infos)
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
     workers = Workers(pool, progress, inspectors.spent)
@@ -88,7 +83,7 @@ def open_reports(
     infos = [
         replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
     ]
-    return OpenedReports(infos, plan, workers, warnings, unread, missing)
+    return OpenedReports(infos, plan, workers, warnings, unread)
 
 
 def read_all(opened: OpenedReports, folder: Path) -> list[TaskResult]:

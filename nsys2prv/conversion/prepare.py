@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv._util.workers import Pool
-from nsys2prv.clock.maps import ClockMap, ClockRecord, Placement, place_reports
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement, place_reports
 from nsys2prv.conversion import derive
 from nsys2prv.conversion.job import (
     Job,
@@ -47,6 +47,7 @@ from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import EventKind, describe_reason
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.captures import Captures, find_captures
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
@@ -55,6 +56,7 @@ from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.corrections import (
     clip_profiler_events,
+    close_open_ranges,
     deduplicate_device_samples,
     mark_unsampled,
     scale_fractions,
@@ -82,6 +84,8 @@ class _JobState(Struct):
     folder: Path
     #: Pool that runs the tasks.
     workers: Workers
+    #: Which reports were recorded together.
+    captures: Captures
     #: Results of the tasks done so far.
     results: list[TaskResult] = field(default_factory=list)
     #: First and last time of the events of each report, read or not, in local ns.
@@ -156,20 +160,57 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
     placements = place_reports([info.clock for info in opened.infos])
+    captures = _find_captures(opened.infos, placements, spans)
     plan = opened.plan
-    if record := _align_with_unselected_kinds(opened, placements, spans, folder):
+    if record := _align_with_unselected_kinds(opened, placements, captures, spans, folder):
         plan = replace(plan, method=record)
-    state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
+    state = _JobState(
+        opened.infos, placements, plan, folder, opened.workers, captures, results, spans
+    )
     state.derive_events(plan.selection.kinds)
-    job = _make_job(state)
+    doubts, missing = _check_job(state)
+    job = _make_job(state, is_complete=not missing)
     job.unread = opened.unread
     far = warn_of_far_rows(opened.infos, results)
-    job.warnings = [*opened.missing, *opened.warnings, *far, *job.warnings]
+    job.warnings = [*missing, *opened.warnings, *doubts, *far, *job.warnings]
     return job
 
 
+def _check_job(state: _JobState) -> tuple[list[str], list[str]]:
+    """Return doubts about the job, and ranks without a report, a line each. Of a process that was
+    captured several times the first report counts.
+    """
+    captures = state.captures
+    again = {report for chain in captures.chains for report in chain[1:]}
+    infos = [info for report, info in enumerate(state.infos) if report not in again]
+    if runs := captures.describe_runs(state.infos):
+        return [f"{runs}: ranks are compared within a run only"], []
+    return job_checks.check_job(infos), job_checks.check_missing_ranks(infos)
+
+
+def _find_captures(
+    infos: Sequence[ReportInfo], placements: Sequence[Placement], spans: Mapping[int, Span]
+) -> Captures:
+    """Return which reports were recorded together. spans: of the events of each, local ns."""
+    events, recorded = {}, {}
+    for report, (first, last) in spans.items():
+        if placements[report].method != UNPLACED:
+            clock, info = placements[report].map, infos[report]
+            events[report] = tuple(clock.to_global(np.array([first, last])).tolist())
+            begin = info.utc_ns if info.absolute else int(clock.to_global(np.int64(0)))
+            length = info.duration_ns
+            known = begin is not None and length is not None
+            bounds = [*events[report], *((begin, begin + length) if known else ())]
+            recorded[report] = min(bounds), max(bounds)
+    return find_captures(infos, [placement.machine for placement in placements], events, recorded)
+
+
 def _align_with_unselected_kinds(
-    opened: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
+    opened: OpenedReports,
+    placements: list[Placement],
+    captures: Captures,
+    spans: Mapping[int, Span],
+    folder: Path,
 ) -> ClockRecord | None:
     """Align the clocks of hosts, where the plan leaves out kinds of events by which that is done:
     they are read for that alone, so that the same reports have the same clocks whatever is asked
@@ -189,17 +230,21 @@ def _align_with_unselected_kinds(
     every = replace(plan.settings, min_durations={})
     observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
     results = read_all(replace(opened, plan=observing), part)
-    state = _JobState(opened.infos, placements, observing, part, opened.workers, results, spans)
+    state = _JobState(
+        opened.infos, placements, observing, part, opened.workers, captures, results, spans
+    )
     state.derive_events(kinds)
     if not any(result.runs for result in results):
         return None
-    state.model = object_model.build_object_model(state.infos, state.machines, state.list_objects())
+    state.model = object_model.build_object_model(
+        state.infos, state.machines, state.list_objects(), state.captures.firsts
+    )
     record = _align_clocks(state).record
     shutil.rmtree(part, ignore_errors=True)
     return record
 
 
-def _make_job(state: _JobState) -> Job:
+def _make_job(state: _JobState, is_complete: bool) -> Job:
     """Return the job of what was read: correct and split the rows, number objects and names, align
     the clocks, then find what follows from several reports, each step on the results of those
     before it. Raises NothingToWrite where nothing was found.
@@ -208,6 +253,7 @@ def _make_job(state: _JobState) -> Job:
     gpus, notes = _number_objects(state)
     with state.workers.spent.measure("names"):
         values = _name_values(state)
+    notes += state.captures.describe_gaps()
     if state.plan.base is not None:
         notes.append(name_values.describe_reused_values(values.values()))
     domains = number_domains({domain for result in state.results for domain in result.domains})
@@ -217,7 +263,7 @@ def _make_job(state: _JobState) -> Job:
     book = _make_fact_book(state, timeline.clocks, state.machines, clock_groups)
     _relate_reports(state, timeline, book, has_device_states=bool(gpus))
     # One warning is enough where the launcher's environment tells it.
-    if not job_checks.check_missing_ranks(state.infos):
+    if is_complete:
         warnings += warn_of_absent_members(book)
     if state.plan.options.states:
         states = _find_states(state, timeline)
@@ -235,6 +281,7 @@ def _make_job(state: _JobState) -> Job:
         folder=state.folder,
         workers=state.workers,
         spans=state.spans,
+        captures=state.captures,
         notes=notes,
         warnings=warnings,
     )
@@ -254,6 +301,9 @@ def _correct_rows(state: _JobState) -> list[str]:
     none.
     """
     state.results = clip_profiler_events(state.results, state.spans, state.folder)
+    again = {report for chain in state.captures.chains for report in chain[:-1]}
+    lasts = {report: last for report, (_, last) in state.spans.items() if report in again}
+    state.results = close_open_ranges(state.results, lasts)
     if not any(result.runs for result in state.results):
         raise NothingToWrite(_describe_nothing_found(state))
     state.results, warnings = scale_fractions(state.results, state.folder)
@@ -267,7 +317,9 @@ def _number_objects(state: _JobState) -> tuple[list[tuple[int, DeviceKey]], list
     """
     machines, seen = state.machines, state.list_objects()
     gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
-    state.model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
+    state.model = object_model.build_object_model(
+        state.infos, machines, [*seen, *gpus], state.captures.firsts
+    )
     clocks = [placement.map for placement in state.placements]
     state.results, notes = deduplicate_device_samples(state.results, state.model.rows, clocks)
     return gpus, notes
@@ -328,15 +380,34 @@ def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
     from nsys2prv.conversion import state_records
 
     threads = {result.task: find_threads(result, state.model) for result in state.results}
+    duration = find_trace_duration(state.results, state.spans, timeline.clocks)
     tasks = state_records.plan_state_tasks(
         state.results,
         state.model.rows,
         threads,
         timeline.clocks,
-        find_trace_duration(state.results, state.spans, timeline.clocks),
+        duration,
         state.folder,
+        _find_captured_times(state, timeline, duration),
     )
     return list(state.run(state_records.make_states, tasks))
+
+
+def _find_captured_times(
+    state: _JobState, timeline: Timeline, duration: int
+) -> dict[int, tuple[int, int]]:
+    """Return begin and end (ns of the trace) of each capture of processes that have several: the
+    first lasts from the begin of the trace, the last to its end.
+    """
+    captured = {}
+    for chain in state.captures.chains:
+        times = [
+            timeline.clocks[report].to_global(np.array(state.spans[report])).tolist()
+            for report in chain
+        ]
+        times[0][0], times[-1][1] = 0, duration
+        captured |= {report: tuple(span) for report, span in zip(chain, times, strict=True)}
+    return captured
 
 
 def _make_fact_book(
@@ -347,10 +418,9 @@ def _make_fact_book(
 ) -> FactBook:
     model = state.model
     threads = {result.task: find_threads(result, model) for result in state.results if result.facts}
-    processes = {
-        (process.report, process.pid): number for number, process in enumerate(model.processes)
-    }
-    return FactBook(state.results, clocks, hosts, threads, processes, clock_groups)
+    return FactBook(
+        state.results, clocks, hosts, threads, model.tasks, clock_groups, state.captures.numbers
+    )
 
 
 def _describe_nothing_found(state: _JobState) -> str:

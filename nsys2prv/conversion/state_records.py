@@ -67,6 +67,8 @@ class ThreadStateTask(Struct, frozen=True):
     spill_folder: Path
     #: Runs of begins, samples and lines that imply no states.
     others: tuple[Run, ...] = ()
+    #: Begin and end (ns) of what the report captured; rows have no states outside. None: all.
+    captured: tuple[int, int] | None = None
 
 
 def plan_state_tasks(
@@ -76,9 +78,11 @@ def plan_state_tasks(
     clocks: Sequence[ClockMap],
     duration: int,
     spill_folder: Path,
+    captured: Mapping[int, tuple[int, int]],
 ) -> list[ThreadStateTask]:
     """Return a task for each report that has rows with states. rows: of the objects of reports;
-    threads: of each task's objects.
+    threads: of each task's objects; captured: begin and end (ns) of reports whose processes have
+    other captures.
     """
     states: dict[int, dict[int, int]] = {}
     threads_by_report: dict[int, set[int]] = {}
@@ -110,6 +114,7 @@ def plan_state_tasks(
                 duration,
                 spill_folder,
                 tuple(filterfalse(_has_states, runs)),
+                captured.get(report),
             )
         )
     return tasks
@@ -128,6 +133,11 @@ def make_states(task: ThreadStateTask) -> TaskResult:
     shape = Shape(STATE, STATE)
     try:
         for thread, begin, end, state in _make_records(task):
+            if task.captured is not None:
+                begin, end = np.maximum(begin, task.captured[0]), np.minimum(end, task.captured[1])
+                thread, begin, end, state = (
+                    column[begin < end] for column in (thread, begin, end, state)
+                )
             if len(thread):
                 records = np.empty(len(thread), shape.dtype)
                 records["time"], records["end"] = begin, end

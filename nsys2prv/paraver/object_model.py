@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import ClassVar
 
 from msgspec import Struct
@@ -143,8 +144,10 @@ class ObjectModel(Struct):
     tree: ObjectTree
     #: (report, object key) -> index of its thread in the tree.
     rows: dict[tuple[int, ObjectKey], int]
-    #: Process of each task.
+    #: Process of each task, in the first of its reports.
     processes: list[RankedProcess]
+    #: (report, globalPid) -> 0-based task.
+    tasks: dict[tuple[int, int], int]
     #: Number of GPUs with work.
     devices: int
     #: How the order of the tasks was found.
@@ -170,20 +173,32 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
 
 
 def build_object_model(
-    infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]
+    infos: list[ReportInfo],
+    machines: list[int],
+    seen: list[tuple[int, ObjectKey]],
+    firsts: Mapping[tuple[int, int], tuple[int, int]] = MappingProxyType({}),
 ) -> ObjectModel:
-    """Return the tree of all objects seen; `machines` numbers each report's machine.
+    """Return the tree of all objects seen; `machines` numbers each report's machine. firsts: as in
+    `Captures` of nsight/captures.py.
 
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
     by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
     devices: list[tuple[int, DeviceKey]] = []
+    captured_again: list[tuple[int, int, ObjectKey]] = []
+    owners: set[tuple[int, int]] = set()
     for report, key in set(seen):
         if isinstance(key, DeviceKey):
             devices.append((report, key))
             continue
-        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
-        by_process[report, pid].append(key)
+        own = report, find_process(key)
+        owners.add(own)
+        first = firsts.get(own, own)
+        if first != own:
+            captured_again.append((first[0], report, key))
+        by_process[first].append(key)
+    if captured_again:
+        by_process.update({owner: list(set(keys)) for owner, keys in by_process.items()})
     devices.sort(key=lambda device: (device[0], *_make_device_sort_key(device[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
@@ -218,13 +233,21 @@ def build_object_model(
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         threads += len(names)
         tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
+    rows.update({(report, key): rows[first, key] for first, report, key in captured_again})
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > ObjectTree.LIMIT:
         raise Nsys2prvError(
             f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
             "convert fewer reports at a time, or leave kinds out with -t"
         )
-    return ObjectModel(tree, rows, processes, gpus.used, ranked)
+    numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
+    numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
+    return ObjectModel(tree, rows, processes, numbers, gpus.used, ranked)
+
+
+def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
+    """Return the globalPid of the process that a row is of."""
+    return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
 
 
 def _order_processes(

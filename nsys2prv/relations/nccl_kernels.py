@@ -37,6 +37,8 @@ from nsys2prv.store.task_result import FactFile, read_fact
 #: How collectives of a communicator were told from each other, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
+#: A GPU has fewer streams with NCCL kernels.
+MOST_STREAMS = 1 << 20
 #: Columns that tell the members of a communicator apart.
 MEMBER_COLUMNS = ("task", "device")
 #: Columns that are equal on all ranks of a collective.
@@ -128,18 +130,21 @@ def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tup
     """Return blocks of these kernels, of no known communicator, by order on each stream, streams of
     a GPU in the order of their ids.
     """
-    place = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "stream")
+    place = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "capture", "stream")
     kernels = (
         kernels[rows]
-        .sort(*MEMBER_COLUMNS, "stream", "time_begin", maintain_order=True)
+        .sort(*MEMBER_COLUMNS, "capture", "stream", "time_begin", maintain_order=True)
         .with_columns(row=number_streams(), ordinal=place, before=place)
     )
     return _write_blocks(path, kernels, "row")
 
 
 def number_streams() -> pl.Expr:
-    """Return the number of each kernel's stream, from 1, in the order of ids on its GPU."""
-    return pl.col("stream").rank("dense").over(MEMBER_COLUMNS).cast(pl.Int64)
+    """Return the number of each kernel's stream, from 1, in the order of ids on its GPU, in each
+    capture others.
+    """
+    place = pl.col("stream").rank("dense").over(*MEMBER_COLUMNS, "capture")
+    return place.cast(pl.Int64) + pl.col("capture") * MOST_STREAMS
 
 
 def describe_several(communicators: pl.DataFrame, members: int) -> str:
@@ -331,7 +336,7 @@ def _sort_by_order(
         everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
         known_communicators,
     )
-    kernels = kernels.sort(*MEMBER_COLUMNS, "stream", "time_begin").with_columns(
+    kernels = kernels.sort(*MEMBER_COLUMNS, "capture", "stream", "time_begin").with_columns(
         communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
     )
     ordinal = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "communicator")

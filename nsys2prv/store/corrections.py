@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -24,6 +25,7 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.runs import (
     BEGIN,
+    END,
     SAMPLE_EVERY,
     Run,
     Span,
@@ -31,6 +33,7 @@ from nsys2prv.store.runs import (
     SpillWriter,
     pair_runs,
     read_run,
+    rewrite_run,
 )
 from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.task_result import TaskResult
@@ -286,6 +289,38 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
         if not len(values):
             return decimals
     return MOST_DECIMALS
+
+
+def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> list[TaskResult]:
+    """Return the results with ranges that have no end, and states that hold, ended with their
+    report. lasts: last time (local ns) of the reports whose processes are captured again later.
+    """
+    return [
+        replace(result, runs=[_close_run(run, lasts[result.report]) for run in result.runs])
+        if result.report in lasts
+        else result
+        for result in results
+    ]
+
+
+def _close_run(run: Run, last: int) -> Run:
+    if run.shape.stream == BEGIN:
+        records = read_run(run)
+        is_open = records["end"] == OPEN
+        if not is_open.any():
+            return run
+        records["end"][is_open] = np.maximum(records["time"][is_open] + 1, last)
+        rewrite_run(run, records)
+        return replace(run, greatest_time=max(run.greatest_time, int(records["end"].max())))
+    if run.shape.stream != END or run.last_time != OPEN:
+        return run
+    records = read_run(run)
+    is_open = records["time"] == OPEN
+    records["time"][is_open] = last = max(last, int(records["time"][~is_open].max(initial=last)))
+    rewrite_run(run, records)
+    times = {"first_time": min(run.first_time, last), "last_time": last}
+    samples = np.minimum(run.samples, last)
+    return replace(run, samples=samples, greatest_time=max(run.greatest_time, last), **times)
 
 
 def clip_profiler_events(

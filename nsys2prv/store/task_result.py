@@ -110,6 +110,10 @@ class TaskResult(Struct):
             self.left_out[lines.kind, Reason.LINE_WITHOUT_TIME] += len(lines.send) - stored
 
 
+#: The fact column of communicators, and what their numbers are mixed with in each further capture.
+COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
+
+
 class FactFile(Struct, frozen=True):
     """Facts of one reading task."""
 
@@ -125,6 +129,8 @@ class FactFile(Struct, frozen=True):
     threads: np.ndarray
     #: Number of the reports whose times can be compared with this one's.
     clock_group: int = 0
+    #: Number of the reports that were recorded at the same time.
+    capture: int = 0
 
 
 class FactBook(Struct, frozen=True):
@@ -142,6 +148,8 @@ class FactBook(Struct, frozen=True):
     tasks: Mapping[tuple[int, int], int]
     #: Clock group of each report: times of reports of one group can be compared. None: of one group.
     clock_groups: Sequence[int] = ()
+    #: Capture of each report: what belongs together is in one. None: all reports are of one.
+    captures: Sequence[int] = ()
 
     def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
         """Return the files of these facts, in the order of their tasks."""
@@ -155,6 +163,7 @@ class FactBook(Struct, frozen=True):
                     self.hosts[result.report],
                     self.threads[result.task],
                     self.clock_groups[result.report] if self.clock_groups else 0,
+                    self.captures[result.report] if self.captures else 0,
                 )
                 for result in ordered
                 if name in result.facts
@@ -210,16 +219,26 @@ def _translate_facts(
 
     columns = {
         name: np.repeat(np.array([getattr(file, name) for file in files], np.int64), heights)
-        for name in ("report", "host", "clock_group")
+        for name in ("report", "host", "clock_group", "capture")
     }
     for name in frame.columns:
         if name.startswith(TIME):
             columns[name] = by_file(name, _to_trace_times)
         elif name.startswith(OBJECT):
             columns[name] = by_file(name, lambda file, objects: file.threads[objects])
+        elif name == COMMUNICATOR and columns["capture"].any():
+            columns[name] = separate_captures(frame[name].to_numpy(), columns["capture"])
     if "process" in frame.columns:
         columns["task"] = by_file("process", find_tasks)
     return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
+    """Return communicators (0: unknown) that are others in each capture, so that what was recorded
+    at another time is not compared. Those of the first capture stay as they are.
+    """
+    mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
+    return np.where(communicators == 0, 0, mixed)
 
 
 def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
