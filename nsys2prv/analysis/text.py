@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import list_some
+from nsys2prv._util.terminal import Column, find_width, fold_lines, lay_out_table, shorten
+from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
 
 #: Rows of a table that are printed; JSON has all.
@@ -77,44 +75,22 @@ MANY, LEAST_SHOWN = 8, 3
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
     """Return a frame as aligned lines: durations in readable units, fractions in percent. width:
-    leave out the last columns that are too much.
+    that they are to fit into.
     """
-    if frame.height == 1 and frame.width > UPRIGHT:
-        return _format_upright(frame)
     shown = frame.head(rows)
-    columns = []
-    for name in frame.columns:
-        cells = [format_cell(name, value) for value in shown[name].to_list()]
-        head = format_heading(name)
-        wide = max(map(len, (head, *cells)))
-        left = frame.schema[name] in (pl.String, pl.Categorical)
-        columns.append(
-            [f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)]
+    columns = [
+        Column(
+            format_heading(name),
+            [format_cell(name, value) for value in shown[name].to_list()],
+            frame.schema[name] in (pl.String, pl.Categorical),
         )
-    kept = _count_fitting_columns([len(column[0]) for column in columns], width)
-    lines = ["  " + "  ".join(line).rstrip() for line in zip(*columns[:kept], strict=True)]
-    if kept < len(columns):
-        lines.append(
-            f"  ... and {', '.join(format_heading(name) for name in frame.columns[kept:])}"[:width]
-        )
-    if frame.height > rows:
-        lines.append(f"  ... {frame.height - rows:,} more")
-    return lines
-
-
-def _count_fitting_columns(widths: list[int], width: int | None) -> int:
-    """Return how many columns fit; the first always does."""
-    if width is None:
-        return len(widths)
-    reached = accumulate(one + 2 for one in widths)
-    return max(1, sum(end <= width for end in reached))
-
-
-def _format_upright(frame: pl.DataFrame) -> list[str]:
-    """Return a frame of one row, a line for each column."""
-    cells = {format_heading(name): format_cell(name, frame[name][0]) for name in frame.columns}
-    name_width, cell_width = max(map(len, cells)), max(map(len, cells.values()))
-    return [f"  {name:<{name_width}}  {text:>{cell_width}}" for name, text in cells.items()]
+        for name in frame.columns
+    ]
+    if frame.height == 1 and frame.width > UPRIGHT:
+        heads, cells = zip(*((one.head, one.cells[0]) for one in columns), strict=True)
+        columns = [Column(heads[0], list(heads[1:])), Column(cells[0], list(cells[1:]), False)]
+    lines = lay_out_table(columns, width)
+    return [*lines, f"  ... {frame.height - rows:,} more"] if frame.height > rows else lines
 
 
 def format_heading(name: str) -> str:
@@ -131,7 +107,7 @@ def format_cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value if len(value) <= WIDEST else f"{value[: WIDEST - 1]}…"
+        return shorten(escape_to_one_line(value), WIDEST)
     if name.endswith("_ns"):
         return format_nanoseconds(float(value))
     if name.endswith("bytes"):
@@ -254,14 +230,14 @@ class Style(Struct, frozen=True):
     @classmethod
     def for_output(cls, full: bool = False, rows: int | None = None) -> Style:
         """Return the style of standard output."""
-        if not sys.stdout.isatty():
-            return cls(None, full, rows)
-        return cls(
-            shutil.get_terminal_size().columns,
-            full,
-            rows,
-            not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        )
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        width = find_width()
+        return cls(width, full, rows, not (width is None or plain))
+
+    @property
+    def text_width(self) -> int:
+        """Columns of text."""
+        return min(self.width or TEXT_WIDTH, TEXT_WIDTH)
 
     def format_title(self, text: str) -> list[str]:
         """Return the lines of a title."""
@@ -279,13 +255,12 @@ def format_results(
     """
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style)
-    if style.full:
-        return "\n\n".join("\n".join(part) for part in (*parts, *(block for _, block in blocks)))
-    kept, not_whole, _ = _fit_blocks(parts, blocks)
-    names = dict.fromkeys([*not_whole, *left_out])
-    more = f"more tables: --full shows all, --only one of {', '.join(names)}"
-    width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
-    last = [_fold_lines([more], width)] if names else []
+    kept, last = [block for _, block in blocks], []
+    if not style.full:
+        kept, not_whole, _ = _fit_blocks(parts, blocks)
+        names = dict.fromkeys([*not_whole, *left_out])
+        more = f"more tables: --full shows all, --only one of {', '.join(names)}"
+        last = [fold_lines([more], style.text_width)] if names else []
     return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
 
 
@@ -301,9 +276,8 @@ def _lay_out(
     """Return the parts that are always printed, and the tables and notes by the names of their
     analyses.
     """
-    width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
-    head = list(head)
-    parts = [_fold_lines(head, width)] if head else []
+    width, head = style.text_width, list(head)
+    parts = [fold_lines(head, width)] if head else []
     findings = [result for result in results if result.name == "findings"]
     findings = findings or [result for result in results if result.findings]
     parts += [_format_findings(result, style, width) for result in findings]
@@ -337,7 +311,7 @@ def format_findings(
     what is said where there are none.
     """
     if not findings:
-        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
+        return _wrap_text(f"  {nothing}", width, 2)
     width = min(width, TEXT_WIDTH)
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]
@@ -355,7 +329,9 @@ def format_findings(
 
 def _wrap_text(text: str, width: int, indent: int) -> list[str]:
     """Return lines of a text that begins with spaces of its own."""
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return textwrap.wrap(
+        escape_unprintable(text), width, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
 
 
 def _format_findings(result: Result, style: Style, width: int) -> list[str]:
@@ -366,7 +342,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     legend = f"  %: how much shorter the {subject} would be at most without this cause"
     return [
         *style.format_title("What holds the job back"),
-        *(_fold_lines([legend], width) if result.findings else []),
+        *(fold_lines([legend], width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
 
@@ -377,18 +353,20 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     notes: list[str] = []
     if style.full:
         for note in result.notes:
-            notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
+            notes += _wrap_text(f"note: {note}", width, 6)
         for lack in result.missing:
             notes += _wrap_text(f"not available: {lack}", width, 6)
+    # The steady state stands beside the whole job.
+    repeated = {"device"} if "steady" in result.tables else set()
     tables = [
         [
-            table.title,
+            *fold_lines([table.title], style.width),
             *_format_block_table(
                 table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False), rows, style
             ),
         ]
         for name, table in result.tables.items()
-        if name not in IN_DETAIL and table.frame.height
+        if name not in IN_DETAIL | repeated and table.frame.height
     ]
     if result.name != "findings":
         heading = style.format_title(result.title)
@@ -406,14 +384,6 @@ def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[st
     if not left:
         return format_table(frame, rows, style.width)
     return [*format_table(shown, shown.height, style.width), f"  ... {left:,} more"]
-
-
-def _fold_lines(lines: list[str], width: int) -> list[str]:
-    return [
-        part
-        for line in lines
-        for part in (textwrap.wrap(line, width, subsequent_indent="    ") or [""])
-    ]
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:

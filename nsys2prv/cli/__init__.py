@@ -18,7 +18,8 @@ from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
-from nsys2prv._util.text import escape_to_one_line, escape_unprintable
+from nsys2prv._util.terminal import print_text
+from nsys2prv._util.text import escape_to_one_line
 from nsys2prv._util.workers import should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
@@ -141,9 +142,9 @@ def run_conversion(options: argparse.Namespace) -> int:
     summary = convert(reports, output, make_options(options), write_report)
     print_warnings([*summary.warnings, *(format_quality(summary.quality) if options.quiet else ())])
     if not options.quiet:
-        print(escape_unprintable(summary.text(options.verbose)))
+        print_text(summary.text(options.verbose))
         if summary.report:
-            print(escape_unprintable(f"\n{summary.report}"))
+            print(f"\n{summary.report}")
     for line in summary.unread:
         print_message("error", f"left out: {line}")
     return int(bool(summary.unread))
@@ -168,7 +169,7 @@ def _list_reports(paths: list[str]) -> int:
     errors.raise_on_signal()
     refuse_traces("--list", paths)
     text, warnings = describe_reports(report_files.find_reports(paths))
-    print(escape_unprintable(text))
+    print_text(text)
     print_warnings(warnings)
     return 0
 
@@ -182,7 +183,7 @@ def _list_kinds() -> int:
             line += f" (included in {', '.join(dict.fromkeys(including))})"
         if kind.selection.opt_in:
             line += f" (not by default: name it, or use {kind.selection.opt_in})"
-        print(line)
+        print_text(line)
     return 0
 
 
@@ -230,7 +231,7 @@ def run_cfgs(arguments: list[str]) -> int:
         lines = views.format_views(options.trace, fits, options.all)
     else:
         lines = [*list_core_views(), *views.list_extra_views()]
-    print("\n".join(lines))
+    print_text("\n".join(lines))
     return 0
 
 
@@ -271,7 +272,7 @@ def run_clock(arguments: list[str]) -> int:
         check_not_read([options.plot], [options.file])
     record = load_clock_file(options.file)
     lines = *describe_hosts(record), *record.warnings
-    print(escape_unprintable("\n".join(lines)))
+    print_text("\n".join(lines))
     if options.plot:
         plot_clocks(record, options.plot)
         print(options.plot)
@@ -310,7 +311,7 @@ def run_check(arguments: list[str]) -> int:
                 f'{trace}: not a Paraver trace: it does not begin with "#Paraver ("; give a .prv or .prv.gz',
             )
         else:
-            print(escape_unprintable("\n".join(format_result(results[-1]))))
+            print_text("\n".join(format_result(results[-1])))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
@@ -330,7 +331,7 @@ def run_report(arguments: list[str]) -> int:
     _refuse_traces_among(options, arguments)
     text, warnings = make_report(options, arguments)
     print_warnings(warnings)
-    print(escape_unprintable(text))
+    print(text)
     return 0
 
 
@@ -345,7 +346,7 @@ def run_diff(arguments: list[str]) -> int:
     )
     _refuse_traces_among(options, arguments)
     text, status = make_difference(options, arguments)
-    print(escape_unprintable(text))
+    print(text)
     return status
 
 

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
 
 examples:
-  nsys2prv rank*.sqlite job.prv                   convert the reports of a job to job.prv, job.pcf and job.row
+  nsys2prv rank*.sqlite job.prv
+      convert the reports of a job to job.prv, job.pcf and job.row
   nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
-                                                  convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
-  nsys2prv report rank*.sqlite --html job.html    write no trace, but show what holds the job back, as tables and a web page
+      convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
+  nsys2prv report rank*.sqlite --html job.html
+      write no trace, but show what holds the job back, as tables and a web page
 
 commands (`nsys2prv help COMMAND` lists its options):
   nsys2prv REPORT... OUTPUT     convert reports to a trace

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nsys2prv._util.terminal import Column, find_width, lay_out_table
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
@@ -96,11 +97,7 @@ def _describe_each_report(reports: Sequence[_ReportContents]) -> list[str]:
 
 def _format_table(columns: dict[str, list[str]]) -> list[str]:
     """Return the lines of a table with these cells by the titles of its columns."""
-    padded = [
-        [f"{cell:<{max(map(len, [title, *cells]))}}" for cell in (title, *cells)]
-        for title, cells in columns.items()
-    ]
-    return ["  ".join(["", *row]).rstrip() for row in zip(*padded, strict=True)]
+    return lay_out_table([Column(*column) for column in columns.items()], find_width())
 
 
 def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
@@ -215,7 +212,8 @@ def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
         enums = [table for table in tables[why] if table.startswith("ENUM_")]
         named = [f"{table} ({counts[table]:,})" for table in tables[why] if table not in enums]
         named += [f"{len(enums)} tables ENUM_..."] if enums else []
-        wrapped = textwrap.wrap(", ".join(named), WIDTH - 4, break_long_words=False)
+        width = min(find_width() or WIDTH, WIDTH)
+        wrapped = textwrap.wrap(", ".join(named), width - 4, break_long_words=False)
         lines += [f"  {why}:", *(f"    {line}" for line in wrapped)]
     return ["", "not translated, with their rows:", *lines] if lines else []
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import has_report_name
+from nsys2prv._util.terminal import fold_lines
 from nsys2prv._util.text import list_some
 
 #: What argparse says of an option that has no value behind it.
@@ -51,13 +52,18 @@ ELSEWHERE = {
 }
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Keeps the lines of descriptions, folded to the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(fold_lines(text.splitlines(), width, 0))
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
-        if "\n" in settings["description"]:
-            settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, allow_abbrev=False, **settings)
+        super().__init__(prog, allow_abbrev=False, formatter_class=_HelpFormatter, **settings)
         #: Options of other commands alone -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 

@@ -14,6 +14,7 @@ from msgspec import to_builtins
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
+from nsys2prv._util.terminal import find_width, fold_lines
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
 from nsys2prv.analysis.event_reader import SAMPLED
@@ -282,7 +283,8 @@ def write_report_files(
     try:
         write_page(page, described, results)
     except MissingPackage as missing:
-        return f"{text}\n\nnot written: {page.name} ({missing}; then nsys2prv report {path.name} --html {page.name})"
+        lacking = f"not written: {page.name} ({missing}; then nsys2prv report {path.name} --html {page.name})"
+        return "\n".join([text, "", *fold_lines([lacking], find_width())])
     return text
 
 

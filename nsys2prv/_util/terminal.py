@@ -1,0 +1,189 @@
+"""Lay out lines and tables for the terminal that they are printed on: nothing is left out for its
+width. In a pipe lines are as long as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from nsys2prv._util.text import escape_unprintable
+
+#: Lines that the heading of a column may take.
+MOST_HEADING_LINES = 3
+#: Rows of a table that may become columns.
+MOST_TURNED = 6
+#: Columns of a terminal that are too few to lay anything out for.
+NARROWEST = 40
+#: What a line begins with: blanks, or a word and the gap behind it; what follows is in a column.
+_BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
+
+
+class Column(Struct, frozen=True):
+    """Column of a table."""
+
+    #: Its heading.
+    head: str
+    #: Its texts, one for each row.
+    cells: list[str]
+    #: Whether they are texts, at the left, not numbers.
+    is_text: bool = True
+
+    @property
+    def width(self) -> int:
+        """Characters of the longest cell."""
+        return max(map(len, self.cells), default=0)
+
+
+def find_width() -> int | None:
+    """Return the columns of the terminal that standard output is, None where it is none."""
+    if not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, NARROWEST)
+
+
+def print_text(text: str) -> None:
+    """Print lines, folded to the terminal's width, with escapes for what a terminal would obey."""
+    print("\n".join(fold_lines(text.splitlines(), find_width())))
+
+
+def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[str]:
+    """Return safe lines that are no wider than `width`; what is folded hangs below the column of
+    text that it belongs to, else by so many blanks.
+    """
+    safe = [escape_unprintable(line) for line in lines]
+    return [part for line in safe for part in _fold_line(line, width, hang)]
+
+
+def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
+    if width is None or len(line) <= width:
+        return [line]
+    begin = re.match(_BEGIN, line)
+    indent = begin.end() if begin and begin[0].strip() else width
+    if indent > width // 2:
+        indent = len(line) - len(line.lstrip()) + hang
+    # Words that are too long, such as paths, are to be copied whole.
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+
+
+def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
+    """Return the lines of a table that fits into the width: its headings broken, else its few rows
+    as columns, else its first texts shortened, else one part below the other. The first column, and
+    texts behind it, stand at the left of each part.
+    """
+    if width is None:
+        return _align(columns, 1)
+    first, *others = columns
+    names = [shorten(name, max(20, 2 * width // 5)) for name in first.cells]
+    shortened = [Column(first.head, names, first.is_text), *others]
+    for candidate in (columns, shortened):
+        for lines in range(1, MOST_HEADING_LINES + 1):
+            if _measure(candidate, lines) <= width:
+                return _align(candidate, lines)
+        if 1 < len(candidate[0].cells) <= MOST_TURNED:
+            turned = _turn(candidate)
+            if _measure(turned, 1) <= width:
+                return _align(turned, 1)
+    naming = shortened[:1]
+    for column in others[:-1]:
+        if not column.is_text or _measure([*naming, column], MOST_HEADING_LINES) > width // 2:
+            break
+        naming.append(column)
+    parts = _split(naming, columns[len(naming) :], width)
+    lines = [("", *_align(part, MOST_HEADING_LINES)) for part in parts]
+    return [line for part in lines for line in part][1:]
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a text of at most this width, without its middle where it is longer."""
+    if len(text) <= width:
+        return text
+    tail = width // 3
+    return f"{text[: width - tail - 1]}…{text[len(text) - tail :]}"
+
+
+def _wrap_heading(column: Column, lines: int) -> list[str]:
+    """Return a heading in at most so many lines, as narrow as it can be beside the cells."""
+    for width in range(column.width, len(column.head)):
+        wrapped = textwrap.wrap(column.head, max(width, 1), break_long_words=False)
+        if len(wrapped) <= lines and max(map(len, wrapped)) <= max(width, 1):
+            return wrapped
+    return [column.head]
+
+
+def _measure(columns: Sequence[Column], lines: int) -> int:
+    """Return the width of a table whose headings take so many lines."""
+    heads = (max(map(len, _wrap_heading(column, lines))) for column in columns)
+    return sum(2 + max(head, one.width) for head, one in zip(heads, columns, strict=True))
+
+
+def _align(columns: Sequence[Column], lines: int) -> list[str]:
+    """Return the lines of a table, with its headings in so many lines."""
+    heads = [_wrap_heading(column, lines) for column in columns]
+    height = max(map(len, heads))
+    padded = []
+    for head, column in zip(heads, columns, strict=True):
+        texts = [*[""] * (height - len(head)), *head, *column.cells]
+        width = max(map(len, texts))
+        padded.append(
+            [f"{text:<{width}}" if column.is_text else f"{text:>{width}}" for text in texts]
+        )
+    return ["  ".join(["", *line]).rstrip() for line in zip(*padded, strict=True)]
+
+
+def _turn(columns: Sequence[Column]) -> list[Column]:
+    """Return the table with its rows as columns, named by the first of its columns."""
+    first, *others = columns
+    rows = zip(*(column.cells for column in others), strict=True)
+    return [
+        Column(first.head, [column.head for column in others]),
+        *(Column(name, list(row), False) for name, row in zip(first.cells, rows, strict=True)),
+    ]
+
+
+def _split(
+    names: Sequence[Column], columns: Sequence[Column], width: int
+) -> Iterator[list[Column]]:
+    """Yield parts of a table that fit, each with the columns that name its rows and some others."""
+    part = list(names)
+    for column in columns:
+        if len(part) > len(names) and _measure([*part, column], MOST_HEADING_LINES) > width:
+            yield part
+            part = list(names)
+        room = width - _measure(names, MOST_HEADING_LINES) - 2
+        if column.is_text and column.width > room:
+            yield _fold_cells(names, column, room)
+        else:
+            part.append(column)
+    if len(part) > len(names):
+        yield part
+
+
+def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Column]:
+    """Return the columns with further rows below those whose texts are wider than `width`."""
+    folded = [textwrap.wrap(cell, width) or [""] for cell in column.cells]
+    beside = [
+        Column(
+            one.head,
+            [
+                text
+                for cell, lines in zip(one.cells, folded, strict=True)
+                for text in (cell, *[""] * (len(lines) - 1))
+            ],
+            one.is_text,
+        )
+        for one in names
+    ]
+    return [*beside, Column(column.head, [line for lines in folded for line in lines])]
