@@ -154,16 +154,16 @@ def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.read_begins(layout, fields)
     sizes = [name for name in fields if name in ("sent", "received", "size")]
-    known = pl.any_horizontal(pl.col(name) >= 0 for name in sizes)
+    known = pl.any_horizontal(pl.lit(False), *(pl.col(name) >= 0 for name in sizes))
     calls = calls.with_columns(
         unit.list_tasks(calls),
         kind=pl.lit(layout),
         communicator=pl.col("communicator")
         if "communicator" in fields
         else pl.lit(ABSENT, pl.Int64),
-        bytes=pl.when(known).then(pl.sum_horizontal(pl.col(sizes).clip(0))).otherwise(ABSENT)
-        if sizes
-        else pl.lit(ABSENT, pl.Int64),
+        bytes=pl.when(known)
+        .then(pl.sum_horizontal(pl.lit(0), *(pl.col(name).clip(0) for name in sizes)))
+        .otherwise(ABSENT),
     )
     return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
         bytes=sum_known(pl.col("bytes")),
