@@ -162,8 +162,8 @@ def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
         if "communicator" in fields
         else pl.lit(ABSENT, pl.Int64),
         bytes=pl.when(known)
-        .then(pl.sum_horizontal(pl.lit(0), *(pl.col(name).clip(0) for name in sizes)))
-        .otherwise(ABSENT),
+        .then(pl.sum_horizontal(pl.lit(0, pl.Int64), *(pl.col(name).clip(0) for name in sizes)))
+        .otherwise(pl.lit(ABSENT, pl.Int64)),
     )
     return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
         bytes=sum_known(pl.col("bytes")),
