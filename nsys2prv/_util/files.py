@@ -36,9 +36,10 @@ except ImportError:  # not on every system
 #: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
-#: Endings of the files of a folder of tables, and those of such folders.
+#: Endings of the files of a folder of tables; Arrow's are not read. nsys ends the names of such
+#: folders with the latter unless it is told a name.
 TABLE_ENDINGS = {".parquet", ".arrow"}
-FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
+FOLDER_ENDINGS = (".parquetdir", ".arrowdir", "_pqtdir", "_arwdir")
 #: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
 LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
 #: The names of temporary folders begin and end so. Between them stand the host's digest, pid
@@ -57,7 +58,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def has_report_name(path: Path) -> bool:
     """True if a file of this name is almost certainly a report."""
-    return path.suffix.lower() in FILE_ENDINGS | FOLDER_ENDINGS
+    return path.name.lower().endswith((*FILE_ENDINGS, *FOLDER_ENDINGS))
 
 
 def describe_missing_file(path: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,12 +51,34 @@ def find_nsys() -> str | None:
     return shutil.which("nsys")
 
 
-def make_export_command(nsys: str, report: Path, target: Path) -> list[str]:
-    """Return the command that exports a report with everything the converter reads, NVTX payloads
-    included.
-    """
-    options = shlex.split("--type sqlite --include-json true --force-overwrite true --output")
-    return [nsys, "export", *options, str(target), str(report)]
+def make_export_command(nsys: str, report: Path, target: Path, *more: str) -> list[str]:
+    """Return the command that exports a report, with more options."""
+    options = shlex.split("--type sqlite --force-overwrite true --output")
+    return [nsys, "export", *more, *options, str(target), str(report)]
+
+
+@cache
+def _list_export_options(nsys: str) -> tuple[str, ...]:
+    """Return the options for NVTX payloads, if this nsys has them: old ones refuse them."""
+    _, said = _run_nsys(nsys, "export", "--help")
+    return ("--include-json", "true") if "--include-json" in said else ()
+
+
+def _run_nsys(*command: str) -> tuple[int, str]:
+    """Run a command of nsys; returns its exit status and what it said."""
+    # Few commands export: the module is not loaded at every start.
+    import subprocess
+
+    run = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return run.returncode, run.stdout
 
 
 def export_report(report: Path, folder: Path) -> Path:
@@ -67,29 +90,20 @@ def export_report(report: Path, folder: Path) -> Path:
     beside = report.with_suffix(".sqlite")
     if nsys is None:
         command = shlex.join(make_export_command("nsys", report, beside))
-        advice = f"export it where nsys is installed: {command}"
+        advice = f"export it where nsys is installed (with --include-json true if nsys has it): {command}"
         if beside.is_file():
             advice = f"give {beside}, which lies beside it"
         raise Nsys2prvError(
             f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; {advice}"
         )
-    # Few commands export: the module is not loaded at every start.
-    import subprocess
-
     folder.mkdir()
     target = folder / f"{report.stem}.sqlite"
-    run = subprocess.run(
-        make_export_command(nsys, report, target),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
+    status, text = _run_nsys(
+        *make_export_command(nsys, report, target, *_list_export_options(nsys))
     )
-    if run.returncode or not target.exists():
-        said = list(filter(None, map(str.strip, run.stdout.splitlines())))
-        last = said[-1] if said else f"exit status {run.returncode}"
+    if status or not target.exists():
+        said = list(filter(None, map(str.strip, text.splitlines())))
+        last = said[-1] if said else f"exit status {status}"
         raise Nsys2prvError(f"{report}: nsys export failed: {last}")
     return target
 

@@ -1,5 +1,4 @@
-"""Read an export that is a folder with a file for each table: Parquet (``nsys export -t
-parquetdir``) or Arrow (``-t arrowdir``).
+"""Read an export that is a folder with a Parquet file for each table (``nsys export -t parquetdir``).
 
 polars reads rows and columns; what is asked in SQL is answered by SQLite itself (:class:`Queries`),
 so that it means the same as on an SQLite export: what a query mentions of the tables is brought
@@ -44,7 +43,6 @@ from nsys2prv.nsight.sqlite_pages import COMBINATIONS, list_columns_in
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "BLOB"}
 T = TypeVar("T")
-SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
 #: What reading a damaged file raises.
 DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: Rows looked at together where all of a table is asked for.
@@ -163,12 +161,16 @@ class Folder(Source):
         self.path = Path(path)
         try:
             files = sorted(
-                file for file in self.path.iterdir() if file.suffix in SCANS and file.is_file()
+                file for file in self.path.iterdir() if file.suffix == ".parquet" and file.is_file()
             )
         except OSError as error:
             raise Nsys2prvError(
                 f"{self.path}: cannot be read ({error.strerror or error})"
             ) from None
+        if not files:
+            raise Nsys2prvError(
+                f"{self.path}: holds Arrow tables, which nsys2prv does not read; {self._reopen()}"
+            )
         self.files = {file.stem: file for file in files}
         self.tables = Tables(self.files, self._table)
         self._queries = Queries(self.tables, self._read_pieces)
@@ -194,12 +196,12 @@ class Folder(Source):
         )
 
     def _reopen(self) -> str:
-        return f"export the report again with: nsys export --type parquetdir --force-overwrite true {self.path.stem}.nsys-rep"
+        name = re.sub("_(pqt|arw)dir$", "", self.path.stem)
+        return f"export the report again with: nsys export --type parquetdir --force-overwrite true {name}.nsys-rep"
 
     def scan(self, table: str) -> pl.LazyFrame:
         """Return a table, of which nothing is read yet."""
-        file = self.files[table]
-        return SCANS[file.suffix](str(file))
+        return pl.scan_parquet(str(self.files[table]))
 
     def collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
         """Run a query on a table and convert the result to the few types that SQLite has."""

@@ -68,7 +68,11 @@ def _list_reports_in(folder: Path) -> list[Path]:
     export.
     """
     paths = [path for path in sorted(folder.iterdir()) if _is_report(path)]
-    exported = {path.stem for path in paths if path.suffix.lower() not in NOT_EXPORTED}
+    exported = {
+        path.stem.removesuffix("_pqtdir")
+        for path in paths
+        if path.suffix.lower() not in NOT_EXPORTED
+    }
     paths = [
         path
         for path in paths

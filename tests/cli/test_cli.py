@@ -192,7 +192,7 @@ def test_nsys_rep_without_nsys_gives_the_command(
     report.write_bytes(b"x")
     assert run_main(report, tmp_path / "out.prv") == 1
     assert (
-        f"nsys export --type sqlite --include-json true --force-overwrite true --output '{tmp_path}/my rank.sqlite'"
+        f"nsys export --type sqlite --force-overwrite true --output '{tmp_path}/my rank.sqlite'"
         in read_error_line(capsys)
     )
 
@@ -209,17 +209,34 @@ def test_nsys_rep_without_nsys_points_at_its_export(
     assert f"give {export}, which lies beside it" in read_error_line(capsys)
 
 
-def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for nsys that copies an export to the place it is told."""
+#: Stands in for nsys: answers as 2023.4.4 does, which has no --include-json, or as later ones,
+#: copies an export to the place that it is told, and writes down its options.
+NSYS = """#!/bin/sh
+if [ "$2" = --help ]; then echo "usage: nsys export [<args>]
+\t--force-overwrite=
+{more}"; exit 0; fi
+case "{more}:$*" in :*--include-json*) echo "unrecognised option '--include-json'
+
+usage: nsys export [<args>] [nsys-rep-file]
+Try 'nsys export --help' for more information."; exit 1;; esac
+echo "$*" > "$0.said"
+while [ "$1" != --output ]; do shift; done
+cp "{export}" "$2"
+"""
+
+
+@pytest.mark.parametrize("more", ["", "\t--include-json="])
+def test_nsys_rep_goes_through_nsys(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "nsys home" / "bin"
     home.mkdir(parents=True)
-    (home / "nsys").write_text(
-        f'#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "{RANKS[1]}" "$2"\n'
-    )
+    (home / "nsys").write_text(NSYS.format(more=more, export=RANKS[1]))
     (home / "nsys").chmod(0o755)
     monkeypatch.setenv("NSYS_HOME", str(home.parent))
     (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
     assert run_main("-q", tmp_path / "rank1.nsys-rep", tmp_path / "out.prv") == 0
+    assert ("--include-json true" in (home / "nsys.said").read_text()) == bool(more)
     assert run_main("-q", RANKS[1], tmp_path / "direct.prv") == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "direct.prv").read_bytes()
 

@@ -132,13 +132,12 @@ def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_folders_have_the_same_rows_left_out(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "rank0.sqlite"
     copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
-    folder = convert_export_folder(report, tmp_path / "rank0", suffix)
+    folder = convert_export_folder(report, tmp_path / "rank0")
     assert read_report_info(folder).capture == read_report_info(report).capture
     summary = convert([report], tmp_path / "out.prv")
     assert read_figures(convert([folder], tmp_path / "other.prv")) == read_figures(summary)

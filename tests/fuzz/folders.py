@@ -14,13 +14,13 @@ from tools.folders import convert_export_folder
 from . import files, frames
 
 
-def find_folder(report: Path, suffix: str) -> Path:
+def find_folder(report: Path) -> Path:
     """Return the folder of a base, made when it is first asked for."""
-    path = report.parent.with_name("folders") / f"{report.stem}{suffix}dir"
+    path = report.parent.with_name("folders") / f"{report.stem}.parquetdir"
     if not path.exists():
         new = path.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)
-        convert_export_folder(report, new, suffix)
+        convert_export_folder(report, new)
         new.rename(path)
     return path
 
@@ -49,13 +49,9 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
 
 
 def change_frame(random: Random, path: Path) -> None:
-    suffix = path.suffix
     try:
-        changed = frames.change_frame(
-            random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes())
-        )
-        with path.with_suffix(".made").open("wb") as file:
-            changed.write_parquet(file) if suffix == ".parquet" else changed.write_ipc(file)
+        changed = frames.change_frame(random, pl.read_parquet(path.read_bytes()))
+        changed.write_parquet(path.with_suffix(".made"))
         path.with_suffix(".made").replace(path)
     except Exception:
         path.with_suffix(".made").unlink(missing_ok=True)

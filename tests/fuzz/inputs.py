@@ -59,7 +59,7 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
         base.name,
         *folders.copy_damaged(
             random,
-            folders.find_folder(base, random.choice((".parquet", ".parquet", ".arrow"))),
+            folders.find_folder(base),
             path,
         ),
     ]

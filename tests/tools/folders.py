@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,15 +10,9 @@ import polars as pl
 
 #: Declared type -> that of the column; the integers of nsys' files have several.
 TYPES = {"REAL": pl.Float64, "TEXT": pl.String, "BLOB": pl.Binary}
-WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
-    ".parquet": lambda frame, path: frame.write_parquet(path, row_group_size=50_000),
-    ".arrow": lambda frame, path: frame.write_ipc(path, compression="zstd"),
-}
 
 
-def convert_export_folder(
-    report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True
-) -> Path:
+def convert_export_folder(report: Path, folder: Path, narrow: bool = True) -> Path:
     """Write the report's tables as files of a new folder.
 
     narrow: store integers in the smallest type that holds their column, some of them unsigned.
@@ -33,7 +26,8 @@ def convert_export_folder(
         ]
         for name in names:
             if not name.startswith("sqlite_"):
-                WRITERS[suffix](_read_frame(connection, name, narrow), folder / f"{name}{suffix}")
+                frame = _read_frame(connection, name, narrow)
+                frame.write_parquet(folder / f"{name}.parquet", row_group_size=50_000)
     return folder
 
 
