@@ -2,10 +2,11 @@
 :mod:`nsys2prv.relations.mpi` matches messages.
 
 Nsight writes every call once, but for two cases, in which several rows have the same thread and
-times: a Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for
-the message sent and the one received, where these differ. Nothing in such a row says which it is
-but its place: the first is the one sent, as in the function's arguments. A table whose rows are not
-in the order of the calls does not tell.
+begin: a Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for
+the message sent and the one received, where these differ in partner, tag or size. That of the
+message sent ends when it begins; where both have the end of the call, the first is the one sent, as
+in the function's arguments, which a table whose rows are not in the order of the calls does not
+tell. A row of MPI_Sendrecv with MPI_PROC_NULL has no partner.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ MESSAGES, REQUESTS, MEETINGS, PROCESSES = (
 #: What a message's fact is: the call that transfers it, the one that prepares a persistent request
 #: for it, or a call that either sends or receives it (its `source` is then the caller).
 SEND, RECEIVE, SEND_INIT, RECEIVE_INIT, EITHER = 1, 2, 3, 4, 5
+#: Instead of a communicator: the call names none, as it receives what MPI_Mprobe found.
+ANYWHERE = -1
 #: What a request's fact is: another use of its handle, the start of a persistent one, a call that
 #: returns when it is complete, and one that may return earlier.
 USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
@@ -165,7 +168,7 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     elif part.table == COLLECTIVES:
         yield from _extract_collectives(calls)
     elif part.table == START_WAIT:
-        place, _ = _find_places(calls, np.ones(len(calls.codes), bool))
+        place, *_ = _find_places(calls, np.ones(len(calls.codes), bool))
         calls, place = calls.take(own_rows), place[own_rows]
         started, waited = map(calls.mask_role, ("starts_requests", "waits_for_requests"))
         _save_requests(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
@@ -176,14 +179,20 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[Rows]:
     both = calls.mask_role("sends_and_receives")
-    place, row_count = _find_places(calls, both)
-    in_order = _is_in_order(calls)
+    place, row_count, first_end, end = _find_places(calls, both)
+    is_known = both & ((row_count == 1) | (first_end != end) | _is_in_order(calls))
+    calls.columns["end"] = end
     calls = calls.take(own_rows)
-    both, place, row_count = (column[own_rows] for column in (both, place, row_count))
+    both, place, row_count, is_known = (
+        column[own_rows] for column in (both, place, row_count, is_known)
+    )
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
     key = find_communicators(calls.extraction).keys[calls.communicator]
-    is_known = both & ((row_count == 1) | in_order)
+    no_handle = (calls.columns["commHandle"] == NULL) & (calls.columns["commUid"] == NULL)
+    key = np.where(no_handle & calls.mask_role("receives"), ANYWHERE, key)
+    both &= calls.columns["remoteRank"] != NULL
+    is_known &= both
     sent, received = is_known & (place == 0), is_known & ((place == 1) | (row_count == 1))
     for role, rows in (
         (SEND, calls.mask_role("sends") | sent),
@@ -269,18 +278,25 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     return calls, own_rows
 
 
-def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for the rows concerned, each row's place among the rows of its call, from 0, and
-    their number. Others are the first of one.
+def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return, for the rows concerned, each row's place among the rows of its call, from 0 and in
+    the order of their ends, their number, and the first and the last of these ends. Others are the
+    first of one.
     """
     place, row_count = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
+    first, last = calls.columns["end"].copy(), calls.columns["end"].copy()
     rows = np.flatnonzero(concerned)
+    rows = rows[np.argsort(last[rows], kind="stable")]
     _, codes = factorize_together(
-        *(calls.columns[name][rows] for name in ("globalTid", "start", "end", "textId"))
+        *(calls.columns[name][rows] for name in ("globalTid", "start", "textId"))
     )
     place[rows] = count_occurrences(codes)
     row_count[rows] = np.bincount(codes)[codes]
-    return place, row_count
+    ends = np.zeros((2, codes.max(initial=-1) + 1), np.int64)
+    ends[0, codes[::-1]] = first[rows[::-1]]
+    ends[1, codes] = last[rows]
+    first[rows], last[rows] = ends[:, codes]
+    return place, row_count, first, last
 
 
 def _is_in_order(calls: _CallRows) -> bool:

@@ -129,9 +129,9 @@ def count_buckets(files: Sequence[FactFile]) -> int:
     return max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
 
 
-def assign_buckets(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
-    """Return the bucket of each row: rows of one communicator and rank share one."""
-    return (hash_rows(communicators, ranks) % np.uint64(count)).astype(np.int64)
+def assign_buckets(count: int, *columns: np.ndarray) -> np.ndarray:
+    """Return the bucket of each row, of so many: rows that are equal in these columns share one."""
+    return (hash_rows(*columns) % np.uint64(count)).astype(np.int64)
 
 
 def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:

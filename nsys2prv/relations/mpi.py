@@ -5,6 +5,11 @@ Sends and receives are first brought to what the ranks made of them: what persis
 transferred, and what completed receives. A receive through a request is complete with the first
 Wait of its handle, else with the last Test before the handle is used again, else with the receive
 call itself. All of this is known from one report.
+
+Then the n-th send of a communicator, sender, receiver and tag is what the n-th such receive took,
+where it is certain that the reports have all of both. A receive that does not say where its message
+is from is one of the only sends that it can be of, if these and the receives are equally many then;
+else it makes what follows uncertain.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import (
+    ANYWHERE,
     ASKED,
     COMPLETED,
     EITHER,
@@ -36,6 +42,7 @@ from nsys2prv.events.mpi import (
     STARTED,
     USED,
 )
+from nsys2prv.nsight.communicators import NOT_REPORTED
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
@@ -69,7 +76,7 @@ FROM_ANY_SOURCE_OR_TAG = (
 UNMATCHABLE_REASONS = (
     "of a process whose rank is not in its report",
     "of a rank that several processes claim",
-    "in a communicator that the report does not describe",
+    "in a communicator that the reports do not describe, such as one between groups",
     FROM_ANY_SOURCE_OR_TAG,
     "with a partner that the communicator does not have",
     "with a rank that has no report",
@@ -90,6 +97,18 @@ MESSAGE_COLUMNS = split_column_names(
 #: What tells requests apart, and streams of messages in order.
 _HANDLE = ["task", "request"]
 _STREAM = ["communicator", "source", "destination", "tag"]
+_OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
+
+
+#: Receives that do not say where their messages are from, and by what of a stream these are known,
+#: those that say most first.
+_WILD = (
+    (_OF_ONE & _NAMED & (pl.col("tag") < 0), ("communicator", "destination", "source")),
+    (_OF_ONE & ~_NAMED & (pl.col("tag") >= 0), ("communicator", "destination", "tag")),
+    (~_OF_ONE & (pl.col("tag") >= 0), ("destination", "tag")),
+    (_OF_ONE & ~_NAMED & (pl.col("tag") < 0), ("communicator", "destination")),
+    (~_OF_ONE & (pl.col("tag") < 0), ("destination",)),
+)
 
 
 class MessageSides(Struct, frozen=True):
@@ -99,6 +118,8 @@ class MessageSides(Struct, frozen=True):
     blocks: tuple[Block, ...]
     #: How many may be sent or received.
     either: int
+    #: How many starts there are of requests that nothing says what they are for.
+    unprepared: int
 
 
 class MatchedMessages(Struct, frozen=True):
@@ -123,6 +144,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     results[0].notes = _describe_unmatched(
         sum((part.fates for part in matched), Counter()),
         sum(part.either for part in sides),
+        sum(part.unprepared for part in sides),
         sum(part.unfinished for part in matched),
         sum((part.early for part in matched), Counter()),
     )
@@ -163,16 +185,14 @@ def sort_sides(
     processes: pl.DataFrame,
     buckets: int,
 ) -> MessageSides:
-    """Sort the messages of some reports into so many buckets by communicator and receiver; one that
-    may be sent or received comes to the bucket of either.
+    """Sort the messages of some reports into so many buckets by receiver; one that may be sent or
+    received comes to the bucket of either.
     """
-    sides = _find_sides(
+    sides, unprepared = _find_sides(
         read_fact(messages, tasks, FACT_COLUMNS), read_fact(requests, tasks), processes
     )
-    communicator = sides["communicator"].to_numpy()
     bucket, back = (
-        assign_buckets(communicator, sides[rank].to_numpy(), buckets)
-        for rank in ("destination", "source")
+        assign_buckets(buckets, sides[rank].to_numpy()) for rank in ("destination", "source")
     )
     either = (sides["role"] == EITHER).to_numpy()
     rows = sides.select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64)).to_numpy()
@@ -180,16 +200,20 @@ def sort_sides(
     return MessageSides(
         write_buckets(path, np.append(bucket, back[other]), np.concatenate([rows, rows[other]])),
         int(either.sum()),
+        unprepared,
     )
 
 
 def _find_sides(
     messages: pl.DataFrame, requests: pl.DataFrame, processes: pl.DataFrame
-) -> pl.DataFrame:
-    """Return all messages with `why`, `completed` and `place`."""
-    messages = _repeat_persistent(
+) -> tuple[pl.DataFrame, int]:
+    """Return all messages with `why`, `completed` and `place`, and how many starts there are of
+    requests that nothing says what they are for.
+    """
+    messages, unprepared = _repeat_persistent(
         messages.filter(pl.col("time_begin") != NULL), requests
-    ).with_row_index("place")
+    )
+    messages = messages.with_row_index("place")
     role = pl.col("role")
     messages = messages.with_columns(
         why=pl.when(role == SEND)
@@ -202,7 +226,7 @@ def _find_sides(
     completed = _find_completions(messages, requests)
     if completed.height:
         messages = messages.update(completed, on="place", how="left", maintain_order="left")
-    return messages
+    return messages, unprepared
 
 
 def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Expr:
@@ -219,8 +243,10 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
         .then(claimed)
         .when(pl.col("communicator") == 0)
         .then(undescribed)
-        .when(~pl.col("named") | (pl.col("tag") < 0))
+        .when(~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE))
         .then(wild)
+        .when(pl.col(other) == NOT_REPORTED)
+        .then(absent)
         .when(pl.col(other) < 0)
         .then(alone)
         .when(~pl.col(other).is_in(ranks.implode()))
@@ -229,26 +255,33 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     )
 
 
-def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Return the messages, with one more for every start of a persistent request, by what its
-    handle was prepared for last.
+    handle was last used for, and the number of starts of which that is not known: of partitioned
+    messages and of collectives.
     """
-    prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
     plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
-    if not prepared.height or not requests.height:
-        return plain
-    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort(
-        "time_begin"
-    )
-    prepared_messages = prepared.drop("object_thread", "time_end").with_columns(
-        role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8)
-    )
+    if not requests.height:
+        return plain, 0
+    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL))
+    if not starts.height:
+        return plain, 0
+    others = requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")
+    uses = pl.concat([messages.filter(pl.col("request") != NULL), others], how="diagonal")
+    prepared = {SEND_INIT: SEND, RECEIVE_INIT: RECEIVE}
     started = (
-        starts.select(*_HANDLE, "object_thread", "time_begin", "time_end")
-        .join_asof(prepared_messages, on="time_begin", by=_HANDLE, check_sortedness=False)
-        .filter(pl.col("role").is_not_null())
+        starts.sort("time_begin")
+        .select(*_HANDLE, "object_thread", "time_begin", "time_end")
+        .join_asof(
+            uses.drop("object_thread", "time_end").sort("time_begin"),
+            on="time_begin",
+            by=_HANDLE,
+            check_sortedness=False,
+        )
+        .filter(pl.col("role").is_in(list(prepared)))
+        .with_columns(pl.col("role").replace(prepared))
     )
-    return pl.concat([plain, started.select(plain.columns)])
+    return pl.concat([plain, started.select(plain.columns)]), starts.height - started.height
 
 
 def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -359,6 +392,7 @@ def _pair_messages(
     sends, receives, either = (
         messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER)
     )
+    receives = _find_sources(sends, receives)
     numbered = [
         side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(_STREAM))
         for side in (sends, receives)
@@ -408,6 +442,37 @@ def _pair_messages(
     return certain, fates
 
 
+def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
+    """Return the receives, of which those are of a stream that do not say it, where only one lacks
+    receives that they can be, and lacks as many.
+    """
+    is_wild = pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG)
+    wild = receives.filter(is_wild)
+    if not wild.height:
+        return receives
+    sent, got = (side.filter(pl.col("why") < 0).group_by(_STREAM) for side in (sends, receives))
+    lacking = (
+        sent.agg(lacks=pl.len().cast(pl.Int64))
+        .join(got.agg(got=pl.len().cast(pl.Int64)), on=_STREAM, how="left")
+        .with_columns(pl.col("lacks") - pl.col("got").fill_null(0))
+        .filter(pl.col("lacks") > 0)
+    )
+    found = []
+    for which, keys in _WILD:
+        rest = [name for name in _STREAM if name not in keys]
+        told = (
+            wild.filter(which)
+            .drop(rest)
+            .join(lacking.filter(pl.len().over(keys) == 1), on=keys)
+            .filter(pl.len().over(keys) == pl.col("lacks"))
+        )
+        found.append(told.select(receives.columns))
+        lacking = lacking.join(told, on=_STREAM, how="anti")
+    told = pl.concat(found).with_columns(why=pl.lit(-1, pl.Int64), named=pl.lit(1, pl.Int64))
+    order = ["report", "place"]
+    return pl.concat([receives.join(told, on=order, how="anti"), told]).sort("time_begin", *order)
+
+
 def _find_streams(
     sends: pl.DataFrame,
     receives: pl.DataFrame,
@@ -430,21 +495,17 @@ def _find_streams(
         ranks = processes.filter(name)["rank"].implode()
         both = pl.col("source").is_in(ranks) & pl.col("destination").is_in(ranks)
         streams = streams.with_columns(both.alias(name))
-    ranks = ["communicator", "destination"]
-    named, tagged = pl.col("named") == 1, pl.col("tag") >= 0
-    for name, which, keys in (
-        ("any", ~named & ~tagged, ranks),
-        ("any_source", ~named & tagged, [*ranks, "tag"]),
-        ("any_tag", named & ~tagged, [*ranks, "source"]),
-    ):
-        firsts = wild.filter(which).group_by(keys).agg(pl.col("time_begin").min().alias(name))
+    for number, (which, keys) in enumerate(_WILD):
+        firsts = (
+            wild.filter(which).group_by(keys).agg(pl.col("time_begin").min().alias(f"{number}"))
+        )
         streams = streams.join(firsts, on=keys, how="left")
     backward = either.rename({"source": "destination", "destination": "source"})
     touched = pl.concat([side.select(*_STREAM, "time_begin") for side in (either, backward)])
     streams = streams.join(
         touched.group_by(_STREAM).agg(either=pl.col("time_begin").min()), on=_STREAM, how="left"
     )
-    wildcard = pl.min_horizontal("any", "any_source", "any_tag")
+    wildcard = pl.min_horizontal(map(str, range(len(_WILD))))
     doubtful = pl.min_horizontal(wildcard, "either").is_not_null()
     return streams.select(
         *_STREAM,
@@ -458,7 +519,11 @@ def _find_streams(
 
 
 def _describe_unmatched(
-    fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
+    fates: Counter[tuple[int, str]],
+    either: int,
+    unprepared: int,
+    unfinished: int,
+    early: Counter[bool],
 ) -> list[str]:
     # To anybody nobody sends: such rows are damaged.
     told = {
@@ -477,6 +542,9 @@ def _describe_unmatched(
         if of == side and why
     }
     lacking["messages of MPI_Sendrecv whose direction the report does not tell"] = either
+    lacking["starts of requests of which the reports do not say what for, such as partitioned"] = (
+        unprepared
+    )
     lacking["receives not complete when the report ends"] = unfinished
     notes: list[str] = [
         Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),

@@ -114,7 +114,7 @@ def sort_messages(
     """Sort the messages of some reports into so many buckets by communicator and sender."""
     messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS))
     bucket = assign_buckets(
-        messages["communicator"].to_numpy(), messages["source"].to_numpy(), buckets
+        buckets, messages["communicator"].to_numpy(), messages["source"].to_numpy()
     )
     return write_buckets(path, bucket, messages.to_numpy())
 

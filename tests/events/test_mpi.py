@@ -479,6 +479,72 @@ def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
     ]
 
 
+def test_what_mprobe_found_is_received_from_where_receives_lack(tmp_path: Path) -> None:
+    """Mrecv names no communicator, Imrecv nothing at all; both are in the way of others else."""
+    sends = [make_p2p_call("MPI_Send", 20 + 10 * at, 25 + 10 * at, 1, at, at) for at in range(3)]
+    receives = [
+        make_p2p_call("MPI_Recv", 30, 40, 0, tag=0),
+        make_p2p_call("MPI_Mrecv", 50, 60, 0, tag=1, comm=None),
+        make_p2p_call("MPI_Imrecv", 70, 80, None, tag=None, comm=None),
+    ]
+    assert list_messages(convert_two_ranks(tmp_path, sends, receives)[0]) == [
+        (1, 20, 2, 40, 0, 0),
+        (1, 30, 2, 60, 1, 1),
+        (1, 40, 2, 80, 2, 2),
+    ]
+    trace, _ = convert_two_ranks(tmp_path, sends, [receives[2], receives[0]])
+    assert list_messages(trace) == [(1, 20, 2, 40, 0, 0)]
+
+
+def test_rows_of_one_sendrecv_as_nsight_ends_them(tmp_path: Path) -> None:
+    """The row of the message sent ends when it begins; of MPI_PROC_NULL there is no partner. Here
+    rank 0 sends to rank 1 and both have nobody on their other side; the rows are out of order.
+    """
+    calls = [
+        [
+            make_p2p_call("MPI_Sendrecv", 40, 50, None, tag=None, size=0),
+            make_p2p_call("MPI_Sendrecv", 40, 40, 1, size=8),
+            make_p2p_call("MPI_Sendrecv", 20, 30, 1, size=16),
+        ],
+        [
+            make_p2p_call("MPI_Sendrecv", 45, 55, 0, size=8),
+            make_p2p_call("MPI_Sendrecv", 45, 45, None, tag=None, size=0),
+            make_p2p_call("MPI_Sendrecv", 25, 35, 0, size=16),
+        ],
+    ]
+    trace, _ = convert_two_ranks(tmp_path, *calls)
+    assert list_intervals(trace, POINT_TO_POINT) == [
+        (rank, "MPI_Sendrecv", begin, begin + 10)
+        for rank, begin in ((1, 20), (1, 40), (2, 25), (2, 45))
+    ]
+    assert list_messages(trace) == [
+        (1, 20, 2, 35, 16, 5),
+        (1, 40, 2, 55, 8, 5),
+        (2, 25, 1, 30, 16, 5),
+    ]
+
+
+def test_a_handle_that_came_again_is_not_what_it_was_prepared_for(tmp_path: Path) -> None:
+    """As MPICH gives the handle of a freed request to one of which nothing is recorded but its
+    starts.
+    """
+    trace, summary = convert_two_ranks(
+        tmp_path,
+        [
+            make_p2p_call("MPI_Send_init", 10, 11, 1, requestHandle=3),
+            make_mpi_call(WAITS, "MPI_Start", 20, 21, requestHandle=3),
+            make_mpi_call(COLLECTIVES, "MPI_Ibarrier", 30, 31, commHandle=WORLD, requestHandle=3),
+            make_mpi_call(WAITS, "MPI_Start", 40, 41, requestHandle=3),
+        ],
+        [make_p2p_call("MPI_Recv", 15, 35, 0)],
+    )
+    assert list_messages(trace) == [(1, 20, 2, 35, 64, 5)]
+    assert (
+        "MPI messages: 1 starts of requests of which the reports do not say what for, such as partitioned"
+        in summary.notes
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2, 3, 200_000])
 def test_sendrecv_is_one_call_and_two_messages(
@@ -624,26 +690,41 @@ def test_partners_that_do_not_exist_are_no_messages(tmp_path: Path) -> None:
     ]
 
 
-def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) -> None:
-    sends = [
-        make_p2p_call("MPI_Send", 20 + 10 * number, 25 + 10 * number, 1, size=number)
-        for number in range(3)
+@pytest.mark.parametrize("others", [0, 1])
+def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path, others: int) -> None:
+    """Unless all that lacks receives is of one sender."""
+    reports = [
+        write_rank(tmp_path / f"{rank}.sqlite", rank, [make_init_call(), *calls], range(3))
+        for rank, calls in enumerate(
+            (
+                [
+                    make_p2p_call("MPI_Send", 20 + 10 * at, 25 + 10 * at, 1, size=at)
+                    for at in range(3)
+                ],
+                [
+                    make_p2p_call("MPI_Recv", 30, 40, 0),
+                    make_p2p_call("MPI_Recv", 50, 60, -2),
+                    make_p2p_call("MPI_Recv", 70, 80, 0),
+                    *([make_p2p_call("MPI_Recv", 90, 95, -2)] * others),
+                ],
+                [make_p2p_call("MPI_Send", 20, 25, 1)] * others,
+            )
+        )
     ]
-    trace, summary = convert_two_ranks(
-        tmp_path,
-        sends,
-        [
-            make_p2p_call("MPI_Recv", 30, 40, 0),
-            make_p2p_call("MPI_Recv", 50, 60, -2),
-            make_p2p_call("MPI_Recv", 70, 80, 0),
-        ],
-    )
+    trace, summary = convert_reports(tmp_path, *reports)
+    if not others:
+        assert list_messages(trace) == [
+            (1, 20, 2, 40, 0, 5),
+            (1, 30, 2, 60, 1, 5),
+            (1, 40, 2, 80, 2, 5),
+        ]
+        return
     assert list_messages(trace) == [(1, 20, 2, 40, 0, 5)]
     assert summary.notes == [
-        "MPI messages: 1 lines for 3 sends and 3 receives",
+        "MPI messages: 1 lines for 4 sends and 4 receives",
         "MPI messages: 1 sends whose order is not certain",
-        "MPI messages: 1 sends without a partner",
-        "MPI messages: 1 receives from any source or with any tag: the report does not tell which message they received",
+        "MPI messages: 2 sends without a partner",
+        "MPI messages: 2 receives from any source or with any tag: the report does not tell which message they received",
         "MPI messages: 1 receives whose order is not certain",
     ]
 
@@ -866,7 +947,7 @@ def test_without_communicators_only_mpich_s_world_is_known(
     assert len(list_messages(trace)) == lines
     if not lines:
         assert (
-            "MPI messages: 1 sends in a communicator that the report does not describe"
+            "MPI messages: 1 sends in a communicator that the reports do not describe, such as one between groups"
             in summary.notes
         )
 
