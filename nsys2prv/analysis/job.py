@@ -300,13 +300,13 @@ class OpenJob:
         return f"no usable rows in {many}" if there else f"not recorded: no report has {many}"
 
     def analyse(
-        self, *names: str, useful: str = "compute", region: str = "", bins: int = 200
+        self, *names: str, useful: str = "compute", iterations: str = "", bins: int = 200
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (all but NCCL's) or `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
-        iterations. bins: number of intervals of maps over time.
+        `compute` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
+        executions are the iterations. bins: number of intervals of maps over time.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
@@ -320,7 +320,7 @@ class OpenJob:
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
-        key = useful, region, bins
+        key = useful, iterations, bins
         left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
         if left:
             self._results.update(
@@ -346,11 +346,11 @@ class OpenJob:
         return find_steady_state(self.reader, self.labels["nvtx"])
 
     def _run_analyses(
-        self, wanted: Sequence[Analysis], useful: str, region: str, bins: int
+        self, wanted: Sequence[Analysis], useful: str, pattern: str, bins: int
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
-            find_iterations(self.reader, self.labels["nvtx"], region),
+            find_iterations(self.reader, self.labels["nvtx"], pattern),
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),
