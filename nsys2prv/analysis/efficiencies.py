@@ -15,7 +15,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 #: What the tables show.
 ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
 
-Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
+Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
 graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
 nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
 x communication efficiency (max U / max A, which may be of different devices) x orchestration
@@ -40,7 +40,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     job, its iterations and its steady state.
     """
     windows = _add_steady_state(unit)
-    begin, end = to_arrays(windows, "begin", "end")
+    elapsed = unit.covered.within(*to_arrays(windows, "begin", "end"))
+    windows = windows.with_columns(elapsed_ns=pl.Series(elapsed)).filter(pl.col("elapsed_ns") > 0)
+    begin, end, elapsed = to_arrays(windows, "begin", "end", "elapsed_ns")
     for device in unit.devices:
         sets = {
             "useful_ns": unit.find_useful_spans(device),
@@ -57,8 +59,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
             task=pl.lit(task, pl.Int64),
-            outside_mpi_ns=pl.Series(end - begin - in_mpi.within(begin, end)),
-            useful_ns=pl.Series(end - begin - busy.within(begin, end)),
+            outside_mpi_ns=pl.Series(elapsed - in_mpi.within(begin, end)),
+            useful_ns=pl.Series(elapsed - busy.within(begin, end)),
         )
         yield "hosts", rows
 
@@ -73,8 +75,8 @@ def _add_steady_state(unit: Unit) -> pl.DataFrame:
 
 
 WHOLE_JOB, IN_STEADY = pl.col("region") == "", pl.col("region") == STEADY
-#: Length of a window.
-LENGTH = pl.col("end") - pl.col("begin")
+#: Covered time of a window.
+LENGTH = pl.col("elapsed_ns")
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -247,4 +249,5 @@ ANALYSIS = Analysis(
     (),
     collect,
     conclude,
+    is_of_covered=True,
 )

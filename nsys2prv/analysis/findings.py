@@ -20,8 +20,7 @@ from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
-    clip_spans,
-    find_gaps,
+    intersect_spans,
     merge_spans,
     subtract_spans,
     unite_span_sets,
@@ -113,8 +112,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
-    span = unit.options.get_steady_span(unit.duration)
-    in_steady = pl.col("begin").is_between(*span, closed="left")
+    covered = unit.options.covered_steady
+    in_steady = pl.lit(False)
+    for span in zip(covered.begin.tolist(), covered.end.tolist(), strict=True):
+        in_steady |= pl.col("begin").is_between(*span, closed="left")
     fields = ("operation", "bytes", "communicator", "kernel")
     kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields)).with_columns(
         _number_occurrences("device", "kernel")
@@ -125,14 +126,14 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.devices:
         of_device = in_steady & (pl.col("device") == device)
         compute, nccl, memory = (
-            clip_spans(unit.find_device_spans(device, *what), *span)
+            intersect_spans(covered, unit.find_device_spans(device, *what))
             for what in ((COMPUTE, GRAPH), (NCCL,), (MEMORY,))
         )
         own_kernels = kernels.filter(of_device)
         delayed, transfer, wait = 0, EMPTY, EMPTY
         if matched is not None:
             records, transfer, wait, delayed = _expose_matched(
-                matched.filter(of_device), compute, span
+                matched.filter(of_device), compute, covered
             )
             place = ["thread", "begin"]
             own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
@@ -141,7 +142,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         name = pl.format("NCCL {}", "kernel")
         yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.find_active_spans(device), *span)
+        idle = subtract_spans(covered, unit.find_active_spans(device))
         for calls in _list_mpi_calls(unit, device, idle, in_steady):
             yield "others", calls
         states = find_host_states(unit, device)
@@ -171,7 +172,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _expose_matched(
-    records: pl.DataFrame, compute: Spans, span: tuple[int, int]
+    records: pl.DataFrame, compute: Spans, covered: Spans
 ) -> tuple[pl.DataFrame, Spans, Spans, int]:
     """Return kernels of matched collectives on one device with their exposed waits and transfers;
     when the device does nothing but transfer, and nothing but wait; and how much of the transfer
@@ -180,9 +181,9 @@ def _expose_matched(
     records = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
     records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
     transfer = merge_spans(*to_arrays(records, "ready", "until"))
-    transfer = subtract_spans(clip_spans(transfer, *span), compute)
+    transfer = subtract_spans(intersect_spans(covered, transfer), compute)
     wait = merge_spans(*to_arrays(records, "begin", "ready"))
-    wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+    wait = subtract_spans(intersect_spans(covered, wait), unite_span_sets([compute, transfer]))
     records = records.with_columns(
         exposed_wait=_find_own_parts(records, "begin", "ready", wait),
         exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
@@ -274,15 +275,16 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if not devices.height:
         result.missing.append(f"{NOT_TOLD}: {context.explain_absence(tuple(WORK))}")
         return
-    begin, end = context.options.get_steady_span(context.duration)
+    span = context.options.get_steady_span(context.duration)
+    length = context.options.covered_steady.length
     others = add_waits(frames["others"])
     job = JobRanks.from_job(
-        context, _list_parts(devices, others), frames["records"], others, end - begin
+        context, _list_parts(devices, others), frames["records"], others, length
     )
     kernels = (
         dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
     )
-    findings = _find_waits(job, kernels, steady, (begin, end))
+    findings = _find_waits(job, kernels, steady, span)
     # One cause, one finding: what is a culprit's is not the whole job's too.
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
@@ -481,4 +483,5 @@ ANALYSIS = Analysis(
     (),
     collect,
     conclude,
+    is_of_covered=True,
 )

@@ -366,6 +366,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         return
     begin = np.array(steady.iteration_begins, np.int64)
     end = np.append(begin[1:], steady.end)
+    whole = unit.covered.within(begin, end) == end - begin
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
@@ -379,7 +380,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
         iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)
     )
-    yield "iterations", frame
+    yield "iterations", frame.filter(pl.Series(whole))
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -399,7 +400,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     means = parts.group_by("iteration").agg(
         (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
     )
-    each = times.join(means, on="iteration", how="left", maintain_order="left")
+    each = times.join(means, on="iteration", maintain_order="left")
     title = "Iterations of the steady state: how a GPU spends its time"
     result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", "Each iteration of the steady state", each)
@@ -434,4 +435,5 @@ ANALYSIS = Analysis(
     (tuple(WORK),),
     collect,
     conclude,
+    is_of_covered=True,
 )

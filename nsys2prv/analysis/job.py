@@ -32,6 +32,7 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.clocks import make_clock_table
+from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
@@ -168,8 +169,16 @@ class OpenJob:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what was found by comparing the ranks and on what was left out, a line each."""
-        return [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+        """Notes on what was found by comparing the ranks, on what was left out, and on the time that
+        not all reports cover, a line each.
+        """
+        notes = [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+        return [*notes, *filter(None, [self.coverage.describe()])]
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The time that the reports cover: of each process, and of all."""
+        return find_coverage(self._job, self.reader)
 
     @cached_property
     def layouts(self) -> dict[str, int]:
@@ -356,6 +365,7 @@ class OpenJob:
             select_io_calls(self.labels["osrt"]),
             self._groups,
             self.steady,
+            self.coverage.common,
         )
         context = Context(
             self.reader,
@@ -369,6 +379,7 @@ class OpenJob:
             analysis
             for analysis in wanted
             if all(self.reader.layouts & set(group) for group in analysis.needs)
+            and (len(self.coverage.common) or not analysis.is_of_covered)
         ]
         collected: dict[str, dict[str, list[pl.DataFrame]]] = {
             analysis.name: defaultdict(list) for analysis in able
@@ -390,6 +401,8 @@ class OpenJob:
                 bar.update(1)
         for analysis in wanted:
             if analysis not in able:
+                if analysis.is_of_covered and not len(self.coverage.common):
+                    results[analysis.name].missing.append(self.coverage.describe())
                 results[analysis.name].missing.extend(
                     f"{analysis.title}: {self.explain_absence(group)}"
                     for group in analysis.needs

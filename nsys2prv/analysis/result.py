@@ -175,6 +175,11 @@ class Context(Struct, frozen=True):
         return self.reader.duration
 
     @property
+    def elapsed(self) -> int:
+        """How long the reports of all processes cover the job (ns)."""
+        return self.options.covered.length
+
+    @property
     def devices(self) -> pl.DataFrame:
         """The devices with work: rows of `RowTable.devices` of event_reader.py."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
@@ -425,6 +430,8 @@ class Analysis(Struct, frozen=True):
     #: Fills the result, from the frames of all units, put together by name: without columns where
     #: no unit has any.
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
+    #: Its figures are of the time that the reports of all processes cover.
+    is_of_covered: bool = False
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

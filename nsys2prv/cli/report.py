@@ -357,6 +357,7 @@ def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") ->
         "name": name or f"{reports[0]}{more}",
         "reports": [str(one) for one in reports],
         "duration_ns": job.duration,
+        "covered_ns": job.coverage.common.length,
         "ranks": tasks,
         "devices": job.devices.height,
         "nodes": job.rows["node"].unique(maintain_order=True).to_list(),

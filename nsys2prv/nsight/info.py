@@ -384,6 +384,8 @@ class ReportInfo(Struct, frozen=True):
     #: When the capture started and stopped (local ns) as the report states it, None where it does
     #: not.
     stated_span: tuple[int, int] | None = None
+    #: The processes were launched after the capture had started: they did nothing before.
+    launched: bool = False
     #: Only ranges of the capture were exported (--times).
     is_part: bool = False
     #: The rows of every table that has any.
@@ -524,7 +526,8 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
         time_shift=time_shift,
         duration_ns=_to_integer(details[0][0]) if details else None,
         capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
-        stated_span=_read_stated_span(database, begin),
+        stated_span=(stated_span := _read_stated_span(database, begin)),
+        launched=_was_launched(database, stated_span),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes=_read_processes(database),
@@ -567,6 +570,16 @@ def _read_stated_span(database: Source, begin: int) -> tuple[int, int] | None:
     """
     duration = read_duration(database)
     return None if duration is None else find_capture_span(database, begin, begin + duration)
+
+
+def _was_launched(database: Source, span: tuple[int, int] | None) -> bool:
+    """Return whether the processes were launched within the capture (local ns)."""
+    if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return False
+    ((first,),) = database.query(
+        f"SELECT min(timestamp) FROM {DIAGNOSTICS} WHERE text LIKE 'Process % launched by the profiler%'"
+    )
+    return isinstance(first, int) and span[0] <= first <= span[1]
 
 
 def _to_integer(value: object) -> int | None:

@@ -312,7 +312,7 @@ def test_transfers_that_a_wait_exposes() -> None:
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
     with nsys2prv.open(SAMPLES["training"], jobs=1) as job:
-        options = AnalysisOptions(steady=job.steady)
+        options = AnalysisOptions(steady=job.steady, covered=job.coverage.common)
         begin, end = options.get_steady_span(job.duration)
         for number in np.unique(job.reader.rows.units).tolist():
             unit = Unit(job.reader, number, options, job._saved.parent)
