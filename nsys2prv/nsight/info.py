@@ -19,9 +19,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
-from nsys2prv.nsight import open_source
 from nsys2prv.nsight.communicators import Communicator, read_communicators
-from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
+from nsys2prv.nsight.parquet import load_folder
+from nsys2prv.nsight.source import TIME_LIMIT, Part, mask_usable, zero_nulls
+from nsys2prv.nsight.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
@@ -144,7 +145,7 @@ def shorten_message(text: str) -> str:
     return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
 
 
-def read_messages(database: Source) -> tuple[Message, ...]:
+def read_messages(database: Database) -> tuple[Message, ...]:
     """Return the distinct messages of a report that are more than information, or tell of a loss."""
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
@@ -159,7 +160,7 @@ def read_messages(database: Source) -> tuple[Message, ...]:
     return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
 
 
-def find_main_process(database: Source) -> int | None:
+def find_main_process(database: Database) -> int | None:
     """Return the globalPid of the report's main process, whose row has the messages that belong to
     no process: the first with a message of its own.
     """
@@ -201,7 +202,7 @@ class Capture(Struct, frozen=True):
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
-def read_capture(database: Source, begins: Sequence[int]) -> Capture:
+def read_capture(database: Database, begins: Sequence[int]) -> Capture:
     """Return the capture of a report. begins: when it may have begun (local ns)."""
     times = _sample_times(database)
     if not len(times):
@@ -223,7 +224,7 @@ def read_capture(database: Source, begins: Sequence[int]) -> Capture:
     return _find_main_span(times)
 
 
-def read_duration(database: Source) -> int | None:
+def read_duration(database: Database) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
     durations = []
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
@@ -235,7 +236,7 @@ def read_duration(database: Source) -> int | None:
     return max(durations, default=None)
 
 
-def _sample_times(database: Source) -> np.ndarray:
+def _sample_times(database: Database) -> np.ndarray:
     """Return times of a few rows of every table of events, ascending."""
     columns = {
         name: next(column for column in TIMES if column in table)
@@ -266,7 +267,7 @@ def _find_main_span(times: np.ndarray) -> Capture:
     return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
 
-def find_capture_span(database: Source, first: int, last: int) -> tuple[int, int]:
+def find_capture_span(database: Database, first: int, last: int) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, and where they lie outside, `first` and `last`.
     """
@@ -281,7 +282,7 @@ def find_capture_span(database: Source, first: int, last: int) -> tuple[int, int
     return (started, stopped) if started <= stopped else (first, last)
 
 
-def read_environment(database: Source) -> dict[str, list[str]]:
+def read_environment(database: Database) -> dict[str, list[str]]:
     """Return the distinct settings, `NAME="text"`, of each of the launcher's variables that the
     launch environment of the report's processes holds.
 
@@ -480,13 +481,14 @@ def tid_of(global_tid: int) -> int:
 
 def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
     """Read the small tables of an export. given_path: the report that it was made from, if any."""
-    with open_source(path) as database:
+    if given_path is not None and given_path.is_dir():
+        load_folder(given_path, Path(path))
+    with Database(path) as database:
         database.check()
         return _inspect_database(database, given_path)
 
 
-def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
-    # First, as a folder's tables are counted together.
+def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo:
     parts = database.list_filled_tables()
     if not database.has("StringIds", "id", "value"):
         parts.pop("StringIds", None)  # conditions look strings up, in both columns
@@ -564,7 +566,7 @@ def _parse_shift(value: object) -> int:
     return int(match[0]) if match else 0
 
 
-def _read_stated_span(database: Source, begin: int) -> tuple[int, int] | None:
+def _read_stated_span(database: Database, begin: int) -> tuple[int, int] | None:
     """Return when the capture started and stopped as the report states it. begin: when it began
     (local ns).
     """
@@ -572,7 +574,7 @@ def _read_stated_span(database: Source, begin: int) -> tuple[int, int] | None:
     return None if duration is None else find_capture_span(database, begin, begin + duration)
 
 
-def _was_launched(database: Source, span: tuple[int, int] | None) -> bool:
+def _was_launched(database: Database, span: tuple[int, int] | None) -> bool:
     """Return whether the processes were launched within the capture (local ns)."""
     if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
         return False
@@ -595,7 +597,7 @@ def _to_utc(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def _read_processes(database: Source) -> dict[GlobalPid, str]:
+def _read_processes(database: Database) -> dict[GlobalPid, str]:
     rows = database.read_small_table("PROCESSES", "globalPid", "name")
     return {
         pid: Path(name).name if isinstance(name, str) and name else ""
@@ -604,7 +606,7 @@ def _read_processes(database: Source) -> dict[GlobalPid, str]:
     }
 
 
-def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
+def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
     """Return the name of highest priority of each thread."""
     best: dict[int, tuple[int, int]] = {}
     rows = database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
@@ -616,7 +618,7 @@ def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
-def _read_gpus(database: Source) -> dict[GpuNumber, Gpu]:
+def _read_gpus(database: Database) -> dict[GpuNumber, Gpu]:
     rows = database.read_small_table("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation")
     return {
         number: Gpu(number, *(str(text or "") for text in texts))
@@ -625,7 +627,7 @@ def _read_gpus(database: Source) -> dict[GpuNumber, Gpu]:
     }
 
 
-def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], GpuNumber]:
+def _read_cuda_gpus(database: Database) -> dict[tuple[int, int], GpuNumber]:
     """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
     CUDA_VISIBLE_DEVICES.
     """
@@ -638,7 +640,7 @@ def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], GpuNumber]:
 
 
 def _read_nvtx_names(
-    database: Source,
+    database: Database,
 ) -> tuple[dict[tuple[GlobalPid, DomainId], str], dict[tuple[GlobalPid, DomainId, int], str]]:
     """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
     domainId, category).
