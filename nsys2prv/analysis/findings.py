@@ -15,6 +15,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
 from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
@@ -57,7 +58,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: More findings are not told.
 MOST_FINDINGS = 10
-NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
+NOT_TOLD = "what holds the job back cannot be told"
 #: What each cause costs at least to be a finding: as a share of the time of all devices.
 LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
 LEAST_IDLE = 0.03
@@ -273,8 +274,17 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
     if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {context.explain_absence(tuple(WORK))}")
+        result.missing.append(
+            f"{NOT_TOLD} without work on GPUs: {context.explain_absence(tuple(WORK))}"
+        )
         return
+    lossy = pl.col("device").is_in(context.options.lossy_devices)
+    devices, lost = devices.filter(~lossy), devices.filter(lossy)
+    if not devices.height:
+        result.missing.append(f"{NOT_TOLD}: {_explain_lost_work(lost, context)}")
+        return
+    if lost.height:
+        result.notes.append(f"not counted in findings: {_explain_lost_work(lost, context)}")
     span = context.options.get_steady_span(context.duration)
     length = context.options.covered_steady.length
     others = add_waits(frames["others"])
@@ -289,6 +299,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
     result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
+
+
+def _explain_lost_work(devices: pl.DataFrame, context: Context) -> str:
+    named = context.name_devices(devices.sort("device").select("device", pl.lit("").alias("node")))
+    return (
+        f"work of {list_some(named['device'].to_list())} is lost (see the quality of the capture)"
+    )
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

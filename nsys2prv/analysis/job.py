@@ -45,6 +45,13 @@ from nsys2prv.conversion.quality import QualityNote, assess_quality
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.extraction import (
+    GPU,
+    DeviceKey,
+    StreamKey,
+    find_stream_device,
+    identify_gpu,
+)
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
@@ -156,8 +163,8 @@ class OpenJob:
         infos, begin = self._job.infos, self._job.timeline.begin_utc
         # Reports of one host name the same GPUs.
         gpus = {
-            (info.host or str(number), gpu.key or gpu.number): gpu.name
-            for number, info in enumerate(infos)
+            (placement.machine, gpu.key or gpu.number): gpu.name
+            for info, placement in zip(infos, self._job.timeline.placements, strict=True)
             for gpu in info.gpus.values()
         }
         return {
@@ -366,6 +373,7 @@ class OpenJob:
             self._groups,
             self.steady,
             self.coverage.common,
+            self._find_lossy_devices(),
         )
         context = Context(
             self.reader,
@@ -409,6 +417,30 @@ class OpenJob:
                     if not self.reader.layouts & set(group)
                 )
         return results
+
+    def _find_lossy_devices(self) -> tuple[int, ...]:
+        """Return the devices of processes that have lost work: those with other work of theirs, or
+        the only one that they see.
+        """
+        infos, model = self._job.infos, self._job.model
+        machines = [placement.machine for placement in self._job.timeline.placements]
+        device_of = self.reader.rows.get_column("device")
+        devices: dict[tuple, int] = {}
+        users: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for (report, key), thread in model.rows.items():
+            if isinstance(key, StreamKey):
+                gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
+                devices[gpu] = int(device_of[thread])
+                users[report, key.pid].add(devices[gpu])
+        lossy: set[int] = set()
+        for one in self._job.lost:
+            if one.hides_idle_time:
+                lossy |= users[one.report, one.process]
+                seen = infos[one.report].list_gpus(one.process)
+                if len(seen) == 1:
+                    gpu = identify_gpu(infos, machines, one.report, DeviceKey(GPU, number=seen[0]))
+                    lossy |= {devices[gpu]} if gpu in devices else set()
+        return tuple(sorted(lossy))
 
     def _collect_units(
         self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]

@@ -93,6 +93,8 @@ class AnalysisOptions(Struct, frozen=True):
     steady: Steady | None = None
     #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
     covered: Spans = EMPTY
+    #: Devices of which work is lost, so that their idle time is not known.
+    lossy_devices: tuple[int, ...] = ()
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.nsight.communicators import Communicator, read_communicators
+from nsys2prv.nsight.gpus import Gpu, GpuNumber, read_gpus
 from nsys2prv.nsight.parquet import load_folder
 from nsys2prv.nsight.source import TIME_LIMIT, Part, mask_usable, zero_nulls
 from nsys2prv.nsight.sqlite import Database
@@ -99,8 +100,6 @@ NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 GlobalPid = NewType("GlobalPid", int)
 #: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
 GlobalTid = NewType("GlobalTid", int)
-#: Number that a report gives to a GPU.
-GpuNumber = NewType("GpuNumber", int)
 #: Number that a process gives to an NVTX domain.
 DomainId = NewType("DomainId", int)
 
@@ -337,24 +336,6 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
     return None
 
 
-class Gpu(Struct, frozen=True):
-    """A physical GPU as the report numbers it."""
-
-    #: As the report numbers it.
-    number: GpuNumber
-    #: The model.
-    name: str = ""
-    #: Empty where not known.
-    uuid: str = ""
-    #: PCI location, empty where not known.
-    bus: str = ""
-
-    @property
-    def key(self) -> str:
-        """What tells it from all others of its host, "" where nothing does."""
-        return self.uuid if self.uuid.strip("0-") else self.bus
-
-
 class ReportInfo(Struct, frozen=True):
     """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.
@@ -405,6 +386,8 @@ class ReportInfo(Struct, frozen=True):
     gpus: dict[GpuNumber, Gpu] = field(default_factory=dict)
     #: (pid, CUDA ordinal) -> GPU number, where exported.
     cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
+    #: GPU number of each CUDA ordinal of all processes, where exported no other way.
+    visible_gpus: tuple[GpuNumber, ...] = ()
     #: Name of each NVTX domain.
     domains: dict[tuple[GlobalPid, DomainId], str] = field(default_factory=dict)
     #: Name of each category, a number of its domain.
@@ -438,13 +421,13 @@ class ReportInfo(Struct, frozen=True):
     @property
     def clock(self) -> ReportClock:
         """Return the report's clock, with what the export added to its times undone."""
-        begin = self.begin_ns
+        begin, gpus = self.begin_ns, frozenset(gpu.uuid for gpu in self.gpus.values() if gpu.uuid)
         if begin is None:
-            return ReportClock(self.host, -self.time_shift, None)
+            return ReportClock(self.host, -self.time_shift, None, gpus)
         utc, system = (
             None if time is None else time - begin for time in (self.utc_ns, self.system_ns)
         )
-        return ReportClock(self.host, utc, system)
+        return ReportClock(self.host, utc, system, gpus)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
         """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
@@ -454,9 +437,16 @@ class ReportInfo(Struct, frozen=True):
         it has others, which it does not name.
         """
         number = self.cuda_gpus.get((pid_of(pid), ordinal))
+        if number is None and 0 <= ordinal < len(self.visible_gpus):
+            number = self.visible_gpus[ordinal]
         if number is None and ordinal == 0 and len(self.gpus) == 1:
             (number,) = self.gpus
         return number
+
+    def list_gpus(self, pid: int) -> list[GpuNumber]:
+        """Return the numbers of the GPUs that a process (globalPid) sees."""
+        own = {gpu for (process, _), gpu in self.cuda_gpus.items() if process == pid_of(pid)}
+        return sorted(own or {*self.visible_gpus} or {*self.gpus})
 
     def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
         """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
@@ -514,6 +504,7 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
     time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
     begin = time_shift + (utc_ns or 0 if is_absolute else 0)
     environment = read_environment(database)
+    gpu_table = read_gpus(database)
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -542,8 +533,9 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         communicators=read_communicators(database),
         launcher_ranks=find_numbers(environment, RANK_VARIABLES),
         launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
-        gpus=_read_gpus(database),
-        cuda_gpus=_read_cuda_gpus(database),
+        gpus=gpu_table.gpus,
+        cuda_gpus=gpu_table.by_ordinal,
+        visible_gpus=gpu_table.visible,
         domains=domains,
         categories=categories,
         messages=read_messages(database),
@@ -616,27 +608,6 @@ def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
             best[tid] = max(best.get(tid, rank), rank)
     texts = database.read_strings(sorted({name for _, name in best.values()}))
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
-
-
-def _read_gpus(database: Database) -> dict[GpuNumber, Gpu]:
-    rows = database.read_small_table("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation")
-    return {
-        number: Gpu(number, *(str(text or "") for text in texts))
-        for number, *texts in rows
-        if isinstance(number, int)
-    }
-
-
-def _read_cuda_gpus(database: Database) -> dict[tuple[int, int], GpuNumber]:
-    """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
-    CUDA_VISIBLE_DEVICES.
-    """
-    rows = database.read_small_table("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
-    return {
-        (pid, ordinal): gpu
-        for pid, ordinal, gpu in rows
-        if all(isinstance(value, int) for value in (pid, ordinal, gpu))
-    }
 
 
 def _read_nvtx_names(
