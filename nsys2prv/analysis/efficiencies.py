@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
-from nsys2prv.analysis.mpi_findings import find_mpi_span
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -16,14 +15,13 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 #: What the tables show.
 ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
 
-Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
+Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
 graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
 nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
 x communication efficiency (max U / max A, which may be of different devices) x orchestration
 efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
 MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
-communication efficiency (max O / T), without work on GPUs of the time between MPI_Init and
-MPI_Finalize (T: of the rank where that is longest); offload efficiency = sum V / sum O; parallel efficiency = sum
+communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
 V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
 """
 USEFUL = {
@@ -41,8 +39,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the times of each device and of the main thread of each task: of the whole
     job, its iterations and its steady state.
     """
-    windows = job_windows = _add_steady_state(unit)
-    begin, end = to_arrays(windows, "begin", "end")
+    windows = _add_steady_state(unit)
+    elapsed = unit.covered.within(*to_arrays(windows, "begin", "end"))
+    windows = windows.with_columns(elapsed_ns=pl.Series(elapsed)).filter(pl.col("elapsed_ns") > 0)
+    begin, end, elapsed = to_arrays(windows, "begin", "end", "elapsed_ns")
     for device in unit.devices:
         sets = {
             "useful_ns": unit.find_useful_spans(device),
@@ -55,16 +55,12 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
         main = [unit.find_main_thread(task)]
-        windows, begin, end = job_windows, *to_arrays(job_windows, "begin", "end")
-        if not unit.has(*WORK) and (span := find_mpi_span(unit, main[0])):
-            windows = windows.with_columns(pl.col("begin", "end").clip(*span))
-            begin, end = to_arrays(windows, "begin", "end")
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
             task=pl.lit(task, pl.Int64),
-            outside_mpi_ns=pl.Series(end - begin - in_mpi.within(begin, end)),
-            useful_ns=pl.Series(end - begin - busy.within(begin, end)),
+            outside_mpi_ns=pl.Series(elapsed - in_mpi.within(begin, end)),
+            useful_ns=pl.Series(elapsed - busy.within(begin, end)),
         )
         yield "hosts", rows
 
@@ -79,20 +75,19 @@ def _add_steady_state(unit: Unit) -> pl.DataFrame:
 
 
 WHOLE_JOB, IN_STEADY = pl.col("region") == "", pl.col("region") == STEADY
-#: Length of a window.
-LENGTH = pl.col("end") - pl.col("begin")
+#: Covered time of a window.
+LENGTH = pl.col("elapsed_ns")
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
     if frames["devices"].height:
         _add_device_tables(frames["devices"], context, result)
-    elif not context.reader.layouts & set(MPI_LAYOUTS):
+    else:
         result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
-    if frames["devices"].height:
-        result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
+    result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
 
 
 def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) -> None:
@@ -137,7 +132,7 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     if figures.height > 1:
         by_iteration = figures.filter(~WHOLE_JOB).sort("iteration")
         result.add("host_iterations", "Efficiency of hosts by iteration", by_iteration)
-    names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
+    names = ("outside_mpi", "useful")
     shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
     ranks = hosts.filter(WHOLE_JOB).with_columns(**shares)
     ranks = ranks.select("task", *shares, *(f"{name}_ns" for name in names)).sort("task")
@@ -146,7 +141,7 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
-    if not has_api and context.reader.layouts & set(WORK):
+    if not has_api:
         result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
 
 
@@ -213,7 +208,7 @@ def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.Dat
 def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
     figures = hosts.group_by(WINDOW, maintain_order=True).agg(
         tasks=pl.len(),
-        elapsed_ns=LENGTH.max(),
+        elapsed_ns=LENGTH.first(),
         outside=pl.col("outside_mpi_ns").sum(),
         greatest=pl.col("outside_mpi_ns").max(),
         useful=pl.col("useful_ns").sum(),
@@ -254,4 +249,5 @@ ANALYSIS = Analysis(
     (),
     collect,
     conclude,
+    is_of_covered=True,
 )

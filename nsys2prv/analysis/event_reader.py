@@ -239,6 +239,7 @@ class EventReader(Struct, dict=True):
             clock = self.clocks[run.report]
             begin = windows.to_begin_times(records["time"], records["end"], clock)
             end = windows.to_trace_times(records["end"], clock, self.duration)
+            end = np.minimum(end, self.duration)  # a cut leaves the ends of the whole job here
             if not_within is not None:
                 kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
                 begin, end, records = begin[kept], end[kept], take_records(records, kept)

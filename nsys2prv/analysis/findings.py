@@ -15,14 +15,13 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis import mpi_findings
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
 from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
-    clip_spans,
-    find_gaps,
+    intersect_spans,
     merge_spans,
     subtract_spans,
     unite_span_sets,
@@ -59,7 +58,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: More findings are not told.
 MOST_FINDINGS = 10
-NOT_TOLD = "what holds the job back cannot be told without work on GPUs or calls of MPI"
+NOT_TOLD = "what holds the job back cannot be told"
 #: What each cause costs at least to be a finding: as a share of the time of all devices.
 LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
 LEAST_IDLE = 0.03
@@ -114,11 +113,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
-    if not unit.has(*WORK):
-        yield from mpi_findings.collect(unit)
-        return
-    span = unit.options.get_steady_span(unit.duration)
-    in_steady = pl.col("begin").is_between(*span, closed="left")
+    covered = unit.options.covered_steady
+    in_steady = pl.lit(False)
+    for span in zip(covered.begin.tolist(), covered.end.tolist(), strict=True):
+        in_steady |= pl.col("begin").is_between(*span, closed="left")
     fields = ("operation", "bytes", "communicator", "kernel")
     kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields)).with_columns(
         _number_occurrences("device", "kernel")
@@ -129,14 +127,14 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.devices:
         of_device = in_steady & (pl.col("device") == device)
         compute, nccl, memory = (
-            clip_spans(unit.find_device_spans(device, *what), *span)
+            intersect_spans(covered, unit.find_device_spans(device, *what))
             for what in ((COMPUTE, GRAPH), (NCCL,), (MEMORY,))
         )
         own_kernels = kernels.filter(of_device)
         delayed, transfer, wait = 0, EMPTY, EMPTY
         if matched is not None:
             records, transfer, wait, delayed = _expose_matched(
-                matched.filter(of_device), compute, span
+                matched.filter(of_device), compute, covered
             )
             place = ["thread", "begin"]
             own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
@@ -145,7 +143,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         name = pl.format("NCCL {}", "kernel")
         yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.find_active_spans(device), *span)
+        idle = subtract_spans(covered, unit.find_active_spans(device))
         for calls in _list_mpi_calls(unit, device, idle, in_steady):
             yield "others", calls
         states = find_host_states(unit, device)
@@ -175,7 +173,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _expose_matched(
-    records: pl.DataFrame, compute: Spans, span: tuple[int, int]
+    records: pl.DataFrame, compute: Spans, covered: Spans
 ) -> tuple[pl.DataFrame, Spans, Spans, int]:
     """Return kernels of matched collectives on one device with their exposed waits and transfers;
     when the device does nothing but transfer, and nothing but wait; and how much of the transfer
@@ -184,9 +182,9 @@ def _expose_matched(
     records = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
     records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
     transfer = merge_spans(*to_arrays(records, "ready", "until"))
-    transfer = subtract_spans(clip_spans(transfer, *span), compute)
+    transfer = subtract_spans(intersect_spans(covered, transfer), compute)
     wait = merge_spans(*to_arrays(records, "begin", "ready"))
-    wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+    wait = subtract_spans(intersect_spans(covered, wait), unite_span_sets([compute, transfer]))
     records = records.with_columns(
         exposed_wait=_find_own_parts(records, "begin", "ready", wait),
         exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
@@ -275,25 +273,39 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
-    if frames["hosts"].height:
-        mpi_findings.conclude(frames, context, result)
-        return
     if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {context.explain_absence((*WORK, *MPI_LAYOUTS))}")
+        result.missing.append(
+            f"{NOT_TOLD} without work on GPUs: {context.explain_absence(tuple(WORK))}"
+        )
         return
-    begin, end = context.options.get_steady_span(context.duration)
+    lossy = pl.col("device").is_in(context.options.lossy_devices)
+    devices, lost = devices.filter(~lossy), devices.filter(lossy)
+    if not devices.height:
+        result.missing.append(f"{NOT_TOLD}: {_explain_lost_work(lost, context)}")
+        return
+    if lost.height:
+        result.notes.append(f"not counted in findings: {_explain_lost_work(lost, context)}")
+    span = context.options.get_steady_span(context.duration)
+    length = context.options.covered_steady.length
     others = add_waits(frames["others"])
     job = JobRanks.from_job(
-        context, _list_parts(devices, others), frames["records"], others, end - begin
+        context, _list_parts(devices, others), frames["records"], others, length
     )
     kernels = (
         dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
     )
-    findings = _find_waits(job, kernels, steady, (begin, end))
+    findings = _find_waits(job, kernels, steady, span)
     # One cause, one finding: what is a culprit's is not the whole job's too.
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
     result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
+
+
+def _explain_lost_work(devices: pl.DataFrame, context: Context) -> str:
+    named = context.name_devices(devices.sort("device").select("device", pl.lit("").alias("node")))
+    return (
+        f"work of {list_some(named['device'].to_list())} is lost (see the quality of the capture)"
+    )
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
@@ -488,4 +500,5 @@ ANALYSIS = Analysis(
     (),
     collect,
     conclude,
+    is_of_covered=True,
 )

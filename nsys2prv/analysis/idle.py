@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.intervals import Spans, find_gaps, make_statistics, spill_durations
+from nsys2prv.analysis.intervals import Spans, make_statistics, spill_durations, subtract_spans
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
 from nsys2prv.analysis.unit import (
     MEMORY,
@@ -28,7 +28,7 @@ from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTIN
 ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.
 
 A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them. Its time is split by what the threads that drive the device do.
+operation among them, within the time that the reports of all processes cover. Its time is split by what the threads that drive the device do.
 Launch latency: from the begin of the launching call to the begin of the work; queued: from the
 call's end, where the work begins later. The rules are those of Nsight's expert system, in our
 words.
@@ -61,9 +61,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     latencies, and sums of memory operations.
     """
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
+    chunks = unit.covered.within(edges[:-1], edges[1:])
     for device in unit.devices:
         active = unit.find_active_spans(device)
-        idle = find_gaps(active, 0, unit.duration)
+        idle = subtract_spans(unit.covered, active)
         length = idle.end - idle.begin
         states = find_host_states(unit, device)
         gaps = pl.DataFrame(
@@ -80,8 +81,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         )
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
-        busy = active.within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
-        yield "chunks", pl.DataFrame({"length": np.diff(edges), "busy_share": busy})
+        busy = active.within(edges[:-1], edges[1:]) / np.maximum(chunks, 1)
+        shares = pl.DataFrame({"length": chunks, "busy_share": busy})
+        yield "chunks", shares.filter(pl.col("length") > 0)
         if unit.has("cuda_api"):
             yield "blocking", sum_idle_by_call(unit, device, idle).filter("synchronises")
     if unit.has("cuda_api"):
@@ -197,7 +199,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
             pl.col("class")
             .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
             .alias("length"),
-            elapsed_share=pl.col("time_ns") / context.duration,
+            elapsed_share=pl.col("time_ns") / context.elapsed,
         )
     )
     whole = (
@@ -205,7 +207,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
         .agg(pl.col("count", "time_ns", *STATES).sum())
         .sort("class")
         .with_columns(
-            elapsed_share=pl.col("time_ns") / (context.duration * by_device["device"].n_unique())
+            elapsed_share=pl.col("time_ns") / (context.elapsed * by_device["device"].n_unique())
         )
     )
     columns = ("length", "count", "time_ns", "elapsed_share", *states)
@@ -323,4 +325,5 @@ ANALYSIS = Analysis(
     ((*WORK, "cuda_api"),),
     collect,
     conclude,
+    is_of_covered=True,
 )

@@ -9,7 +9,6 @@ same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +21,8 @@ from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit, to_arrays
+from nsys2prv.events.nvtx_names import NamePattern
 
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
@@ -60,8 +60,8 @@ PARTS = {
 
 
 def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose name
-    the pattern (with * and ?) matches.
+    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose names
+    match a glob pattern.
 
     An iteration is from the first task's begin of a range to the last task's end of it. The n-th
     execution of a name in each task is one iteration; ranges within others that match do not count.
@@ -71,20 +71,15 @@ def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> 
     whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=columns, orient="row")
     if not pattern:
         return whole
-    expression = "".join(
-        {"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern
-    )
-    matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
+    names = NamePattern.from_glob(pattern, labels)
     # Unit by unit, for all ranges of a job are many.
-    units = np.unique(reader.rows.units).tolist() if matching.height else []
     matched = [
-        reader.read_begins(layout, ("range",), unit).join(
-            matching, left_on="range", right_on="value", how="semi", maintain_order="left"
-        )
-        for unit in units
+        frame.filter(names.find_matches(*to_arrays(frame, "range", "number")))
+        for unit in np.unique(reader.rows.units).tolist()
         for layout in LAYOUTS
+        if len(frame := reader.read_begins(layout, ("range", "number"), unit))
     ]
-    ranges = pl.concat(matched) if matched else pl.DataFrame()
+    ranges = pl.concat(matched).drop("number") if matched else pl.DataFrame()
     if not ranges.height:
         raise UsageError(
             f"--iterations {pattern}: no NVTX range has such a name; "
@@ -97,7 +92,8 @@ def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> 
     ranges = ranges.filter(
         pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
     )
-    ranges = ranges.join(matching, left_on="range", right_on="value").sort("task", "begin")
+    labels = labels.select("label", range=pl.col("value").cast(pl.Int64))
+    ranges = ranges.join(labels, on="range").sort("task", "begin")
     ranges = ranges.with_columns(number=pl.int_range(pl.len()).over("task", "label"))
     iterations = ranges.group_by("label", "number").agg(pl.col("begin").min(), pl.col("end").max())
     iterations = iterations.sort("begin", "label", "number").with_columns(
@@ -370,6 +366,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         return
     begin = np.array(steady.iteration_begins, np.int64)
     end = np.append(begin[1:], steady.end)
+    whole = unit.covered.within(begin, end) == end - begin
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
@@ -383,7 +380,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
         iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)
     )
-    yield "iterations", frame
+    yield "iterations", frame.filter(pl.Series(whole))
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -403,7 +400,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     means = parts.group_by("iteration").agg(
         (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
     )
-    each = times.join(means, on="iteration", how="left", maintain_order="left")
+    each = times.join(means, on="iteration", maintain_order="left")
     title = "Iterations of the steady state: how a GPU spends its time"
     result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", "Each iteration of the steady state", each)
@@ -438,4 +435,5 @@ ANALYSIS = Analysis(
     (tuple(WORK),),
     collect,
     conclude,
+    is_of_covered=True,
 )

@@ -32,6 +32,7 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.clocks import make_clock_table
+from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
@@ -44,6 +45,13 @@ from nsys2prv.conversion.quality import QualityNote, assess_quality
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.extraction import (
+    GPU,
+    DeviceKey,
+    StreamKey,
+    find_stream_device,
+    identify_gpu,
+)
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
@@ -155,8 +163,8 @@ class OpenJob:
         infos, begin = self._job.infos, self._job.timeline.begin_utc
         # Reports of one host name the same GPUs.
         gpus = {
-            (info.host or str(number), gpu.key or gpu.number): gpu.name
-            for number, info in enumerate(infos)
+            (placement.machine, gpu.key or gpu.number): gpu.name
+            for info, placement in zip(infos, self._job.timeline.placements, strict=True)
             for gpu in info.gpus.values()
         }
         return {
@@ -168,8 +176,16 @@ class OpenJob:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what was found by comparing the ranks and on what was left out, a line each."""
-        return [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+        """Notes on what was found by comparing the ranks, on what was left out, and on the time that
+        not all reports cover, a line each.
+        """
+        notes = [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+        return [*notes, *filter(None, [self.coverage.describe()])]
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The time that the reports cover: of each process, and of all."""
+        return find_coverage(self._job, self.reader)
 
     @cached_property
     def layouts(self) -> dict[str, int]:
@@ -300,13 +316,13 @@ class OpenJob:
         return f"no usable rows in {many}" if there else f"not recorded: no report has {many}"
 
     def analyse(
-        self, *names: str, useful: str = "compute", region: str = "", bins: int = 200
+        self, *names: str, useful: str = "compute", iterations: str = "", bins: int = 200
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (all but NCCL's) or `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
-        iterations. bins: number of intervals of maps over time.
+        `compute` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
+        executions are the iterations. bins: number of intervals of maps over time.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
@@ -320,7 +336,7 @@ class OpenJob:
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
-        key = useful, region, bins
+        key = useful, iterations, bins
         left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
         if left:
             self._results.update(
@@ -346,16 +362,18 @@ class OpenJob:
         return find_steady_state(self.reader, self.labels["nvtx"])
 
     def _run_analyses(
-        self, wanted: Sequence[Analysis], useful: str, region: str, bins: int
+        self, wanted: Sequence[Analysis], useful: str, pattern: str, bins: int
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
-            find_iterations(self.reader, self.labels["nvtx"], region),
+            find_iterations(self.reader, self.labels["nvtx"], pattern),
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),
             self._groups,
             self.steady,
+            self.coverage.common,
+            self._find_lossy_devices(),
         )
         context = Context(
             self.reader,
@@ -369,6 +387,7 @@ class OpenJob:
             analysis
             for analysis in wanted
             if all(self.reader.layouts & set(group) for group in analysis.needs)
+            and (len(self.coverage.common) or not analysis.is_of_covered)
         ]
         collected: dict[str, dict[str, list[pl.DataFrame]]] = {
             analysis.name: defaultdict(list) for analysis in able
@@ -390,12 +409,38 @@ class OpenJob:
                 bar.update(1)
         for analysis in wanted:
             if analysis not in able:
+                if analysis.is_of_covered and not len(self.coverage.common):
+                    results[analysis.name].missing.append(self.coverage.describe())
                 results[analysis.name].missing.extend(
                     f"{analysis.title}: {self.explain_absence(group)}"
                     for group in analysis.needs
                     if not self.reader.layouts & set(group)
                 )
         return results
+
+    def _find_lossy_devices(self) -> tuple[int, ...]:
+        """Return the devices of processes that have lost work: those with other work of theirs, or
+        the only one that they see.
+        """
+        infos, model = self._job.infos, self._job.model
+        machines = [placement.machine for placement in self._job.timeline.placements]
+        device_of = self.reader.rows.get_column("device")
+        devices: dict[tuple, int] = {}
+        users: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for (report, key), thread in model.rows.items():
+            if isinstance(key, StreamKey):
+                gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
+                devices[gpu] = int(device_of[thread])
+                users[report, key.pid].add(devices[gpu])
+        lossy: set[int] = set()
+        for one in self._job.lost:
+            if one.hides_idle_time:
+                lossy |= users[one.report, one.process]
+                seen = infos[one.report].list_gpus(one.process)
+                if len(seen) == 1:
+                    gpu = identify_gpu(infos, machines, one.report, DeviceKey(GPU, number=seen[0]))
+                    lossy |= {devices[gpu]} if gpu in devices else set()
+        return tuple(sorted(lossy))
 
     def _collect_units(
         self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]

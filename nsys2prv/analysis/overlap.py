@@ -25,7 +25,8 @@ ABOUT = """Communication that overlaps computation, and that does not.
 
 Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
 device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
-operations and classes are added up kernel by kernel; those of devices are of sets of times.
+operations and classes are added up kernel by kernel; those of devices are of sets of times. All are
+of the time that the reports of all processes cover.
 """
 
 
@@ -47,19 +48,19 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", pl.DataFrame([sums])
         work = unit.work.filter(pl.col("device") == device)
         begin, end, what = to_arrays(work, "begin", "end", "what")
+        time = unit.covered.within(begin, end)
         beside = np.where(
             np.isin(what, (NCCL, MEMORY)),
             compute.within(begin, end),
             communication.within(begin, end),
         )
-        kinds = work.with_columns(beside=beside).group_by(
-            "what", "operation", "name", "class", maintain_order=True
-        )
+        kinds = work.with_columns(beside=beside, time=time).filter(pl.col("time") > 0)
+        kinds = kinds.group_by("what", "operation", "name", "class", maintain_order=True)
         yield (
             "kernels",
             kinds.agg(
                 count=pl.len(),
-                time_ns=(pl.col("end") - pl.col("begin")).sum(),
+                time_ns=pl.col("time").sum(),
                 overlapped_ns=pl.col("beside").sum(),
             ),
         )
@@ -85,7 +86,8 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
             {
                 "task": number,
                 "launched": len(since),
-                "mean_in_flight": np.maximum(until - since, 0).sum() / unit.duration,
+                "mean_in_flight": unit.covered.within(since, np.maximum(since, until)).sum()
+                / unit.covered.length,
                 "max_in_flight": count_concurrent(since, until)[1].max(initial=0),
             }
         )
@@ -131,7 +133,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             "Concurrent kernels while NCCL kernels run (1: NCCL alone)",
             concurrent.sort("kernels").with_columns(
                 share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
-                share_of_elapsed=pl.col("time_ns") / (context.duration * devices.height),
+                share_of_elapsed=pl.col("time_ns") / (context.elapsed * devices.height),
             ),
         )
     if frames["flight"].height:
@@ -146,7 +148,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return the communication of each device, and of all in a last row."""
-    elapsed = pl.lit(context.duration, pl.Int64)
+    elapsed = pl.lit(context.elapsed, pl.Int64)
     total = devices.sum().with_columns(
         device=pl.lit(-1, pl.Int64), elapsed=elapsed * devices.height
     )
@@ -205,4 +207,5 @@ ANALYSIS = Analysis(
     (tuple(WORK),),
     collect,
     conclude,
+    is_of_covered=True,
 )

@@ -32,10 +32,8 @@ FINDING_KINDS = {
     "launch_bound": "devices are idle while their hosts are in other CUDA API calls",
     "host_mpi": "devices are idle while their hosts are in MPI",
     "host_nccl": "devices are idle while their hosts are in NCCL calls",
-    "host_io": "devices are idle, or ranks without GPUs held up, while hosts read or write files, or the network",
+    "host_io": "devices are idle while their hosts read or write files, or the network",
     "host_work": "devices are idle while their hosts are in no recorded call: they compute",
-    "mpi_time": "ranks without GPUs are in MPI even where nobody is late",
-    "off_cpu": "ranks without GPUs are off the CPU, outside MPI",
     "no_tensor_cores": "matrix products run without tensor cores",
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
@@ -45,7 +43,7 @@ MOST_NAMED = 8
 #: Parts of a device's time that are findings of the whole job.
 JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 #: What is said where there are no findings.
-NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
+NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
 
 class Finding(Struct, frozen=True):
@@ -177,6 +175,11 @@ class Context(Struct, frozen=True):
         return self.reader.duration
 
     @property
+    def elapsed(self) -> int:
+        """How long the reports of all processes cover the job (ns)."""
+        return self.options.covered.length
+
+    @property
     def devices(self) -> pl.DataFrame:
         """The devices with work: rows of `RowTable.devices` of event_reader.py."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
@@ -291,11 +294,6 @@ class JobRanks(Struct, frozen=True):
         )
         return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
 
-    @property
-    def has_gpus(self) -> bool:
-        """True if the devices are GPUs, not the ranks themselves."""
-        return bool(self.devices["label"].is_not_null().any())
-
     def compute_share(self, part: str) -> float:
         """Return a part of the devices' time, as a share of all of it."""
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
@@ -308,7 +306,7 @@ class JobRanks(Struct, frozen=True):
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""
         by_task: dict[int, list[str]] = {}
-        for task, label in self.devices.select("task", "label").drop_nulls().rows():
+        for task, label in self.devices.select("task", "label").rows():
             by_task.setdefault(task, []).append(label)
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
@@ -432,6 +430,8 @@ class Analysis(Struct, frozen=True):
     #: Fills the result, from the frames of all units, put together by name: without columns where
     #: no unit has any.
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
+    #: Its figures are of the time that the reports of all processes cover.
+    is_of_covered: bool = False
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

@@ -19,6 +19,8 @@ from nsys2prv.analysis.event_reader import HOST, EventReader, Samples
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
+    clip_spans,
+    intersect_spans,
     merge_spans,
     order_by_thread,
     subtract_spans,
@@ -89,10 +91,21 @@ class AnalysisOptions(Struct, frozen=True):
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
+    #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
+    covered: Spans = EMPTY
+    #: Devices of which work is lost, so that their idle time is not known.
+    lossy_devices: tuple[int, ...] = ()
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
+
+    @property
+    def covered_steady(self) -> Spans:
+        """The covered part of the steady state, or of the whole job."""
+        if self.steady is None:
+            return self.covered
+        return clip_spans(self.covered, self.steady.begin, self.steady.end)
 
 
 class Unit:
@@ -103,6 +116,7 @@ class Unit:
     ) -> None:
         self.reader, self.number, self.options, self.folder = reader, number, options, folder
         self.duration = reader.duration
+        self.covered = options.covered
         self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
         self.device_of = reader.rows.get_column("device")
         self.task_of = reader.rows.get_column("task")
@@ -166,12 +180,12 @@ class Unit:
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
-        """Return when a device executes any of these."""
+        """Return when a device executes any of these, of the covered time."""
         if len(what) > 1:
             sets = [self.find_device_spans(device, one) for one in sorted(what)]
             return self.remember((device, *sorted(what)), lambda: unite_span_sets(sets))
         alike = (pl.col("device") == device) & (pl.col("what") == what[0])
-        return self.remember((device, *what), lambda: merge_rows(self.work.filter(alike)))
+        return self.remember((device, *what), lambda: self.merge_rows(self.work.filter(alike)))
 
     def find_useful_spans(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
@@ -193,12 +207,16 @@ class Unit:
         return int(self._rows.filter(of_task)["thread"].min())
 
     def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
-        """Return when any of these threads is in an event of a layout."""
+        """Return when any of these threads is in an event of a layout, of the covered time."""
         if not self.has(layout):
             return EMPTY
         return self.remember(
-            (layout, *threads), lambda: merge_rows(self.select_calls(layout, threads))
+            (layout, *threads), lambda: self.merge_rows(self.select_calls(layout, threads))
         )
+
+    def merge_rows(self, frame: pl.DataFrame) -> Spans:
+        """Return the times of the rows, each from `begin` to `end`, of the covered time."""
+        return intersect_spans(self.covered, merge_rows(frame))
 
     def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
@@ -338,11 +356,12 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     if unit.has("cuda_api"):
         api = unit.select_calls("cuda_api", threads)
         waits = pl.col("call").is_in(unit.options.synchronising)
-        synchronising, launching = merge_rows(api.filter(waits)), merge_rows(api.filter(~waits))
+        synchronising = unit.merge_rows(api.filter(waits))
+        launching = unit.merge_rows(api.filter(~waits))
     by_state = {
         "mpi": unit.find_mpi_spans(threads),
         "nccl": unit.find_thread_spans("nccl_call", threads),
-        "io": find_io_spans(unit, threads),
+        "io": _find_io_spans(unit, threads),
         "synchronisation": synchronising,
         "launch": launching,
     }
@@ -354,11 +373,10 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     }
 
 
-def find_io_spans(unit: Unit, threads: list[int]) -> Spans:
-    """Return when any of these threads is in a call that may wait for files or the network."""
+def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
     if not unit.has("osrt"):
         return EMPTY
     calls = unit.read_begins("osrt", ("call",)).filter(
         pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
-    return merge_rows(calls)
+    return unit.merge_rows(calls)

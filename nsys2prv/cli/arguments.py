@@ -217,7 +217,7 @@ CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     },
     "--states": {"action": argparse.BooleanOptionalAction, "default": False},
     "--time": {"default": ""},
-    "--region": {"dest": "cut_region", "default": ""},
+    "--region": {"default": ""},
     "--args": {"type": _parse_fields},
     "--sample": {"type": _parse_rate},
     "--max-size": {"type": _parse_size},
@@ -300,7 +300,7 @@ def make_cut_options(options: argparse.Namespace) -> CutOptions:
         }
     return CutOptions(
         time=options.time,
-        region=options.cut_region,
+        region=options.region,
         ranks=split_list("--ranks", options.ranks),
         hosts=split_list("--hosts", options.hosts),
         devices=split_list("--devices", options.devices),

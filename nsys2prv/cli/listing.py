@@ -17,12 +17,13 @@ from nsys2prv._util.terminal import Column, find_width, lay_out_table
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
-from nsys2prv.nsight import job_checks, open_source, prepare_export
+from nsys2prv.nsight import job_checks, prepare_export
 from nsys2prv.nsight.info import (
     ReportInfo,
     pid_of,
     read_report_info,
 )
+from nsys2prv.nsight.sqlite import Database
 
 #: Columns that lists of tables take.
 WIDTH = 140
@@ -66,7 +67,7 @@ def _inspect_reports(path: Path) -> _ReportContents:
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
         export, source = prepare_export(path, Path(folder) / "export")
         info = read_report_info(export, source)
-        with open_source(export) as database:
+        with Database(export) as database:
             counts = {name: count for name in info.parts if (count := database.count(name))}
             kinds = {}
             for kind in all_kinds():

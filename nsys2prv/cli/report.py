@@ -88,15 +88,15 @@ REPORT_OPTIONS = """
   --title TEXT
       title of the report; default: its files' names
 """
-#: Those of a conversion; --region is called --cut-region here.
+#: Those of a conversion that select.
 CUT_OPTIONS = """
 a part of the job (docs/cutting.md)
   -t --trace KINDS ...
       use only these kinds of events, as in kernels,nccl,nvtx; default: all
   --time FROM:TO
       use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%
-  --cut-region NVTX[:N]
-      use only the time of these NVTX ranges, as --region of a conversion does
+  --region NVTX[:N]
+      use only the time from the first begin to the last end of these NVTX ranges
   --ranks LIST ...
       use only these ranks
   --hosts LIST ...
@@ -140,21 +140,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "--scaling": {"default": "strong"},
     "--html": {"type": Path},
     "--title": {"default": ""},
-    "--cut-region": {"default": ""},
     "--fail-above": {"type": _parse_percent},
 }
-
-
-def _add_analysis_options(parser: Parser) -> None:
-    parser.add_arguments(OPTIONS, SETTINGS)
-    # As it was called before.
-    parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
 
 
 def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
     parser.add_arguments(REPORT_OPTIONS, SETTINGS)
-    _add_analysis_options(parser)
+    parser.add_arguments(OPTIONS, SETTINGS)
     parser.add_arguments(CUT_OPTIONS, SETTINGS)
     options = _check_options(parser.parse_args(join_kind_options(arguments)))
     if options.html:
@@ -179,7 +172,7 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
 
 def _select_part(options: argparse.Namespace) -> dict[str, object]:
     """Return the options that select a part of the job; `diff` has none of them."""
-    if "cut_region" not in options:
+    if "region" not in options:
         return {}
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
@@ -247,7 +240,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
 def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
     parser.add_arguments(DIFF_OPTIONS, SETTINGS)
-    _add_analysis_options(parser)
+    parser.add_arguments(OPTIONS, SETTINGS)
     options = parser.parse_args(arguments)
     options.compared = [options.A, options.B]
     _check_options(options)
@@ -338,7 +331,9 @@ def _parse_only(options: argparse.Namespace) -> list[str]:
 def _analyse_job(
     job: OpenJob, names: Sequence[str], options: argparse.Namespace
 ) -> dict[str, Result]:
-    return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
+    return job.analyse(
+        *names, useful=options.useful, iterations=options.iterations, bins=options.bins
+    )
 
 
 def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
@@ -362,6 +357,7 @@ def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") ->
         "name": name or f"{reports[0]}{more}",
         "reports": [str(one) for one in reports],
         "duration_ns": job.duration,
+        "covered_ns": job.coverage.common.length,
         "ranks": tasks,
         "devices": job.devices.height,
         "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
@@ -377,11 +373,10 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
     """Return the heading for a job. job: as :func:`describe_job` returns it. full: with all that the
     reports lack.
     """
-    gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
     return [
         *([str(job["title"])] if job.get("title") else []),
-        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}{gpus}; "
+        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events",
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),

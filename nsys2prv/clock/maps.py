@@ -104,6 +104,8 @@ class ReportClock(Struct, frozen=True):
     utc_ns: int | None
     #: Host's monotonic clock at local time 0, ns.
     system_ns: int | None
+    #: UUIDs of the GPUs of the host.
+    gpus: frozenset[str] = frozenset()
 
 
 class Placement(Struct, frozen=True):
@@ -145,25 +147,39 @@ def _has_both_clocks(report: ReportClock) -> bool:
     return report.utc_ns is not None and report.system_ns is not None
 
 
+class _Machine(Struct):
+    """What is known of a machine."""
+
+    #: Names of its hosts: of containers on it, several.
+    hosts: set[str]
+    #: UTC less the monotonic clock (ns), None where not known.
+    boot: int | None
+    #: UUIDs of its GPUs.
+    gpus: set[str]
+
+
 def _number_machines(reports: list[ReportClock]) -> list[int]:
-    """Number the machines: one name, and clocks that agree where both are known (containers share
-    names).
+    """Number the machines: one name or a GPU in common (containers have names of their own), and
+    clocks that agree where both are known (containers share names).
     """
-    clusters: list[tuple[str, int | None]] = []
+    machines: list[_Machine] = []
     numbers = []
     for report in reports:
         boot = report.utc_ns - report.system_ns if _has_both_clocks(report) else None
-        for number, (host, members) in enumerate(clusters):
-            if host == report.host and (
-                boot is None or members is None or abs(boot - members) <= SAME_MACHINE_NS
-            ):
-                if members is None:
-                    clusters[number] = (host, boot)
-                numbers.append(number)
-                break
-        else:
-            clusters.append((report.host, boot))
-            numbers.append(len(clusters) - 1)
+        fitting = (
+            number
+            for number, one in enumerate(machines)
+            if (report.host in one.hosts or one.gpus & report.gpus)
+            and (boot is None or one.boot is None or abs(boot - one.boot) <= SAME_MACHINE_NS)
+        )
+        number = next(fitting, len(machines))
+        if number == len(machines):
+            machines.append(_Machine(set(), None, set()))
+        machine = machines[number]
+        machine.hosts.add(report.host)
+        machine.gpus |= report.gpus
+        machine.boot = boot if machine.boot is None else machine.boot
+        numbers.append(number)
     return numbers
 
 

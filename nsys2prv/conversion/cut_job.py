@@ -6,10 +6,8 @@ runs in trace time: what straddles the cut is clipped, what was in force at its 
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from fnmatch import translate
 from functools import partial
 
 import numpy as np
@@ -35,7 +33,7 @@ from nsys2prv.conversion.options import (
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
-from nsys2prv.events.nvtx_names import load_rules, rename_ranges
+from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.paraver.object_model import GPU_ROW_NAMES, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
@@ -299,13 +297,7 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     if NAMES in job.values:
         labels = job.values[NAMES].labels
-    ranges = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
-    if not ranges:
-        # "iteration 3" is the range "iteration" of number 3.
-        folded = rename_ranges(pl.Series([region.pattern]), None, load_rules())
-        if folded.numbers[0] != ABSENT:
-            values = _find_matching_values(labels, folded.texts[0])
-            ranges = list(_read_ranges(job, values, int(folded.numbers[0])))
+    ranges = list(_read_ranges(job, NamePattern.from_glob(region.pattern, labels)))
     if not ranges:
         raise Nsys2prvError(
             f"--region {region.pattern}: no NVTX range of the reports has such a name; "
@@ -325,33 +317,24 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     return int(begin[chosen].min()), int(end[chosen].max())
 
 
-def _find_matching_values(labels: pl.DataFrame, pattern: str) -> np.ndarray:
-    """Return the values of the labels that a glob pattern matches."""
-    wanted = re.compile(translate(pattern))
-    matching = [bool(wanted.match(label)) for label in labels["label"]]
-    return labels.filter(pl.Series(matching, dtype=pl.Boolean))["value"].to_numpy()
-
-
 def _read_ranges(
-    job: Job, values: np.ndarray, number: int | None = None
+    job: Job, pattern: NamePattern
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield thread, begin and end of the ranges with these names, and with the number, if any."""
+    """Yield thread, begin and end of the ranges whose names match."""
     layouts = _find_region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
     for run in job.runs:
         if run.shape.stream != BEGIN or run.shape.name not in layouts:
             continue
-        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.task], values))
-        if not len(of_name):
+        values = job.names[NAMES][run.task]
+        if not pattern.may_match(values):
             continue
         records = read_run(run)
-        wanted = np.isin(records[layouts[run.shape.name]], of_name)
-        if number is not None:
-            # Ranges without a number count as 0.
-            numbered = "number" in records.dtype.names
-            wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
-        records = take_records(records, wanted)
+        numbered = "number" in records.dtype.names
+        numbers = records["number"] if numbered else np.full(len(records), ABSENT)
+        names = values[records[layouts[run.shape.name]]]
+        records = take_records(records, pattern.find_matches(names, numbers))
         if not len(records):
             continue
         # Ranges that overlap are on further rows of their thread.

@@ -34,8 +34,6 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.spilling import append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
-#: Greater than all ends. Among ranges that begin together those with greater ends are the outer ones.
-OUTERMOST = 1 << 62
 
 
 class CutWindow(Struct, frozen=True):
@@ -210,7 +208,7 @@ class _Cutter:
     ) -> None:
         """Write ranges by their begin and end in the whole trace, with the fields that are wanted
         alone. ties: what begin records hold in
-        place of the end, by which the writer puts outer ranges first: the end in the whole trace,
+        place of the end, by which the writer puts outer ranges first: the end before it is clipped,
         for that of the cut is the same for all that it clips.
         """
         if not len(records):
@@ -245,10 +243,18 @@ class _Cutter:
         if not self.heads:
             return
         heads, begin, end = _sort_and_join(self.heads)
-        rank = np.empty(len(begin), np.int64)
-        rank[np.lexsort((-end, begin))] = np.arange(len(begin))
-        for head, own in zip(heads, _split_like(rank, heads), strict=True):
-            self._append_ranges(head.run, head.records, head.time, head.other, OUTERMOST - own)
+        # The writer puts those with later ends first. Of those of a row that end together, mostly
+        # with the trace, the outer ones get a later one.
+        row = np.concatenate(
+            [self.task.threads[head.run.task][head.records["object"]] for head in heads]
+        )
+        place = np.arange(len(row))
+        order = np.lexsort((-place, -begin, end, row))
+        changes = np.append(True, (np.diff(row[order]) != 0) | (np.diff(end[order]) != 0))
+        ties = end - self.window.origin
+        ties[order] += place - np.maximum.accumulate(np.where(changes, place, 0))
+        for head, own in zip(heads, _split_like(ties, heads), strict=True):
+            self._append_ranges(head.run, head.records, head.time, head.other, own)
 
     # States
 

@@ -25,6 +25,7 @@ from nsys2prv._util.files import (
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection
@@ -130,6 +131,8 @@ class Job(Struct):
     notes: list[str] = field(default_factory=list)
     #: Warnings of the preparation, for the summary.
     warnings: list[str] = field(default_factory=list)
+    #: Processes with launching calls of which there is no work.
+    lost: list[LostLaunches] = field(default_factory=list)
     #: One line for each report that could not be read.
     unread: list[str] = field(default_factory=list)
     #: Which reports were recorded together.

@@ -25,6 +25,7 @@ from nsys2prv.conversion.job import (
     find_trace_duration,
     sum_counters,
 )
+from nsys2prv.conversion.lost_launches import find_lost_launches
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
     find_spans,
@@ -159,6 +160,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         opened = open_reports(paths, plan, folder, pool, quiet)
         results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
+        lost = find_lost_launches(opened.infos, results, opened.workers.run)
     placements = place_reports([info.clock for info in opened.infos])
     captures = _find_captures(opened.infos, placements, spans)
     plan = opened.plan
@@ -170,7 +172,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
     state.derive_events(plan.selection.kinds)
     doubts, missing = _check_job(state)
     job = _make_job(state, is_complete=not missing)
-    job.unread = opened.unread
+    job.unread, job.lost = opened.unread, lost
     far = warn_of_far_rows(opened.infos, results)
     job.warnings = [*missing, *opened.warnings, *doubts, *far, *job.warnings]
     return job

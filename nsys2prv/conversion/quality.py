@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import GRAPH_TABLE
-from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
-from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
+from nsys2prv.events.kind import UNKNOWN_TABLE, explain_unread_table
+from nsys2prv.nsight.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
+from nsys2prv.nsight.sqlite import Database
 
 #: The kind of notes that are left to those who ask for everything, and how many others are shown.
 MINOR, MOST_SHOWN = "nsight_warning", 5
+#: Names that stand in StringIds, and what those are called that are not there.
+NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 #: Messages of Nsight Systems of one class at most.
 MOST_MESSAGES = 12
 #: Classes of messages, the worst first -> what such a message is said to do, and what helps.
@@ -55,9 +60,20 @@ class QualityNote(Struct, frozen=True):
 
 def assess_quality(job: Job) -> list[QualityNote]:
     """Return what the reports of a job lack, the most important first."""
-    notes = list(_quote_messages(job.infos))
+    notes = [
+        *_note_unknown_tables(job.infos),
+        *_note_missing_names(job),
+        *_quote_messages(job.infos),
+    ]
     if any(kind.gpu_work for kind in job.selection.kinds):
-        notes = [*_note_missing_gpu_work(job.infos), *_note_whole_graphs(job.infos), *notes]
+        lossy = {one.report for one in job.lost}
+        idle = [info for number, info in enumerate(job.infos) if number not in lossy]
+        notes = [
+            *_note_lost_launches(job),
+            *_note_missing_gpu_work(idle),
+            *_note_whole_graphs(job.infos),
+            *notes,
+        ]
     return notes
 
 
@@ -69,12 +85,23 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
     return shown
 
 
-def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    tables = {table for info in infos for table in info.parts}
-    has_gpus = any(info.gpus or list_gpu_work(info) for info in infos)
-    if tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus:
-        # A job of CPUs.
+def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
+    if not job.lost:
         return
+    ranks = {(process.report, process.pid): process.rank for process in job.model.processes}
+    lines = []
+    for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
+        rank, info = ranks.get((lost.report, lost.process)), job.infos[lost.report]
+        name = f"process {pid_of(lost.process)} of {info.name}" if rank is None else f"rank {rank}"
+        lines.append(f"{name} {lost.lost:,} of {lost.launches:,}")
+    yield QualityNote(
+        "launches_without_work",
+        f"launches without a kernel or other work in the report: {list_some(lines)}; what their GPUs did then is not known",
+        "profile again with fewer kinds of events, and let the GPUs finish before the capture ends",
+    )
+
+
+def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     if idle := [info.name for info in infos if not list_gpu_work(info)]:
         yield QualityNote(
             "no_gpu_work",
@@ -96,6 +123,47 @@ def _note_whole_graphs(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             "graphs_as_a_whole",
             f"{list_some(whole)}: CUDA graphs were traced as a whole, so the kernels inside them are not in the report",
             "profile with --cuda-graph-trace=node to see them",
+        )
+
+
+def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    """Yield a note on each table with events that this version does not know."""
+    known = {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
+    rows: dict[str, Counter[str]] = {}
+    for info in infos:
+        unread = info.parts.keys() - known
+        if unknown := [one for one in unread if explain_unread_table(one) == UNKNOWN_TABLE]:
+            with Database(info.path) as source:
+                for table in sorted(unknown):
+                    if any(column in source.tables[table] for column in TIMES):
+                        rows.setdefault(table, Counter())[info.name] += source.count(table)
+    for table, counts in rows.items():
+        alike = max((one for one in known if table.startswith(one)), key=len, default="")
+        yield QualityNote(
+            "unknown_table",
+            f"{list_some([*counts])}: {counts.total():,} rows in the table {table} are not read: this version does not know it"
+            + (f", only {alike}" if alike else ""),
+            "use a newer nsys2prv, or export again with the nsys that recorded",
+        )
+
+
+def _note_missing_names(job: Job) -> Iterator[QualityNote]:
+    """Yield a note on functions and kernels whose names are not in the reports."""
+    count, reports = 0, set()
+    by_task = sorted(job.results, key=lambda result: result.task)
+    for name_set in NAME_SETS & job.names.keys():
+        labels = job.values[name_set].labels
+        unnamed = labels.filter(pl.col("label").str.contains(UNNAMED))["value"].to_numpy()
+        count += len(unnamed)
+        for result, values in zip(by_task, job.names[name_set] if count else (), strict=False):
+            if np.isin(values, unnamed).any():
+                reports.add(job.infos[result.report].name)
+    if count:
+        yield QualityNote(
+            "names_missing",
+            f"{list_some(sorted(reports))}: the table StringIds lacks the names of {count:,} functions and kernels, which are "
+            'called "string 14" and the like; kernels of NCCL and classes of kernels cannot be told',
+            "export again with all tables",
         )
 
 

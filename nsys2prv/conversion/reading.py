@@ -34,10 +34,11 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Index, Reason, Rows
-from nsys2prv.nsight import open_source, prepare_export
+from nsys2prv.nsight import prepare_export
 from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, read_report_info
 from nsys2prv.nsight.report_files import count_bytes
-from nsys2prv.nsight.source import TIME_LIMIT, Part, Shared, Source, mask_usable
+from nsys2prv.nsight.source import TIME_LIMIT, Part, Shared, mask_usable
+from nsys2prv.nsight.sqlite import Database
 from nsys2prv.store.runs import Span, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
@@ -191,7 +192,7 @@ def read_task(task: ReadingTask) -> TaskResult:
     with (
         closing(LaunchWriter(task.spill_folder / f"launches-{task.number}.bin")) as launches,
         closing(SpillWriter(spill_file, task.report, task.number)) as writer,
-        open_source(task.info.path) as database,
+        Database(task.info.path) as database,
     ):
         launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
         extraction = Extraction(task.info, database, launch_index, task.settings, nccl_calls)
@@ -429,7 +430,7 @@ def find_span(task: SpanTask) -> Span | None:
     kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
     span = task.known
     scanned: dict[str, list] = {}
-    with open_source(task.info.path) as database:
+    with Database(task.info.path) as database:
         for extends in (True, False):
             if extends or span is None:
                 for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
@@ -439,7 +440,7 @@ def find_span(task: SpanTask) -> Span | None:
 
 
 def _widen(
-    span: Span | None, task: SpanTask, database: Source, kind: EventKind, scanned: dict[str, list]
+    span: Span | None, task: SpanTask, database: Database, kind: EventKind, scanned: dict[str, list]
 ) -> Span | None:
     """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
     have been looked at, for the next kind.
@@ -468,7 +469,9 @@ def _widen(
     return span
 
 
-def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Part, int, int]]:
+def _list_pieces(
+    database: Database, info: ReportInfo, part: Part
+) -> Iterator[tuple[Part, int, int]]:
     """Yield pieces of a part with the bounds of their events' times, but those that can have none;
     the bounds are UNKNOWN in tables without times.
     """
@@ -490,7 +493,7 @@ def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tup
             yield piece, int(times[0].min()), last
 
 
-def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
+def _read_span(task: SpanTask, database: Database, kind: EventKind, part: Part) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them."""
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)

@@ -26,8 +26,8 @@ from nsys2prv.conversion.timeline import (
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine
-from nsys2prv.nsight import open_source
 from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.sqlite import Database
 from nsys2prv.store.task_result import TaskResult
 
 #: Layouts named in the short summary.
@@ -246,9 +246,8 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
 
 def _describe_job(summary: Summary) -> list[str]:
     order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
-    gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
     return [
-        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}{gpus}; "
+        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}, {format_count(summary.devices, 'GPU')}; "
         f"{summary.duration / 1e9:.3f} s{order}"
     ]
 
@@ -391,7 +390,7 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
         return ""
     for info in infos[:MOST_HINTING]:
         # What was read from a store need not be there any more.
-        with suppress(Nsys2prvError), open_source(info.path) as source:
+        with suppress(Nsys2prvError), Database(info.path) as source:
             if hint := kind.gpu_work.hint_when_missing(source):
                 return f": {hint}"
     return ""

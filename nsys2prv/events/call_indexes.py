@@ -121,6 +121,18 @@ class Segment(Struct, frozen=True):
             self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize
         )
 
+    def read_ids(self) -> np.ndarray:
+        """Return the correlation ids of the calls, ascending."""
+        return self.read_column(_KEY, 0, self.rows).astype(np.int64) + self.low
+
+    def read_begins(self) -> np.ndarray:
+        """Return when the calls begin (local ns)."""
+        return self.read_column(_BEGIN, 0, self.rows)
+
+    def read_codes(self) -> np.ndarray:
+        """Return the index of each call into what :meth:`read_call_kinds` returns."""
+        return self.read_column(_CODE, 0, self.rows)
+
     def read_call_kinds(self) -> np.ndarray:
         """Return the distinct threads, names and results of the calls (CALL_KIND)."""
         before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows

@@ -27,7 +27,8 @@ from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts, zero_nulls
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, zero_nulls
+from nsys2prv.nsight.sqlite import Database
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.
@@ -303,7 +304,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield replace(rows, lines=lines)
 
 
-def hint_at_node_tracing(source: Source) -> str:
+def hint_at_node_tracing(source: Database) -> str:
     """Return where the work of graphs is if they were traced node by node, else ""."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"

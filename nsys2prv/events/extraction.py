@@ -34,11 +34,11 @@ from nsys2prv.nsight.source import (
     Columns,
     Part,
     Shared,
-    Source,
     are_all_usable,
     mask_usable,
     zero_nulls,
 )
+from nsys2prv.nsight.sqlite import Database
 
 #: Tables of work on GPUs, which is recorded as a whole.
 GPU_TABLES = frozenset(
@@ -188,7 +188,7 @@ class Extraction:
     def __init__(
         self,
         report: ReportInfo,
-        database: Source,
+        database: Database,
         launches: LaunchIndex | None = None,
         settings: ReadingSettings = _USUAL,
         nccl_calls: NcclCallIndex | None = None,

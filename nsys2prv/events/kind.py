@@ -23,7 +23,8 @@ from nsys2prv.events.catalogue import Metric, load_catalogue
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.nsight.info import ReportInfo
-    from nsys2prv.nsight.source import Part, Source
+    from nsys2prv.nsight.source import Part
+    from nsys2prv.nsight.sqlite import Database
 
 #: Between a key and its detail.
 SEPARATOR = ": "
@@ -105,7 +106,7 @@ class GpuWork(Struct, frozen=True):
 
     #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
     #: "".
-    hint_when_missing: Callable[[Source], str] | None = None
+    hint_when_missing: Callable[[Database], str] | None = None
 
 
 class Derived(Struct, frozen=True):

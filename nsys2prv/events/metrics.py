@@ -20,7 +20,8 @@ from nsys2prv.events.attributes import group_rows, list_columns, make_counters, 
 from nsys2prv.events.catalogue import Metric, find_known_label, label_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
-from nsys2prv.nsight.source import NULL, SQL_NULL, Part, Source, decode_texts
+from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
+from nsys2prv.nsight.sqlite import Database
 
 GPU_METRICS, GPU_METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 GPU_LAYOUT = "gpu_metric"
@@ -123,7 +124,7 @@ def scale_fraction(number: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
 
 
-def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
+def find_metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]]]:
     """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
@@ -263,7 +264,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         yield make_counters(extraction, layout, object_, *samples)
 
 
-def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
+def _read_rows(database: Database, part: Part, computed: bool) -> pl.DataFrame:
     """Return start, end, component, number and value of a part's rows; NULL where a row lacks one,
     in values null.
     """
@@ -282,7 +283,7 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
 
-def _find_names(database: Source) -> dict[int, str]:
+def _find_names(database: Database) -> dict[int, str]:
     """Return the names of events and metrics, with their units."""
     rows = database.read_small_table(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
     return {
@@ -292,7 +293,7 @@ def _find_names(database: Source) -> dict[int, str]:
     }
 
 
-def _name_components(database: Source) -> dict[int, str]:
+def _name_components(database: Database) -> dict[int, str]:
     """Return the name of each component, with those that it is part of before it: `CPU socket 0
     core 3`.
     """
@@ -402,7 +403,7 @@ def _name_fields(
     return [known.get(key, (f"field {key}", True)) for key in keys.tolist()], codes
 
 
-def _read_data(database: Source, part: Part) -> pl.DataFrame:
+def _read_data(database: Database, part: Part) -> pl.DataFrame:
     """Return fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text
     where numbers belong reads as 0.
     """
@@ -427,7 +428,7 @@ def _read_data(database: Source, part: Part) -> pl.DataFrame:
     ).with_columns(pl.col("real").cast(pl.Boolean))
 
 
-def _read_json(database: Source, part: Part) -> pl.DataFrame:
+def _read_json(database: Database, part: Part) -> pl.DataFrame:
     """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
@@ -442,7 +443,7 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))
 
 
-def _find_sources(database: Source) -> dict[int, EventSource]:
+def _find_sources(database: Database) -> dict[int, EventSource]:
     """Return typeId -> what its events are."""
     read = database.read_small_table
     origins = {
@@ -473,7 +474,7 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
     return sources
 
 
-def _find_name(database: Source, name: object, data: object) -> str:
+def _find_name(database: Database, name: object, data: object) -> str:
     """Return the name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
         return database.read_strings([name]).get(name, "")

@@ -45,7 +45,8 @@ from nsys2prv.events.nvtx import (
     select_nccl_rows,
 )
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
+from nsys2prv.nsight.sqlite import Database
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -270,7 +271,7 @@ class PayloadField(Struct, frozen=True):
     names: tuple[tuple[int, str], ...] = ()
 
 
-def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
+def read_schemas(database: Database) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
     """Return the known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
@@ -307,7 +308,7 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     }
 
 
-def _read_binary(database: Source, columns: Columns) -> _Payloads:
+def _read_binary(database: Database, columns: Columns) -> _Payloads:
     """Return the form binaryData."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series

@@ -203,6 +203,80 @@ def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, 
     return {}
 
 
+# ---- ranges by their names --------------------------------------------------------------------------------------------------------
+
+#: What stands before and behind a number that the shipped rules take off a name.
+NUMBERED = (
+    *((before, "") for before in (" ", "#", " #", ":", ": ", "=", " = ", "-", "_", ", seq = ")),
+    *((before + bracket[0], bracket[1]) for before in ("", " ") for bracket in ("[]", "()")),
+)
+
+
+class NamePattern(Struct, frozen=True):
+    """Names of ranges that match a glob pattern: those of the trace, and with the number that the
+    rules took off them, as reports have them.
+    """
+
+    #: The pattern as a regular expression.
+    expression: str
+    #: Names of the trace that match: value, label.
+    names: pl.DataFrame
+    #: Names of the trace that may match with a number behind them: value, label.
+    numbered: pl.DataFrame
+
+    @classmethod
+    def from_glob(cls, pattern: str, labels: pl.DataFrame) -> NamePattern:
+        """Return the names that match. labels: value and label of all NVTX names."""
+        labels = labels.select(pl.col("value").cast(pl.Int64), "label")
+        expression, begin = translate_glob(pattern), re.match(r"[^*?[]*", pattern)[0]
+        matching = pl.col("label").str.contains(expression)
+        alike = pl.col("label").str.starts_with(begin)
+        alike |= pl.lit(begin).str.starts_with(pl.col("label"))
+        return cls(expression, labels.filter(matching), labels.filter(~matching & alike))
+
+    def may_match(self, values: np.ndarray) -> bool:
+        """Return whether ranges with these names may match."""
+        return bool(np.isin(values, pl.concat([self.names, self.numbered])["value"]).any())
+
+    def find_matches(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return a mask of the ranges with these names and numbers that match. A range without a
+        number has the number 0, which a trace has not.
+        """
+        found = np.isin(values, self.names["value"].to_numpy())
+        ranges = pl.DataFrame({"value": values, "number": np.maximum(numbers, 0)})
+        ranges = ranges.cast(pl.Int64)
+        pairs = ranges.unique().join(self.numbered, on="value", how="inner")
+        texts = (
+            pl.concat_str("label", pl.lit(before), "number", pl.lit(behind))
+            for before, behind in NUMBERED
+        )
+        pairs = pairs.filter(
+            pl.any_horizontal(text.str.contains(self.expression) for text in texts)
+        ).select("value", "number", hit=True)
+        hits = ranges.join(pairs, on=["value", "number"], how="left", maintain_order="left")["hit"]
+        return found | hits.fill_null(False).to_numpy()
+
+
+def translate_glob(pattern: str) -> str:
+    """Return a glob pattern as a regular expression of Rust's regex."""
+
+    def translate(match: re.Match[str]) -> str:
+        text, negated, members = match[0], match[1], match[2]
+        if members is None:
+            return {"*": ".*", "?": "."}.get(text, re.escape(text))
+        pieces = (
+            f"{re.escape(first)}-{re.escape(last)}" if first else re.escape(single)
+            for first, last, single in re.findall("(?s)(.)-(.)|(.)", members)
+            if first <= last
+        )
+        # Nothing is in an empty range such as [z-a].
+        allowed = "".join(pieces) or r"^\s\S"
+        return f"[^{allowed}]" if negated else f"[{allowed}]"
+
+    translated = re.sub(r"(?s)\[(!?)(\]?[^\]]*)\]|.", translate, pattern)
+    return f"^(?s:{translated})$"
+
+
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
-"""Open one Nsight Systems export (:func:`open_source`). Before that a report is exported with `nsys`,
-and an export that cannot be opened read-only is copied (:func:`prepare_export`).
+"""Prepare one Nsight Systems report for reading (:func:`prepare_export`): it is exported with `nsys`,
+and an export that cannot be opened read-only is copied.
 
 All differences between schema versions end in this room, by capability (is the column there?),
 never by version number.
@@ -12,7 +12,6 @@ import shlex
 import shutil
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import NOT_EXPORTED, describe_missing_file
@@ -24,21 +23,8 @@ from nsys2prv.nsight.report_files import (
     make_file_signature,
 )
 
-if TYPE_CHECKING:
-    from nsys2prv.nsight.source import Source
 #: How often an export in use is copied, until nothing was written meanwhile.
 ATTEMPTS = 5
-
-
-def open_source(path: str | Path) -> Source:
-    """Return an export opened for reading: an SQLite file, or a folder of tables. Raises
-    Nsys2prvError when it is neither.
-    """
-    # Readers import this package.
-    from nsys2prv.nsight.parquet import Folder
-    from nsys2prv.nsight.sqlite import Database
-
-    return Folder(path) if is_export_folder(Path(path)) else Database(path)
 
 
 def find_nsys() -> str | None:
@@ -109,17 +95,19 @@ def export_report(report: Path, folder: Path) -> Path:
 
 
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
-    """Return the export to read, an SQLite file or a folder of tables, and the path itself.
+    """Return the SQLite file to read, and the path itself.
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
-    copied there with its log: reading it in place would make SQLite write beside it.
+    copied there with its log: reading it in place would make SQLite write beside it. A folder of
+    tables is loaded into a file there when that is first read (:func:`nsys2prv.nsight.info.read_report_info`).
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
             raise Nsys2prvError(describe_missing_file(path))
         return export_report(path, folder), path
     if is_export_folder(path):
-        return path, path
+        folder.mkdir()
+        return folder / f"{path.stem}.sqlite", path
     if has_journal(path):
         # Not rolled back here: a journal can name other files, which SQLite then deletes.
         raise Nsys2prvError(

@@ -15,9 +15,9 @@ from itertools import pairwise
 from msgspec import Struct
 
 from nsys2prv._util.text import list_some
-from nsys2prv.nsight import open_source
 from nsys2prv.nsight.info import PROCESS_MASK, GlobalPid, ReportInfo
 from nsys2prv.nsight.job_checks import list_profiled_processes
+from nsys2prv.nsight.sqlite import Database
 
 #: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
 #: captured at the same moment.
@@ -131,7 +131,7 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
     """Return the processes that a report profiles (globalPid) with the least number of their CUDA
     calls and how many of these there are, (0, 0) where there are none.
     """
-    with open_source(info.path) as database:
+    with Database(info.path) as database:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
         if database.has(CALLS, "globalTid", "correlationId"):
             for process, least, count in database.query(

@@ -27,7 +27,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.nsight.source import NULL, Source
+from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.sqlite import Database
 
 TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
@@ -70,7 +71,7 @@ class Communicator(Struct, frozen=True):
     key: int = 0
 
 
-def read_communicators(database: Source) -> tuple[Communicator, ...]:
+def read_communicators(database: Database) -> tuple[Communicator, ...]:
     """Return the rows of a report in the order of their times, without names."""
     columns = (
         *("rank", "timestamp", "commHandle", "parentHandle", "localRank", "size"),

@@ -19,9 +19,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
-from nsys2prv.nsight import open_source
 from nsys2prv.nsight.communicators import Communicator, read_communicators
-from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable, zero_nulls
+from nsys2prv.nsight.gpus import Gpu, GpuNumber, read_gpus
+from nsys2prv.nsight.parquet import load_folder
+from nsys2prv.nsight.source import TIME_LIMIT, Part, mask_usable, zero_nulls
+from nsys2prv.nsight.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
@@ -98,8 +100,6 @@ NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 GlobalPid = NewType("GlobalPid", int)
 #: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
 GlobalTid = NewType("GlobalTid", int)
-#: Number that a report gives to a GPU.
-GpuNumber = NewType("GpuNumber", int)
 #: Number that a process gives to an NVTX domain.
 DomainId = NewType("DomainId", int)
 
@@ -144,7 +144,7 @@ def shorten_message(text: str) -> str:
     return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
 
 
-def read_messages(database: Source) -> tuple[Message, ...]:
+def read_messages(database: Database) -> tuple[Message, ...]:
     """Return the distinct messages of a report that are more than information, or tell of a loss."""
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
@@ -159,7 +159,7 @@ def read_messages(database: Source) -> tuple[Message, ...]:
     return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
 
 
-def find_main_process(database: Source) -> int | None:
+def find_main_process(database: Database) -> int | None:
     """Return the globalPid of the report's main process, whose row has the messages that belong to
     no process: the first with a message of its own.
     """
@@ -201,7 +201,7 @@ class Capture(Struct, frozen=True):
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
-def read_capture(database: Source, begins: Sequence[int]) -> Capture:
+def read_capture(database: Database, begins: Sequence[int]) -> Capture:
     """Return the capture of a report. begins: when it may have begun (local ns)."""
     times = _sample_times(database)
     if not len(times):
@@ -223,7 +223,7 @@ def read_capture(database: Source, begins: Sequence[int]) -> Capture:
     return _find_main_span(times)
 
 
-def read_duration(database: Source) -> int | None:
+def read_duration(database: Database) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
     durations = []
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
@@ -235,7 +235,7 @@ def read_duration(database: Source) -> int | None:
     return max(durations, default=None)
 
 
-def _sample_times(database: Source) -> np.ndarray:
+def _sample_times(database: Database) -> np.ndarray:
     """Return times of a few rows of every table of events, ascending."""
     columns = {
         name: next(column for column in TIMES if column in table)
@@ -266,7 +266,7 @@ def _find_main_span(times: np.ndarray) -> Capture:
     return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
 
-def find_capture_span(database: Source, first: int, last: int) -> tuple[int, int]:
+def find_capture_span(database: Database, first: int, last: int) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, and where they lie outside, `first` and `last`.
     """
@@ -281,7 +281,7 @@ def find_capture_span(database: Source, first: int, last: int) -> tuple[int, int
     return (started, stopped) if started <= stopped else (first, last)
 
 
-def read_environment(database: Source) -> dict[str, list[str]]:
+def read_environment(database: Database) -> dict[str, list[str]]:
     """Return the distinct settings, `NAME="text"`, of each of the launcher's variables that the
     launch environment of the report's processes holds.
 
@@ -336,24 +336,6 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
     return None
 
 
-class Gpu(Struct, frozen=True):
-    """A physical GPU as the report numbers it."""
-
-    #: As the report numbers it.
-    number: GpuNumber
-    #: The model.
-    name: str = ""
-    #: Empty where not known.
-    uuid: str = ""
-    #: PCI location, empty where not known.
-    bus: str = ""
-
-    @property
-    def key(self) -> str:
-        """What tells it from all others of its host, "" where nothing does."""
-        return self.uuid if self.uuid.strip("0-") else self.bus
-
-
 class ReportInfo(Struct, frozen=True):
     """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.
@@ -384,6 +366,8 @@ class ReportInfo(Struct, frozen=True):
     #: When the capture started and stopped (local ns) as the report states it, None where it does
     #: not.
     stated_span: tuple[int, int] | None = None
+    #: The processes were launched after the capture had started: they did nothing before.
+    launched: bool = False
     #: Only ranges of the capture were exported (--times).
     is_part: bool = False
     #: The rows of every table that has any.
@@ -402,6 +386,8 @@ class ReportInfo(Struct, frozen=True):
     gpus: dict[GpuNumber, Gpu] = field(default_factory=dict)
     #: (pid, CUDA ordinal) -> GPU number, where exported.
     cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
+    #: GPU number of each CUDA ordinal of all processes, where exported no other way.
+    visible_gpus: tuple[GpuNumber, ...] = ()
     #: Name of each NVTX domain.
     domains: dict[tuple[GlobalPid, DomainId], str] = field(default_factory=dict)
     #: Name of each category, a number of its domain.
@@ -435,13 +421,13 @@ class ReportInfo(Struct, frozen=True):
     @property
     def clock(self) -> ReportClock:
         """Return the report's clock, with what the export added to its times undone."""
-        begin = self.begin_ns
+        begin, gpus = self.begin_ns, frozenset(gpu.uuid for gpu in self.gpus.values() if gpu.uuid)
         if begin is None:
-            return ReportClock(self.host, -self.time_shift, None)
+            return ReportClock(self.host, -self.time_shift, None, gpus)
         utc, system = (
             None if time is None else time - begin for time in (self.utc_ns, self.system_ns)
         )
-        return ReportClock(self.host, utc, system)
+        return ReportClock(self.host, utc, system, gpus)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
         """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
@@ -451,9 +437,16 @@ class ReportInfo(Struct, frozen=True):
         it has others, which it does not name.
         """
         number = self.cuda_gpus.get((pid_of(pid), ordinal))
+        if number is None and 0 <= ordinal < len(self.visible_gpus):
+            number = self.visible_gpus[ordinal]
         if number is None and ordinal == 0 and len(self.gpus) == 1:
             (number,) = self.gpus
         return number
+
+    def list_gpus(self, pid: int) -> list[GpuNumber]:
+        """Return the numbers of the GPUs that a process (globalPid) sees."""
+        own = {gpu for (process, _), gpu in self.cuda_gpus.items() if process == pid_of(pid)}
+        return sorted(own or {*self.visible_gpus} or {*self.gpus})
 
     def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
         """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
@@ -478,13 +471,14 @@ def tid_of(global_tid: int) -> int:
 
 def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
     """Read the small tables of an export. given_path: the report that it was made from, if any."""
-    with open_source(path) as database:
+    if given_path is not None and given_path.is_dir():
+        load_folder(given_path, Path(path))
+    with Database(path) as database:
         database.check()
         return _inspect_database(database, given_path)
 
 
-def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
-    # First, as a folder's tables are counted together.
+def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo:
     parts = database.list_filled_tables()
     if not database.has("StringIds", "id", "value"):
         parts.pop("StringIds", None)  # conditions look strings up, in both columns
@@ -510,6 +504,7 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
     time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
     begin = time_shift + (utc_ns or 0 if is_absolute else 0)
     environment = read_environment(database)
+    gpu_table = read_gpus(database)
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -524,7 +519,8 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
         time_shift=time_shift,
         duration_ns=_to_integer(details[0][0]) if details else None,
         capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
-        stated_span=_read_stated_span(database, begin),
+        stated_span=(stated_span := _read_stated_span(database, begin)),
+        launched=_was_launched(database, stated_span),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
         processes=_read_processes(database),
@@ -537,8 +533,9 @@ def _inspect_database(database: Source, given_path: Path | None) -> ReportInfo:
         communicators=read_communicators(database),
         launcher_ranks=find_numbers(environment, RANK_VARIABLES),
         launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
-        gpus=_read_gpus(database),
-        cuda_gpus=_read_cuda_gpus(database),
+        gpus=gpu_table.gpus,
+        cuda_gpus=gpu_table.by_ordinal,
+        visible_gpus=gpu_table.visible,
         domains=domains,
         categories=categories,
         messages=read_messages(database),
@@ -561,12 +558,22 @@ def _parse_shift(value: object) -> int:
     return int(match[0]) if match else 0
 
 
-def _read_stated_span(database: Source, begin: int) -> tuple[int, int] | None:
+def _read_stated_span(database: Database, begin: int) -> tuple[int, int] | None:
     """Return when the capture started and stopped as the report states it. begin: when it began
     (local ns).
     """
     duration = read_duration(database)
     return None if duration is None else find_capture_span(database, begin, begin + duration)
+
+
+def _was_launched(database: Database, span: tuple[int, int] | None) -> bool:
+    """Return whether the processes were launched within the capture (local ns)."""
+    if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return False
+    ((first,),) = database.query(
+        f"SELECT min(timestamp) FROM {DIAGNOSTICS} WHERE text LIKE 'Process % launched by the profiler%'"
+    )
+    return isinstance(first, int) and span[0] <= first <= span[1]
 
 
 def _to_integer(value: object) -> int | None:
@@ -582,7 +589,7 @@ def _to_utc(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def _read_processes(database: Source) -> dict[GlobalPid, str]:
+def _read_processes(database: Database) -> dict[GlobalPid, str]:
     rows = database.read_small_table("PROCESSES", "globalPid", "name")
     return {
         pid: Path(name).name if isinstance(name, str) and name else ""
@@ -591,7 +598,7 @@ def _read_processes(database: Source) -> dict[GlobalPid, str]:
     }
 
 
-def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
+def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
     """Return the name of highest priority of each thread."""
     best: dict[int, tuple[int, int]] = {}
     rows = database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
@@ -603,29 +610,8 @@ def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
-def _read_gpus(database: Source) -> dict[GpuNumber, Gpu]:
-    rows = database.read_small_table("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation")
-    return {
-        number: Gpu(number, *(str(text or "") for text in texts))
-        for number, *texts in rows
-        if isinstance(number, int)
-    }
-
-
-def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], GpuNumber]:
-    """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
-    CUDA_VISIBLE_DEVICES.
-    """
-    rows = database.read_small_table("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
-    return {
-        (pid, ordinal): gpu
-        for pid, ordinal, gpu in rows
-        if all(isinstance(value, int) for value in (pid, ordinal, gpu))
-    }
-
-
 def _read_nvtx_names(
-    database: Source,
+    database: Database,
 ) -> tuple[dict[tuple[GlobalPid, DomainId], str], dict[tuple[GlobalPid, DomainId, int], str]]:
     """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
     domainId, category).

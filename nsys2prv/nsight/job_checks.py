@@ -19,7 +19,7 @@ from nsys2prv.nsight.info import (
     choose_launcher_ranks,
     pid_of,
 )
-from nsys2prv.nsight.source import Source
+from nsys2prv.nsight.sqlite import Database
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
 #: were recorded one after the other.
@@ -198,7 +198,7 @@ PROFILED_PROCESS_TABLES = (
 )
 
 
-def list_profiled_processes(database: Source) -> frozenset[int]:
+def list_profiled_processes(database: Database) -> frozenset[int]:
     """Return globalPid of every process that the report profiles; none where it does not tell.
 
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of

@@ -1,13 +1,9 @@
-"""Interface to one export, whatever its form: tables and parts of them, rows as columns of numbers
-and texts, and the class :class:`Source` that SQLite files and folders of tables implement.
-"""
+"""Tables of an export and parts of them, and rows as columns of numbers and texts."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -381,128 +377,6 @@ class Shared(Struct, frozen=True):
     ) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
         return self.rows.select(integers, texts).where(self.mask_meeting(number))
-
-
-class Source(ABC):
-    """One export opened for reading. Conditions and queries are in SQL, with SQLite's meaning,
-    whatever the export is.
-    """
-
-    #: The SQLite file or the folder.
-    path: Path
-    #: By name, those with columns. Whatever reads raises
-    #: :class:`nsys2prv._util.errors.Nsys2prvError` where the export is damaged.
-    tables: Tables
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the files."""
-
-    def check(self) -> None:
-        """Raise one clear line where a table is damaged, as far as reading does not see it."""
-        return
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def has(self, table: str, *columns: str) -> bool:
-        """True if the table exists with all these columns."""
-        return table in self.tables and all(column in self.tables[table] for column in columns)
-
-    def get_whole_table(self, table: str) -> Part:
-        """Return all rows of a table."""
-        extent = self.tables[table].extent
-        return Part(table, extent.first, extent.last)
-
-    def list_filled_tables(self) -> dict[str, Part]:
-        """Return all tables that have rows, whole."""
-        return {
-            name: self.get_whole_table(name)
-            for name, table in self.tables.items()
-            if table.extent.rows
-        }
-
-    def make_condition(self, table: str, where: str) -> str:
-        """Return a condition in SQL from one with the table's columns in braces: those that the
-        export lacks are NULL. "" is true.
-        """
-        return where.format_map(SqlNames(self.tables[table].columns)) if where else "1"
-
-    @abstractmethod
-    def count(self, table: str, where: str = "") -> int:
-        """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
-
-    @abstractmethod
-    def count_rows(self, part: Part, where: str = "") -> int:
-        """Return the number of rows of a part, or of those that meet a condition (as in
-        :meth:`make_condition`).
-        """
-
-    @abstractmethod
-    def query(self, sql: str) -> list[tuple]:
-        """Return all rows of a small query."""
-
-    @abstractmethod
-    def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
-        """Return these columns of the rows of a small table that meet a condition, in the order of
-        the rows.
-
-        A column that the export lacks reads as None, a table that it lacks as no rows.
-        """
-
-    @abstractmethod
-    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
-        """Return the text of these ids of StringIds; an id without a row is absent."""
-
-    @abstractmethod
-    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the integers that a few rows all over some tables have in one column each.
-        columns: by table.
-        """
-
-    @abstractmethod
-    def read(
-        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
-    ) -> Columns:
-        """Return columns of some rows, in their order: of those that meet `where`, a condition as
-        in :meth:`make_condition`.
-
-        A column that the export lacks reads as NULL throughout.
-        """
-
-    @abstractmethod
-    def read_once(
-        self,
-        part: Part,
-        integers: tuple[str, ...],
-        texts: tuple[str, ...],
-        conditions: Sequence[str],
-    ) -> Shared | None:
-        """Return columns of all rows of a part, and which of some conditions (as in
-        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
-        damaged.
-        """
-
-    @abstractmethod
-    def read_joined(
-        self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
-    ) -> Columns:
-        """Return columns of the rows of another table that share a key with a part's rows and meet
-        a condition, in any order.
-        """
-
-    @abstractmethod
-    def select_rows(self, part: Part, where: str = "") -> str:
-        """Return the rows of a part that meet a condition as a table expression in SQL, for one
-        :meth:`select`.
-        """
-
-    @abstractmethod
-    def select(self, sql: str) -> pl.DataFrame:
-        """Return the result of a larger query whose columns each have one type."""
 
 
 def choose_spread_rows(extent: Extent) -> list[int]:

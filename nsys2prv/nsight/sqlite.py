@@ -36,7 +36,6 @@ from nsys2prv.nsight.source import (
     Part,
     Shared,
     SomeRows,
-    Source,
     SourceTable,
     SqlNames,
     Tables,
@@ -76,9 +75,11 @@ _COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
 MOST_KNOWN = 10_000
 
 
-class Database(Source):
-    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one.
+class Database:
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
+    reads where it is damaged.
 
+    Conditions are in SQL, with the table's columns in braces (:meth:`make_condition`).
     Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads
     what the page reader does not know (:mod:`nsys2prv.nsight.sqlite_pages`).
     """
@@ -177,16 +178,50 @@ class Database(Source):
             return Extent(1, self.count(name), "")
         return Extent(first, last, rowid)
 
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """True if the table exists with all these columns."""
+        return table in self.tables and all(column in self.tables[table] for column in columns)
+
+    def get_whole_table(self, table: str) -> Part:
+        """Return all rows of a table."""
+        extent = self.tables[table].extent
+        return Part(table, extent.first, extent.last)
+
+    def list_filled_tables(self) -> dict[str, Part]:
+        """Return all tables that have rows, whole."""
+        return {
+            name: self.get_whole_table(name)
+            for name, table in self.tables.items()
+            if table.extent.rows
+        }
+
+    def make_condition(self, table: str, where: str) -> str:
+        """Return a condition in SQL from one with the table's columns in braces: those that the
+        export lacks are NULL. "" is true.
+        """
+        return where.format_map(SqlNames(self.tables[table].columns)) if where else "1"
+
     def close(self) -> None:
+        """Let go of the files."""
         self._connection.close()
         self.__dict__.pop("_pages", None)
 
     def count(self, table: str, where: str = "") -> int:
+        """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
         return self.query(
             f"SELECT count(*) FROM {name_rows(table)} WHERE {self.make_condition(table, where)}"
         )[0][0]
 
     def count_rows(self, part: Part, where: str = "") -> int:
+        """Return the number of rows of a part, or of those that meet a condition (as in
+        :meth:`make_condition`).
+        """
         if not where and (from_pages := self._read_pages(part, (), (), ())):
             return from_pages[0].rows
         return self.query(
@@ -194,12 +229,18 @@ class Database(Source):
         )[0][0]
 
     def query(self, sql: str) -> list[tuple]:
+        """Return all rows of a small query."""
         try:
             return self._connection.execute(sql).fetchall()
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
 
     def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        """Return these columns of the rows of a small table that meet a condition, in the order of
+        the rows.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
         if table not in self.tables:
             return []
         named = SqlNames(self.tables[table].columns)
@@ -227,6 +268,7 @@ class Database(Source):
             )
 
     def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        """Return the text of these ids of StringIds; an id without a row is absent."""
         if not self.has("StringIds", "id", "value"):
             return {}
         return {
@@ -239,6 +281,9 @@ class Database(Source):
         }
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the integers that a few rows all over some tables have in one column each.
+        columns: by table.
+        """
         selects = []
         for table, column in columns.items():
             extent = self.tables[table].extent
@@ -255,6 +300,11 @@ class Database(Source):
     def read(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
     ) -> Columns:
+        """Return columns of some rows, in their order: of those that meet `where`, a condition as
+        in :meth:`make_condition`.
+
+        A column that the export lacks reads as NULL throughout.
+        """
         from_pages = self._read_pages(part, integers, texts, [where] if where else [])
         # Of damaged values it is not known here which rows they are in.
         if from_pages is None or (where and from_pages[0].damaged):
@@ -332,6 +382,10 @@ class Database(Source):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> Shared | None:
+        """Return columns of all rows of a part, and which of some conditions (as in
+        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
+        damaged.
+        """
         columns, met = self._read_pages(part, integers, texts, conditions) or self._read_by_sql(
             part, integers, texts, conditions=conditions
         )
@@ -340,6 +394,9 @@ class Database(Source):
     def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
+        """Return columns of the rows of another table that share a key with a part's rows and meet
+        a condition, in any order.
+        """
         wanted = np.unique(self.read(part, (key,))[key])
         wanted = wanted[wanted != NULL]
         pieces = []
@@ -353,12 +410,16 @@ class Database(Source):
         return Columns(sum(rows.rows for rows in pieces), columns, {})
 
     def select_rows(self, part: Part, where: str = "") -> str:
+        """Return the rows of a part that meet a condition as a table expression in SQL, for one
+        :meth:`select`.
+        """
         rows = _select_rows(part, self.tables[part.table].extent.rowid)
         if not where:
             return rows
         return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
 
     def select(self, sql: str) -> pl.DataFrame:
+        """Return the result of a larger query whose columns each have one type."""
         self._connection.text_factory = bytes
         try:
             cursor = self._connection.execute(sql)

@@ -468,9 +468,9 @@ class GpuNumbers:
         if not isinstance(key, StreamKey):
             return 0
         machine, gpu = self.machines[report], self.find_gpu(report, key)
-        if gpu is not None and gpu.key:
-            self._seen.add((machine, gpu.key))
-            return self._numbers[machine][gpu.key]
+        if gpu is not None:
+            self._seen.add((machine, gpu.key or gpu.number))
+            return self.find_gpu_number(report, gpu.number)
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
 

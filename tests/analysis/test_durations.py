@@ -105,7 +105,7 @@ def test_classes_by_iteration() -> None:
     """Against the kernels' begins and ends, one by one; iterations are those of the efficiencies."""
     with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
         result = (
-            job.analyse("kernels", region="iteration*")["kernels"]
+            job.analyse("kernels", iterations="iteration*")["kernels"]
             .tables["classes_by_iteration"]
             .frame
         )

@@ -312,7 +312,7 @@ def test_transfers_that_a_wait_exposes() -> None:
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
     with nsys2prv.open(SAMPLES["training"], jobs=1) as job:
-        options = AnalysisOptions(steady=job.steady)
+        options = AnalysisOptions(steady=job.steady, covered=job.coverage.common)
         begin, end = options.get_steady_span(job.duration)
         for number in np.unique(job.reader.rows.units).tolist():
             unit = Unit(job.reader, number, options, job._saved.parent)
@@ -362,13 +362,6 @@ def _find_views(module: ast.Module) -> set[str]:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Finding", "replace"):
             values += [item.value for item in node.keywords if item.arg == "views"]
             values += node.args[place : place + 1]
-    values += [
-        side
-        for value in values
-        if isinstance(value, ast.IfExp)
-        for side in (value.body, value.orelse)
-    ]
-    values = [value for value in values if not isinstance(value, ast.IfExp)]
     resolved = [constants[value.id] if isinstance(value, ast.Name) else value for value in values]
     return {view for value in resolved for view in ast.literal_eval(value)}
 

@@ -158,7 +158,7 @@ def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:
     with pytest.raises(UsageError, match="no such analysis; there are findings, efficiencies"):
         job.analyse("efficiency")
     with pytest.raises(UsageError, match="no NVTX range"):
-        job.analyse("efficiencies", region="nothing like this*")
+        job.analyse("efficiencies", iterations="nothing like this*")
     assert job.frame("openmp" if "openmp" in job.layouts else "nvtx_payload").height == 0
 
 

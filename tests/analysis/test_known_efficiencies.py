@@ -210,7 +210,7 @@ def test_iterations(tmp_path: Path) -> None:
         KERNEL: [make_kernel(20, 100), make_kernel(180, 200), make_kernel(400, 500)],
         "NVTX_EVENTS": [make_range(10, 100), make_range(110, 300)],
     }
-    results = analyze_tables(tmp_path, [first, second], region="st?p")
+    results = analyze_tables(tmp_path, [first, second], iterations="st?p")
     rows = results["efficiencies"].tables["iterations"].frame.rows(named=True)
     assert [(row["region"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
         ("step", 1, 100),

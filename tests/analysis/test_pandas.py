@@ -52,7 +52,7 @@ def test_every_kind_of_record(job: OpenJob) -> None:
 
 
 def test_every_table(job: OpenJob) -> None:
-    for result in job.analyse(region="iteration*").values():
+    for result in job.analyse(iterations="iteration*").values():
         for table in result.tables.values():
             check_same_cells(table.frame)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -148,33 +147,8 @@ def test_a_report_of_a_part(tmp_path: Path) -> None:
     assert "osrt" not in job["records"]
     _, whole = described("--iterations", "iteration*")
     span = whole["efficiencies"].tables["iterations"].frame.row(1, named=True)
-    job, _ = described("--cut-region", "iteration 1")
+    job, _ = described("--region", "iteration 1")
     assert job["duration_ns"] == span["elapsed_ns"]
-
-
-@pytest.mark.slow
-def test_the_old_name_of_iterations(tmp_path: Path) -> None:
-    for number, option in enumerate(("--iterations", "--region")):
-        written = str(tmp_path / f"{number}.json")
-        assert (
-            main(
-                [
-                    "report",
-                    *TRAINING,
-                    "-q",
-                    "--only",
-                    "efficiencies",
-                    option,
-                    "iteration*",
-                    "--json",
-                    written,
-                ]
-            )
-            == 0
-        )
-    first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
-    assert first == second
-    assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 20
 
 
 @pytest.mark.slow

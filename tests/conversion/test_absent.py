@@ -46,7 +46,7 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
     calls = {
         RUNTIME: [make_call(0, 5, 1)],
         "OSRT_API": [make_os_call(0, 5)],
-        "StringIds": make_strings("k", "cudaLaunchKernel"),
+        "StringIds": make_strings("k", "cudaMalloc"),
     }
     idle = make_export(tmp_path / "idle.sqlite", calls)
     busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [make_kernel(0, 5)]})

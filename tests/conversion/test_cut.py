@@ -652,8 +652,17 @@ def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
     ]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     prv = tmp_path / "cut.prv"
-    for name, duration in (("step 2", 2), ("step", 203), ("step:3", 3), ("step #1", 1)):
+    for name, duration in (
+        ("step 2", 2),
+        ("step", 203),
+        ("step:3", 3),
+        ("step #1", 1),
+        ("step [23]", 103),
+        ("s* [!2-9]", 1),
+        ("step ?:2-3", 103),
+        ("[!a]* 3", 3),
+    ):
         convert([report], prv, Options(cut=CutOptions(region=name)))
-        assert read_trace(prv).duration == duration
+        assert read_trace(prv).duration == duration, name
     with pytest.raises(Nsys2prvError, match="no NVTX range"):
         convert([report], prv, Options(cut=CutOptions(region="step 4")))

@@ -29,8 +29,9 @@ from tools.trace import Trace
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
-from nsys2prv.nsight import info, open_source
+from nsys2prv.nsight import info
 from nsys2prv.nsight.info import Capture, read_report_info
+from nsys2prv.nsight.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SECOND = 1_000_000_000
@@ -138,7 +139,10 @@ def test_folders_have_the_same_rows_left_out(
     report = tmp_path / "rank0.sqlite"
     copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
     folder = convert_export_folder(report, tmp_path / "rank0")
-    assert read_report_info(folder).capture == read_report_info(report).capture
+    assert (
+        read_report_info(tmp_path / "loaded.sqlite", folder).capture
+        == read_report_info(report).capture
+    )
     summary = convert([report], tmp_path / "out.prv")
     assert read_figures(convert([folder], tmp_path / "other.prv")) == read_figures(summary)
 
@@ -275,7 +279,7 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
         [0, 10, 20, 30, 40],
         ANALYSIS_DETAILS=[{"startTime": 5 * SECOND, "stopTime": 65 * SECOND}],
     )
-    with open_source(report) as database:
+    with Database(report) as database:
         assert info.read_duration(database) == 60 * SECOND
     work = -6 * SECOND, 66 * SECOND
     assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND, work)

@@ -11,14 +11,12 @@ import pytest
 from events.test_nvtx_payloads import DOMAIN, MARK, PUSHPOP, STARTEND, list_numbers, make_event
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import Row, make_export, query_export
-from tools.folders import convert_export_folder
 
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Reason
-from nsys2prv.nsight import open_source
-from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decode_texts
+from nsys2prv.nsight.source import NULL, Part, SomeRows, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
 ROWS = 1000
@@ -29,10 +27,10 @@ CONDITIONS = (
     "{name} GLOB 'r*77'",
     "",
 )
-FORMS = ("plain", "gaps", "without rowid", "folder")
+FORMS = ("plain", "gaps", "without rowid")
 
 
-def open_table(form: str, folder: Path) -> tuple[Source, Path]:
+def open_table(form: str, folder: Path) -> tuple[Database, Path]:
     """Return a table in this form, and the SQLite file with the same rows."""
     path = folder / "r.sqlite"
     connection = sqlite3.connect(path)
@@ -54,9 +52,7 @@ def open_table(form: str, folder: Path) -> tuple[Source, Path]:
         connection.execute("DELETE FROM T WHERE number BETWEEN 300 AND 310")
     connection.commit()
     connection.close()
-    return open_source(
-        convert_export_folder(path, folder / "folder") if form == "folder" else path
-    ), path
+    return Database(path), path
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -121,7 +117,7 @@ def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: P
     connection.execute(f"UPDATE T SET thread = {value} WHERE number = {row}")
     connection.commit()
     connection.close()
-    with open_source(path) as source:
+    with Database(path) as source:
         assert (
             source.read_once(source.get_whole_table("T"), ("number", "thread"), (), CONDITIONS)
             is None

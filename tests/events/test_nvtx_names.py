@@ -32,8 +32,8 @@ from nsys2prv.events.nvtx_names import (
     rename_by_template,
     rename_ranges,
 )
-from nsys2prv.nsight import open_source
 from nsys2prv.nsight.source import Part, decode_texts
+from nsys2prv.nsight.sqlite import Database
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -333,7 +333,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     texts = draw_numbered_texts(20_000)
     rows = [make_event(text, number) for number, text in enumerate(texts)]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
-    with open_source(report) as source:
+    with Database(report) as source:
         columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
     codes, distinct = columns.texts["text"]
     if core is None:

@@ -77,7 +77,7 @@ def exchange_tables(random: Random, path: Path) -> None:
 
 
 def change_form(random: Random, path: Path) -> None:
-    path.rename(path.with_suffix(".arrow" if path.suffix == ".parquet" else ".parquet"))
+    path.rename(path.with_suffix(".arrow"))
 
 
 def replace_by_no_file(random: Random, path: Path) -> None:

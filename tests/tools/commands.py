@@ -41,6 +41,24 @@ def run_command(*arguments: object, **options: object) -> subprocess.CompletedPr
     )
 
 
+def measure_command(*arguments: object) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run nsys2prv; return its status and output, and its memory (KiB)."""
+    program = (
+        "import resource, subprocess, sys\nstatus = subprocess.run(sys.argv[1:]).returncode\n"
+        "print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    measured = subprocess.run(
+        [sys.executable, "-c", program, *build_arguments(*arguments)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, kilobytes = map(int, measured.stdout.splitlines()[-1].split())
+    done = subprocess.CompletedProcess(arguments, status, measured.stdout, measured.stderr)
+    return done, kilobytes // (1024 if sys.platform == "darwin" else 1)
+
+
 def read_error(process: subprocess.CompletedProcess[str], status: int = 1) -> str:
     """Check that the command failed with one line of error, and return that line."""
     errors = [

@@ -12,11 +12,8 @@ import polars as pl
 TYPES = {"REAL": pl.Float64, "TEXT": pl.String, "BLOB": pl.Binary}
 
 
-def convert_export_folder(report: Path, folder: Path, narrow: bool = True) -> Path:
-    """Write the report's tables as files of a new folder.
-
-    narrow: store integers in the smallest type that holds their column, some of them unsigned.
-    """
+def convert_export_folder(report: Path, folder: Path) -> Path:
+    """Write the report's tables as files of a new folder."""
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
         connection.text_factory = bytes
@@ -26,12 +23,12 @@ def convert_export_folder(report: Path, folder: Path, narrow: bool = True) -> Pa
         ]
         for name in names:
             if not name.startswith("sqlite_"):
-                frame = _read_frame(connection, name, narrow)
+                frame = _read_frame(connection, name)
                 frame.write_parquet(folder / f"{name}.parquet", row_group_size=50_000)
     return folder
 
 
-def _read_frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
+def _read_frame(connection: sqlite3.Connection, table: str) -> pl.DataFrame:
     """Return a table of the report as a frame."""
     declared = [
         (row[1].decode(), row[2].decode().upper())
@@ -40,18 +37,18 @@ def _read_frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.
     rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
     return pl.DataFrame(
         [
-            _make_column(name, kind, [row[index] for row in rows], narrow)
+            _make_column(name, kind, [row[index] for row in rows])
             for index, (name, kind) in enumerate(declared)
         ]
     )
 
 
-def _make_column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
+def _make_column(name: str, declared: str, values: list) -> pl.Series:
     """Return a column of a table in the type that nsys gives it."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and declared not in TYPES:
         column = pl.Series(name, values, pl.Int64)
-        if not narrow or column.null_count() == len(column):
+        if column.null_count() == len(column):
             return column
         if name.startswith("global"):
             return column.cast(pl.UInt64, wrap_numerical=True)

@@ -92,7 +92,7 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
     )
     if devices is None:
         return
-    elapsed = material.duration or 1
+    elapsed = int(str(material.job.get("covered_ns", material.duration))) or 1
     overlapped = nccl = np.zeros(devices.height, np.int64)
     if overlap is not None:
         own = devices.select("device").join(overlap, on="device", how="left", maintain_order="left")

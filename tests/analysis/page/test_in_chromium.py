@@ -57,7 +57,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "report",
                 *map(str, SAMPLES["training"]),
                 "-q",
-                "--region",
+                "--iterations",
                 "iteration*",
                 "--html",
                 str(written),

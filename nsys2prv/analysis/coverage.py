@@ -1,0 +1,169 @@
+"""Find the time that the reports of a job cover: of each process, and of all of them together.
+
+Nothing is known of a process while no report covers it: that is not idle time. A report covers its
+capture, from start to stop as it states them; all of the trace where it states none; also what was
+before the capture, if the profiler launched the processes, which did nothing then. A process may
+have several reports, with gaps between their captures. Other ranks may tell that a report covers
+less: where it has no event at all, at the begin or the end, while they make calls of a communicator
+that its processes are in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import reduce
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import list_some
+from nsys2prv.analysis.event_reader import SAMPLED, EventReader
+from nsys2prv.analysis.intervals import Spans, intersect_spans, merge_spans
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.conversion.job import Job
+
+#: Processes are never launched at the same moment: where all reports together lack no more than
+#: this share of the trace, all of it counts as covered. A longer stretch without any event is
+#: looked at.
+NEGLIGIBLE = 0.05
+#: Layouts of collective calls, which every member of a communicator makes; so many calls of others
+#: tell that rows of a report are missing.
+COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
+#: Processes named in one line.
+MOST_NAMED = 4
+
+
+class Coverage(Struct, frozen=True):
+    """The time that reports cover (ns of the trace)."""
+
+    #: Task (from 1) -> when its reports cover it.
+    by_task: Mapping[int, Spans]
+    #: When the reports of all tasks do.
+    common: Spans
+    #: Length of the trace.
+    duration: int
+    #: Task -> its name.
+    names: Mapping[int, str]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all of the trace is covered."""
+        return self.common.length == self.duration
+
+    def describe(self) -> str:
+        """Return a sentence about what is not covered, empty where all is."""
+        if self.is_whole:
+            return ""
+        least = (1 - NEGLIGIBLE) * self.duration
+        partly = [
+            f"{self.names[task]} from {_format_spans(spans)}"
+            for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
+            if spans.length < least
+        ]
+        reports = f" (the reports cover {list_some(partly, MOST_NAMED)})" if partly else ""
+        if not len(self.common):
+            return (
+                "no moment is covered by the reports of all processes: efficiencies, overlap and "
+                f"idle times are not known{reports}"
+            )
+        share = self.common.length / self.duration
+        return (
+            f"efficiencies, overlap and idle times are of the {share:.0%} of the time that the reports "
+            f"of all processes cover, from {_format_spans(self.common)}{reports}"
+        )
+
+
+def _format_spans(spans: Spans) -> str:
+    """Return when the first span begins and the last one ends."""
+    if not len(spans):
+        return "nowhere"
+    begin, end = (format_nanoseconds(int(time)) for time in (spans.begin[0], spans.end[-1]))
+    pieces = f", in {len(spans)} pieces" if len(spans) > 1 else ""
+    return f"{begin} to {end}{pieces}"
+
+
+def find_coverage(job: Job, reader: EventReader) -> Coverage:
+    """Return what the reports of a job cover of the trace."""
+    rows = reader.rows.threads
+    tasks_of: dict[int, set[int]] = defaultdict(set)
+    for (report, _), thread in job.model.rows.items():
+        if rows["kind"][thread] != SAMPLED:
+            tasks_of[report].add(int(rows["task"][thread]))
+    spans = _find_report_spans(job, reader, tasks_of)
+    by_task: dict[int, Spans] = {}
+    for report, (begin, end) in spans.items():
+        for task in tasks_of[report]:
+            before = by_task.get(task, merge_spans(np.zeros(0), np.zeros(0)))
+            by_task[task] = merge_spans(np.append(before.begin, begin), np.append(before.end, end))
+    whole = merge_spans(np.zeros(1), np.array([reader.duration]))
+    common = reduce(intersect_spans, by_task.values(), whole)
+    if common.length >= (1 - NEGLIGIBLE) * reader.duration:
+        common = whole
+    ranks = rows.unique("task").select("task", "rank").rows()
+    names = {task: f"task {task}" if rank is None else f"rank {rank}" for task, rank in ranks}
+    return Coverage(by_task, common, reader.duration, names)
+
+
+def _find_report_spans(
+    job: Job, reader: EventReader, tasks_of: Mapping[int, set[int]]
+) -> dict[int, tuple[int, int]]:
+    """Return when each report with events of processes covers them (ns of the trace)."""
+    spans, silent = {}, []
+    for report, local in job.spans.items():
+        if report not in tasks_of:
+            continue
+        info, clock = job.infos[report], job.clocks[report]
+        first, last = clock.to_global(np.array(local)).tolist()
+        begin, end = 0, reader.duration
+        if info.is_part:
+            begin, end = first, last
+        elif info.stated_span is not None:
+            begin, end = clock.to_global(np.array(info.stated_span)).tolist()
+        begin, end = max(begin, 0), min(end, reader.duration)
+        was_launched = info.launched and not info.is_part
+        spans[report] = 0 if was_launched else begin, max(begin, end)
+        for edge in ((0, begin), (begin, first), (last, end)):
+            if edge[1] - edge[0] > NEGLIGIBLE * reader.duration:
+                silent.append((report, edge))
+    missing = _count_calls_of_others(reader, [(tasks_of[report], edge) for report, edge in silent])
+    for (report, edge), calls in zip(silent, missing, strict=True):
+        begin, end = spans[report]
+        if calls >= LEAST_CALLS:
+            is_end = edge[1] == end
+            spans[report] = (begin, edge[0]) if is_end else (max(begin, edge[1]), end)
+    return spans
+
+
+def _count_calls_of_others(
+    reader: EventReader, edges: list[tuple[set[int], tuple[int, int]]]
+) -> list[int]:
+    """Return how many collective calls other tasks make within a time (ns), of communicators that
+    some tasks are in, or of unknown ones, for each pair of such tasks and times.
+    """
+    members: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    calls: list[Counter[tuple[str, int]]] = [Counter() for _ in edges]
+    task_of = reader.rows.get_column("task")
+    units = np.unique(reader.rows.units).tolist() if edges else []
+    for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
+        for unit in units:
+            frame = reader.read_begins(layout, ("communicator",), unit)
+            frame = frame.with_columns(task=pl.Series(task_of[frame["thread"].to_numpy()]))
+            for task, communicator in frame.select("task", "communicator").unique().rows():
+                members[task].add((layout, communicator))
+            for (tasks, (begin, end)), found in zip(edges, calls, strict=True):
+                inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
+                others = frame.filter(inside & ~pl.col("task").is_in(list(tasks)))
+                for communicator, count in others["communicator"].value_counts().rows():
+                    found[layout, communicator] += count
+    return [
+        sum(
+            count
+            for (layout, communicator), count in found.items()
+            if any(members[task] & {(layout, communicator), (layout, ABSENT)} for task in tasks)
+            or communicator == ABSENT
+        )
+        for (tasks, _), found in zip(edges, calls, strict=True)
+    ]

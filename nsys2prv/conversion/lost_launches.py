@@ -1,0 +1,165 @@
+"""Count the calls that launched work of which a report has no row: Nsight Systems has lost it, or
+somebody has removed it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from nsys2prv._util.columns import factorize
+from nsys2prv.events.call_indexes import Segment
+from nsys2prv.events.cuda import COPIES, GRAPH_TABLE, KERNEL_TABLE, SETS
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.sqlite import Database
+from nsys2prv.store.task_result import TaskResult
+
+#: Calls each of which puts work on a GPU, unless a stream is being captured.
+LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
+CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
+CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
+#: Tables of the work that is launched, of which so many rows are looked at together.
+WORK_TABLES, ROWS = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS), 1_000_000
+
+
+#: From this share of lost launches on it is not known when the GPUs of a process were idle.
+FEW_LOST = 0.01
+
+
+class LostLaunches(Struct, frozen=True):
+    """Launching calls of a process, some of which have no work."""
+
+    #: Index of the report.
+    report: int
+    #: globalPid.
+    process: int
+    #: Number of launching calls that succeeded, outside of stream capture.
+    launches: int
+    #: Number of those without a row of any work.
+    lost: int
+
+    @property
+    def hides_idle_time(self) -> bool:
+        """True if so many are lost that gaps between the others mean nothing."""
+        return self.lost >= FEW_LOST * self.launches
+
+
+class LaunchTask(Struct, frozen=True):
+    """The calls of one report."""
+
+    #: Index of the report.
+    report: int
+    #: What is known of the report.
+    info: ReportInfo
+    #: Its calls.
+    segments: tuple[Segment, ...]
+
+
+class _Launches(Struct):
+    """Launching calls of one piece of the index."""
+
+    #: The piece.
+    segment: Segment
+    #: Correlation ids of the calls, ascending.
+    ids: np.ndarray
+    #: Whether no work of each call was found yet.
+    left: np.ndarray
+
+
+def find_lost_launches(
+    infos: Sequence[ReportInfo],
+    results: Iterable[TaskResult],
+    run: Callable[[Callable, Sequence], Iterator],
+) -> list[LostLaunches]:
+    """Return the processes with such calls. results: of reading, which have indexed the calls."""
+    segments: dict[int, list[Segment]] = defaultdict(list)
+    for result in results:
+        segments[result.report] += result.launches
+    tasks = [LaunchTask(report, infos[report], tuple(of)) for report, of in segments.items() if of]
+    return [lost for found in run(count_lost_launches, tasks) for lost in found]
+
+
+def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
+    """Return the processes of a report with such calls (a pure function over files)."""
+    with Database(task.info.path) as source:
+        tables = [table for table in WORK_TABLES if table in task.info.parts]
+        if not all(source.has(table, "globalPid", "correlationId") for table in tables):
+            return []
+        names = {name for segment in task.segments for name in segment.read_call_kinds()["name"]}
+        launches = list(_find_launches(task.segments, source.read_strings(sorted(names))))
+        parts = [piece for table in tables for piece in task.info.parts[table].split(ROWS)]
+        for part in parts if launches else ():
+            columns = source.read(part, ("globalPid", "correlationId"))
+            _unmark_found(launches, columns["globalPid"], columns["correlationId"])
+    total: Counter[int] = Counter()
+    lost: Counter[int] = Counter()
+    for one in launches:
+        total[one.segment.process] += len(one.left)
+        lost[one.segment.process] += int(one.left.sum())
+    return [
+        LostLaunches(task.report, process, total[process], count)
+        for process, count in lost.items()
+        if count
+    ]
+
+
+def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterator[_Launches]:
+    """Yield the launching calls of each segment. texts: names of functions by their ids."""
+    launch, begin, end = (
+        [number for number, text in texts.items() if pattern.match(text)]
+        for pattern in (LAUNCHING, CAPTURE_BEGIN, CAPTURE_END)
+    )
+    captures = _find_captures(segments, begin, end) if begin else {}
+    for segment in segments:
+        kinds = segment.read_call_kinds()
+        wanted = np.isin(kinds["name"], launch) & np.isin(kinds["result"], (0, NULL))
+        if not wanted.any():
+            continue
+        rows = wanted[segment.read_codes()]
+        if segment.process in captures:
+            at, (begins, ends) = segment.read_begins(), captures[segment.process]
+            rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
+        ids = segment.read_ids()[rows]
+        yield _Launches(segment, ids, np.ones(len(ids), bool))
+
+
+def _find_captures(
+    segments: Sequence[Segment], begin: list[int], end: list[int]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return when each process captured streams: begins and ends, each ascending. A capture lasts
+    until it is ended on the same thread. begin, end: ids of the functions.
+    """
+    calls: dict[int, list[np.ndarray]] = defaultdict(list)
+    for segment in segments:
+        kinds = segment.read_call_kinds()
+        if np.isin(kinds["name"], (*begin, *end)).any():
+            of_call = kinds[segment.read_codes()]
+            rows = np.flatnonzero(np.isin(of_call["name"], (*begin, *end)))
+            columns = of_call["thread"][rows], segment.read_begins()[rows], of_call["name"][rows]
+            calls[segment.process].append(np.stack(columns))
+    captures = {}
+    for process, pieces in calls.items():
+        thread, time, name = np.concatenate(pieces, axis=1)
+        order = np.lexsort((time, thread))
+        thread, time, is_begin = thread[order], time[order], np.isin(name[order], begin)
+        pairs = is_begin[:-1] & ~is_begin[1:] & (thread[1:] == thread[:-1])
+        captures[process] = np.sort(time[:-1][pairs]), np.sort(time[1:][pairs])
+    return captures
+
+
+def _unmark_found(
+    launches: Sequence[_Launches], processes: np.ndarray, correlations: np.ndarray
+) -> None:
+    """Take off the calls that launched work. processes, correlations: of the work."""
+    distinct, codes = factorize(processes)
+    for number, process in enumerate(distinct):
+        found = np.unique(correlations[codes == number])
+        for one in launches:
+            if one.segment.process == process:
+                within = slice(*np.searchsorted(found, (one.segment.low, one.segment.high + 1)))
+                one.left &= ~np.isin(one.ids, found[within], assume_unique=True)

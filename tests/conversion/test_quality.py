@@ -1,0 +1,149 @@
+"""The quality of the capture: what reports lack is said once, in both commands, and is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tools.corpus import EXPORTS, UNSET
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    RUNTIME,
+    Row,
+    make_call,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+    query_export,
+)
+
+import nsys2prv
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.cli import main
+from nsys2prv.conversion.lost_launches import LostLaunches
+
+OTHER = 777
+LAUNCH, BEGIN, END, GRAPH = 2, 3, 4, 5
+NAMES = make_strings(
+    "kern",
+    "cudaLaunchKernel_v7000",
+    "cudaStreamBeginCapture",
+    "cudaStreamEndCapture",
+    "cudaGraphLaunch",
+)
+
+
+def call(at: int, correlation: int, name: int = LAUNCH, **columns: object) -> Row:
+    return make_call(at, at + 4, correlation, nameId=name, **columns)
+
+
+def write_lossy(path: Path, work: int = 6) -> Path:
+    """Write a report of two processes; of the first all work is there, of the other some."""
+    thread = {"globalTid": make_global_tid(OTHER, OTHER)}
+    calls = [
+        *(call(10 * number, number) for number in range(1, 11)),
+        *(call(10 * number, number, **thread) for number in range(1, 11)),
+        # None of these has work: one fails, one is captured, by another thread.
+        call(200, 50, returnValue=2),
+        call(210, 51, BEGIN),
+        call(215, 52, globalTid=make_global_tid(4243)),
+        call(220, 53, END),
+        call(230, 54, GRAPH),
+    ]
+    kernels = [
+        *(
+            make_kernel(10 * number, 10 * number + 5, correlationId=number)
+            for number in range(1, 11)
+        ),
+        *(make_kernel(240 + number, 241 + number, correlationId=54) for number in range(2)),
+        *(
+            make_kernel(
+                10 * number, 10 * number + 5, correlationId=number, globalPid=make_global_pid(OTHER)
+            )
+            for number in range(1, work + 1)
+        ),
+    ]
+    gpu = {"TARGET_INFO_GPU": [{"id": 0, "name": "H100", "uuid": "u"}]}
+    return make_export(path, {**gpu, "StringIds": NAMES, RUNTIME: calls, KERNEL: kernels})
+
+
+def list_notes(*reports: Path) -> dict[str, str]:
+    with nsys2prv.open([*reports]) as job:
+        return {note.kind: note.text for note in job.quality}
+
+
+def test_launches_without_work_are_counted_by_process_in_both_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = write_lossy(tmp_path / "r.sqlite")
+    wanted = f"process {OTHER} of r.sqlite 4 of 10"
+    assert main([str(report), str(tmp_path / "o.prv")]) == 0
+    assert wanted in capsys.readouterr().out
+    page, data = tmp_path / "r.html", tmp_path / "r.json"
+    assert main(["report", str(report), "--json", str(data), "--html", str(page)]) == 0
+    assert wanted in capsys.readouterr().out.replace("\n    ", " ")
+    (note,) = json.loads(data.read_text())["job"]["quality"]
+    assert note["kind"] == "launches_without_work"
+    assert wanted in note["text"]
+    assert wanted in page.read_text()
+    written = json.loads((tmp_path / "o.nsys2prv.json").read_text())
+    assert written["quality"] == [note]
+    assert list_notes(write_lossy(tmp_path / "whole.sqlite", work=10)) == {}
+
+
+def test_no_idle_time_is_blamed_where_work_is_lost(tmp_path: Path) -> None:
+    def find_kinds(work: int) -> set[str]:
+        with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", work)]) as job:
+            return {finding.kind for finding in job.findings()}
+
+    # Both processes are on one GPU, which hardly works.
+    assert "host_work" in find_kinds(10)
+    assert find_kinds(6) == set()
+
+
+def test_tables_of_another_version_and_missing_names_are_told(tmp_path: Path) -> None:
+    tables = {
+        "StringIds": NAMES,
+        RUNTIME: [call(1, 1)],
+        f"{KERNEL}_V2": [make_kernel(1, 5, correlationId=1)],
+        # No events.
+        "TARGET_INFO_FUTURE": [{"start": 1}],
+        "Notes": [{"text": "x"}],
+    }
+    notes = list_notes(make_export(tmp_path / "new.sqlite", tables))
+    assert notes.keys() == {"launches_without_work", "unknown_table"}
+    assert f"1 rows in the table {KERNEL}_V2 are not read" in notes["unknown_table"]
+    assert notes["unknown_table"].endswith(f"only {KERNEL}")
+    tables = {RUNTIME: [call(1, 1)], KERNEL: [make_kernel(1, 5, correlationId=1)]}
+    notes = list_notes(make_export(tmp_path / "bare.sqlite", tables))
+    assert notes.keys() == {"names_missing"}
+    assert "lacks the names of 2 functions and kernels" in notes["names_missing"]
+
+
+@pytest.mark.parametrize("report", EXPORTS or [UNSET], ids=lambda path: getattr(path, "name", ""))
+def test_lost_launches_are_those_of_sql(report: Path) -> None:
+    try:
+        with nsys2prv.open([report], quiet=True) as job:
+            lost = job._job.lost
+    except NothingToWrite:
+        return
+    tables = {name for (name,) in query_export(report, "SELECT name FROM sqlite_master")}
+    work = [one for one in (KERNEL, MEMCPY, MEMCPY.replace("CPY", "SET")) if one in tables]
+    there = " ".join(
+        f"OR EXISTS (SELECT 1 FROM {one} w WHERE w.correlationId = r.correlationId "
+        "AND w.globalPid = r.globalTid & ~0xffffff)"
+        for one in work
+    )
+    rows = []
+    if RUNTIME in tables:
+        rows = query_export(
+            report,
+            f"SELECT globalTid & ~0xffffff, count(*), sum(NOT (0 {there})) FROM {RUNTIME} r JOIN StringIds s ON s.id = nameId "
+            "WHERE coalesce(returnValue, 0) = 0 AND correlationId != 0 AND (value LIKE 'cu%LaunchKernel%' "
+            "OR value LIKE 'cu%GraphLaunch%' OR value LIKE 'cudaLaunch/_%' ESCAPE '/' OR value LIKE 'cu%LaunchCooperative%') GROUP BY 1",
+        )
+    assert lost == [LostLaunches(0, *row) for row in rows if row[2]]
