@@ -301,13 +301,14 @@ class OpenJob:
         tables = [table for kind in kinds for table in kind.tables]
         present = {table for info in self._job.infos for table in info.parts}
         selected = [kind for kind in kinds if kind in self._job.selection.kinds]
-        if not kinds:
+        if not tables:
             relations = [
                 relation.title
                 for relation in all_relations()
                 if set(relation.layouts) & set(layouts)
             ]
-            return f"nothing was found by comparing the ranks ({', '.join(relations)})"
+            titles = [*(kind.title for kind in kinds), *relations]
+            return f"nothing was found by comparing events ({', '.join(titles)})"
         if not selected:
             return f"not read: {', '.join(kind.name for kind in kinds)} left out"
         there = [table for table in tables if table in present]

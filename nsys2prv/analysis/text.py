@@ -226,13 +226,15 @@ class Style(Struct, frozen=True):
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False
+    #: Whether these analyses were asked for by name: all their tables, or why there is none.
+    chosen: bool = False
 
     @classmethod
-    def for_output(cls, full: bool = False, rows: int | None = None) -> Style:
+    def for_output(cls, full: bool = False, rows: int | None = None, chosen: bool = False) -> Style:
         """Return the style of standard output."""
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         width = find_width()
-        return cls(width, full, rows, not (width is None or plain))
+        return cls(width, full, rows, not (width is None or plain), chosen)
 
     @property
     def text_width(self) -> int:
@@ -256,10 +258,11 @@ def format_results(
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style)
     kept, last = [block for _, block in blocks], []
-    if not style.full:
+    if not (style.full or style.chosen):
         kept, not_whole, _ = _fit_blocks(parts, blocks)
         names = dict.fromkeys([*not_whole, *left_out])
-        more = f"more tables: --full shows all, --only one of {', '.join(names)}"
+        only = ", ".join(name for name in names if name != "difference")
+        more = f"more tables: --full shows all{f', --only one of {only}' if only else ''}"
         last = [fold_lines([more], style.text_width)] if names else []
     return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
 
@@ -354,7 +357,9 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     if style.full:
         for note in result.notes:
             notes += _wrap_text(f"note: {note}", width, 6)
-        for lack in result.missing:
+    if style.full or style.chosen:
+        # The first of those of findings stands in their place.
+        for lack in result.missing[result.name == "findings" and not result.findings :]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
     # The steady state stands beside the whole job.
     repeated = {"device"} if "steady" in result.tables else set()
@@ -368,14 +373,13 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         for name, table in result.tables.items()
         if name not in IN_DETAIL | repeated and table.frame.height
     ]
-    if result.name != "findings":
-        heading = style.format_title(result.title)
-        if tables:
-            # A heading stands with what is below it.
-            tables[0] = [*heading, *([""] if notes else []), *tables[0]]
-        elif notes:
-            return [[*heading, *notes]]
-    return [*([notes] if notes else []), *tables]
+    blocks = [*tables, *([notes] if notes else [])]
+    if style.chosen and not blocks and not result.findings:
+        blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
+    if blocks and result.name != "findings":
+        # A heading stands with what is below it.
+        blocks[0] = [*style.format_title(result.title), *blocks[0]]
+    return blocks
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:

@@ -154,7 +154,7 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
         from nsys2prv.analysis.page.drawing import require_matplotlib
 
         require_matplotlib()
-    style = Style.for_output(options.full, options.rows)
+    style = Style.for_output(options.full, options.rows, bool(_parse_only(options)))
     described, results, left_out = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title

@@ -92,11 +92,14 @@ class Shape(Struct, frozen=True, dict=True):
 
     def find_constant(self, name: str) -> int | None:
         """Return what all begins have in a field that they do not hold, None where they hold it:
-        ABSENT, or 0 for a known number, which is stored only where it is another.
+        ABSENT, also of a field that the layout has not, or 0 for a known number, which is stored
+        only where it is another.
         """
         fields = load_catalogue().layouts[self.name].fields
-        bit, field = next((bit, one) for bit, one in enumerate(fields) if one.name == name)
-        if self.unknown >> bit & 1:
+        bit, field = next(
+            ((bit, one) for bit, one in enumerate(fields) if one.name == name), (0, None)
+        )
+        if field is None or self.unknown >> bit & 1:
             return ABSENT
         if self.present >> bit & 1:
             return None

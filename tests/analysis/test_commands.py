@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from tools.exports import make_export
 from tools.folders import convert_export_folder
 from tools.view_answers import SAMPLES
 
@@ -297,3 +298,28 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
         main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2])
         == 0
     )
+
+
+def test_every_analysis_shows_a_table_or_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a report that holds nothing but ranges that are started and ended."""
+    ranges = [
+        {
+            "start": 10,
+            "end": 90,
+            "eventType": 60,
+            "text": "step",
+            "globalTid": 1 << 24,
+            "domainId": 0,
+        }
+    ]
+    report = str(make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": ranges}))
+    for analysis in job.ANALYSES:
+        for reports in ([report], GRAPHS):
+            assert main(["report", *reports, "-q", "--only", analysis.name]) == 0
+            text = capsys.readouterr().out.partition("=\n")[2]
+            assert re.search(r"not available: |^  \S+.*  |^  what holds .* cannot", text, re.M), (
+                text
+            )
+            assert "more tables" not in text
