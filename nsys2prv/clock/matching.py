@@ -202,8 +202,10 @@ def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 #: By chance alone no other pairing may look so much worse more often than once in a million times;
 #: natural logarithm.
 SURE_RATING = float(np.log(1e6))
-#: Of many calls, each adds at least so much on average: how they scatter by themselves adds
-#: nothing, but not exactly nothing.
+#: Another pairing is judged by those calls that fit it worst, this share of them and so many at
+#: least: most may fit it well where a job repeats itself. Each adds at least so much on average:
+#: how they scatter by themselves adds nothing, but not exactly nothing.
+WORST_SHARE, LEAST_WORST = 0.1, 3
 LEAST_GAIN_PER_CALL = 0.25
 #: One call in so many may be missing, so that one without a partner tells no more than a misfit of
 #: so many widths.
@@ -235,8 +237,8 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
     for shift in (shift for shift in shifts if count - shift >= 2):
         early, late = slice(None, -shift), slice(shift, None)
         for low, high in ((early, late), (late, early)):
-            worse = np.maximum(_find_misfits(ends[low], others[high]), width) / own[low]
-            gain = min(gain, float(np.log(worse).mean()))
+            rival = np.maximum(_find_misfits(ends[low], others[high]), width)
+            gain = min(gain, _compare_worst(np.log(rival), np.log(own[low][: len(rival)])))
     if not np.isfinite(gain):
         # Nothing to compare with: of calls of which each could be paired with one other alone, how
         # far they lie apart tells.
@@ -266,8 +268,15 @@ def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> flo
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
             rival = _rate_misfits(Ends(own.time[inside] + by, own.signature[inside]), other, width)
-            gain = min(gain, float((rival - misfits[inside]).sum()) / (count - 1))
+            worse = _compare_worst(rival, misfits[inside]) * count / (count - 1)
+            gain = min(gain, worse)
     return _rate_calls(gain, len(own))
+
+
+def _compare_worst(rival: np.ndarray, own: np.ndarray) -> float:
+    """Return by how much the worst misfits of a rival exceed the worst ones of the pairing."""
+    count = min(len(own), max(LEAST_WORST, round(WORST_SHARE * len(own))))
+    return float(np.sort(rival)[-count:].mean() - np.sort(own)[-count:].mean())
 
 
 def _rate_calls(gain: float, count: int) -> float:

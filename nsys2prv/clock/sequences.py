@@ -202,9 +202,7 @@ def number_group(
         fits, findings = _fit_members(members, at, noise, group, error)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
-        if len(fits) > len(members) // 2 or any(
-            finding.kind == FindingKind.AMBIGUOUS for finding in findings
-        ):
+        if len(fits) > len(members) // 2:
             break
     return best
 

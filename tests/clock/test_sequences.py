@@ -16,10 +16,10 @@ from tools.clocks import (
     simulate_collectives,
 )
 
-from nsys2prv.clock import FindingKind
-from nsys2prv.clock.observations import Calls, ClockFinding, find_shared_calls
+from nsys2prv.clock import UTC_ERROR, FindingKind, NoiseKind
+from nsys2prv.clock.observations import NOISE, Calls, ClockFinding, find_shared_calls
 from nsys2prv.clock.observations import Messages as NoMessages
-from nsys2prv.clock.sequences import number_calls
+from nsys2prv.clock.sequences import CallSequence, number_calls, pair_calls
 
 COUNT, MEMBERS = 400, 4
 
@@ -380,3 +380,25 @@ def test_repeated_and_unlike_numbers_are_left_out() -> None:
     ]
     assert count == len(number) - 6
     assert all(len(true) == 1 for true in meant.values())
+
+
+@pytest.mark.parametrize(("scatter", "certain"), [(100_000.0, True), (4_000.0, False)])
+def test_a_late_report_of_a_job_that_repeats_itself(scatter: float, certain: bool) -> None:
+    """Most calls fit another iteration within the noise of their ends; a few do not, which tells
+    the right one. Where none stands out, nothing is certain.
+    """
+    rng = np.random.default_rng(7)
+    iterations, lacking = 20, 3
+    begins = np.arange(iterations) * 7.6e6 + rng.exponential(scatter / 3, iterations).cumsum()
+    ends = np.sort(np.concatenate([begins, begins + 2.1e6]))
+
+    def make_sequence(times: np.ndarray) -> CallSequence:
+        times = times + rng.normal(0, 2_000, len(times))
+        return CallSequence(times, np.ones(len(times), np.int64), np.ones(len(times), bool))
+
+    late = make_sequence(ends[2 * lacking :] * (1 + 2e-5) + 9e6)
+    partners, kind = pair_calls(late, make_sequence(ends), NOISE[NoiseKind.NCCL], False, UTC_ERROR)
+    if certain:
+        assert partners.tolist() == [*range(2 * lacking, 2 * iterations)]
+    else:
+        assert (partners, kind) == (None, FindingKind.AMBIGUOUS)
