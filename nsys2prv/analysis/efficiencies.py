@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
+from nsys2prv.analysis.mpi_findings import find_mpi_span
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -21,7 +22,8 @@ nothing computes. For D devices: parallel efficiency = sum U / (D T) = load bala
 x communication efficiency (max U / max A, which may be of different devices) x orchestration
 efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
 MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
-communication efficiency (max O / T); offload efficiency = sum V / sum O; parallel efficiency = sum
+communication efficiency (max O / T), without work on GPUs of the time between MPI_Init and
+MPI_Finalize (T: of the rank where that is longest); offload efficiency = sum V / sum O; parallel efficiency = sum
 V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
 """
 USEFUL = {
@@ -55,10 +57,14 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
         main = [unit.find_main_thread(task)]
+        span = None if unit.has(*WORK) else find_mpi_span(unit, main[0])
+        begin, end = np.clip(to_arrays(windows, "begin", "end"), *(span or (0, unit.duration)))
+        elapsed = unit.covered.within(begin, end)
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
             task=pl.lit(task, pl.Int64),
+            elapsed_ns=pl.Series(elapsed),
             outside_mpi_ns=pl.Series(elapsed - in_mpi.within(begin, end)),
             useful_ns=pl.Series(elapsed - busy.within(begin, end)),
         )
@@ -83,11 +89,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add efficiencies of devices and of hosts."""
     if frames["devices"].height:
         _add_device_tables(frames["devices"], context, result)
-    else:
+    elif not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
-    result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
+    if frames["devices"].height:
+        result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
 
 
 def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) -> None:
@@ -132,7 +139,7 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     if figures.height > 1:
         by_iteration = figures.filter(~WHOLE_JOB).sort("iteration")
         result.add("host_iterations", "Efficiency of hosts by iteration", by_iteration)
-    names = ("outside_mpi", "useful")
+    names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
     shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
     ranks = hosts.filter(WHOLE_JOB).with_columns(**shares)
     ranks = ranks.select("task", *shares, *(f"{name}_ns" for name in names)).sort("task")
@@ -141,7 +148,7 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
-    if not has_api:
+    if not has_api and context.reader.layouts & set(WORK):
         result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
 
 
@@ -208,7 +215,7 @@ def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.Dat
 def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
     figures = hosts.group_by(WINDOW, maintain_order=True).agg(
         tasks=pl.len(),
-        elapsed_ns=LENGTH.first(),
+        elapsed_ns=LENGTH.max(),
         outside=pl.col("outside_mpi_ns").sum(),
         greatest=pl.col("outside_mpi_ns").max(),
         useful=pl.col("useful_ns").sum(),

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
+from nsys2prv.analysis import mpi_findings
 from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
 from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
@@ -113,6 +114,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
+    if not unit.has(*WORK):
+        yield from mpi_findings.collect(unit)
+        return
     covered = unit.options.covered_steady
     in_steady = pl.lit(False)
     for span in zip(covered.begin.tolist(), covered.end.tolist(), strict=True):
@@ -273,10 +277,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
+    if frames["hosts"].height:
+        mpi_findings.conclude(frames, context, result)
+        return
     if not devices.height:
-        result.missing.append(
-            f"{NOT_TOLD} without work on GPUs: {context.explain_absence(tuple(WORK))}"
-        )
+        absence = context.explain_absence((*WORK, *MPI_LAYOUTS))
+        result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
         return
     lossy = pl.col("device").is_in(context.options.lossy_devices)
     devices, lost = devices.filter(~lossy), devices.filter(lossy)

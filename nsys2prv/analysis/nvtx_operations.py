@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from nsys2prv.analysis.unit import (
     NCCL,
     TENSOR_NO,
     TENSOR_YES,
+    WORK,
     Unit,
     to_arrays,
 )
@@ -192,7 +194,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))
     result.add("by_rank", "Operations by rank", by_rank)
-    if not context.reader.layouts & {"launch", "memory"}:
+    if not context.reader.layouts & set(WORK):
+        # Without GPUs there are no figures of them.
+        for name, table in result.tables.items():
+            host = table.frame.select(
+                *takewhile(lambda column: column != "gpu_ns", table.frame.columns)
+            )
+            result.add(name, table.title, host, table.about)
+    elif not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"

@@ -32,8 +32,10 @@ FINDING_KINDS = {
     "launch_bound": "devices are idle while their hosts are in other CUDA API calls",
     "host_mpi": "devices are idle while their hosts are in MPI",
     "host_nccl": "devices are idle while their hosts are in NCCL calls",
-    "host_io": "devices are idle while their hosts read or write files, or the network",
+    "host_io": "devices are idle, or ranks without GPUs held up, while hosts read or write files, or the network",
     "host_work": "devices are idle while their hosts are in no recorded call: they compute",
+    "mpi_time": "ranks without GPUs are in MPI even where nobody is late",
+    "off_cpu": "ranks without GPUs are off the CPU, outside MPI",
     "no_tensor_cores": "matrix products run without tensor cores",
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
@@ -43,7 +45,7 @@ MOST_NAMED = 8
 #: Parts of a device's time that are findings of the whole job.
 JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 #: What is said where there are no findings.
-NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
+NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
 
 
 class Finding(Struct, frozen=True):
@@ -294,6 +296,11 @@ class JobRanks(Struct, frozen=True):
         )
         return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
 
+    @property
+    def has_gpus(self) -> bool:
+        """True if the devices are GPUs, not the ranks themselves."""
+        return bool(self.devices["label"].is_not_null().any())
+
     def compute_share(self, part: str) -> float:
         """Return a part of the devices' time, as a share of all of it."""
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
@@ -306,7 +313,7 @@ class JobRanks(Struct, frozen=True):
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""
         by_task: dict[int, list[str]] = {}
-        for task, label in self.devices.select("task", "label").rows():
+        for task, label in self.devices.select("task", "label").drop_nulls().rows():
             by_task.setdefault(task, []).append(label)
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 

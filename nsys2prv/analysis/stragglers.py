@@ -41,11 +41,14 @@ LEAST_HICCUP, HICCUP_CHANCE, OFTEN = 0.005, 0.003, 0.8
 #: A part of the ranks that are late is what the others of them waited for, if for this share of the
 #: time.
 NARROWER = 0.5
+#: Of a rank without a GPU further parts of time are told that have this share of the greatest difference.
+RELEVANT = 0.2
 #: So many hiccups are told apart; more of the same ranks are one finding.
 MOST_HICCUPS = 3
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03
 VIEWS = ("nccl_late_by_task_2dh", "nccl_wait", "nccl_wait_by_task_2dh")
+MPI_VIEWS = ("host_outside_mpi_2dh", "mpi_messages", "mpi_time_2dh")
 #: Parts of a device's time that may make its rank late -> what is said of a rank that has more of
 #: it.
 LATE_BECAUSE = {
@@ -58,6 +61,11 @@ LATE_BECAUSE = {
     "idle_io": "its GPU is idle while its host is in I/O",
     "idle_mpi": "its GPU is idle while its host is in MPI",
     "idle_nccl": "its GPU is idle while its host is in NCCL calls",
+    "host_compute": "it computes longer outside MPI",
+    "host_unknown": "it is longer outside MPI, in no recorded call",
+    "host_io": "it is longer in file or network I/O",
+    "host_os": "it is longer in other calls of the operating system",
+    "host_off": "it is longer off the CPU, outside MPI",
 }
 #: States of hosts, for people.
 IN_STATE = {
@@ -77,6 +85,11 @@ ADVICE = {
     "idle_io": "look at its file system and network, and load data ahead",
     "idle_mpi": "find which rank it waits for in MPI",
     "idle_nccl": "find out why its NCCL calls take long",
+    "host_compute": "compare the work that it is given, and its CPU's clock and memory, with the others'",
+    "host_unknown": "record thread states and samples (nsys --cpuctxsw=process-tree --sample=process-tree)",
+    "host_io": "look at its file system and network, and read ahead",
+    "host_os": "look at which calls these are: locks, sleeping, allocation",
+    "host_off": "give it a core of its own, and look for other processes there",
 }
 #: Share of the intervals between collectives from which on a rank is named though it is not always
 #: the last one.
@@ -96,6 +109,8 @@ class Segments(Struct, frozen=True):
     last: np.ndarray
     #: At how many collectives each task was (tasks).
     collectives: np.ndarray
+    #: What is at their ends.
+    between: str = "collectives"
 
 
 class Culprits(Struct, frozen=True):
@@ -308,24 +323,33 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     """Return the finding of who is persistently the last, and why."""
     tasks, alone = culprits.tasks, len(culprits.tasks) == 1
     who, host = job.describe_ranks(tasks), "" if alone else job.find_host(tasks)
-    longer_parts = job.find_longer_parts(tasks, LATE_BECAUSE)
-    part = longer_parts[0][0] if longer_parts else "idle_unknown"
+    longer_parts = job.find_longer_parts(tasks, filter(job.devices.columns.count, LATE_BECAUSE))
+    if not job.has_gpus:
+        # Who computes longer is off the CPU longer too, where there are more threads than cores.
+        longer_parts = [
+            one
+            for one in longer_parts
+            if one[1] - one[2] >= RELEVANT * (longer_parts[0][1] - longer_parts[0][2])
+        ]
+        longer_parts.sort(key=lambda one: one[0] == "host_off")
+    part = (
+        longer_parts[0][0] if longer_parts else "idle_unknown" if job.has_gpus else "host_unknown"
+    )
     kind = "slow_link" if part == "transfer" and not alone else "slow_host" if host else "straggler"
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
         f"{'last to come' if alone else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
-        f"between collectives (probability by chance: {chance}); the others wait {format_nanoseconds(culprits.lateness)} longer in the median one"
+        f"between {segments.between} (probability by chance: {chance}); the others wait {format_nanoseconds(culprits.lateness)} longer in the median one"
     ]
-    if alone:
+    if alone and segments.collectives[at]:
         evidence.append(
             f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"
         )
-    if longer_parts:
-        _, own_time, usual = longer_parts[0]
-        evidence.append(
-            f"{LATE_BECAUSE[part]}: {format_nanoseconds(own_time)}; median of the others: {format_nanoseconds(usual)}"
-        )
+    evidence += [
+        f"{LATE_BECAUSE[name]}: {format_nanoseconds(own_time)}; median of the others: {format_nanoseconds(usual)}"
+        for name, own_time, usual in (longer_parts[:1] if job.has_gpus else longer_parts)
+    ]
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
@@ -344,7 +368,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         job.list_devices(tasks),
         tuple(evidence),
         ADVICE[part],
-        VIEWS,
+        VIEWS if job.has_gpus else MPI_VIEWS,
     )
 
 
@@ -377,7 +401,7 @@ def make_hiccup_finding(job: JobRanks, hiccup: Hiccup) -> Finding:
     ]
     count = len(hiccup.times)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
-    who = job.describe_ranks(hiccup.tasks)
+    who, alone = job.describe_ranks(hiccup.tasks), len(hiccup.tasks) == 1
     # Of a single one the title has the time.
     when = (
         ""
@@ -385,17 +409,18 @@ def make_hiccup_finding(job: JobRanks, hiccup: Hiccup) -> Finding:
         else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
     doing = "".join(f"; {text}" for text in _describe_meanwhile(job, hiccup))
-    evidence = (f"{when}the others waited in NCCL meanwhile{doing}",)
+    evidence = (f"{when}the others waited in {'NCCL' if job.has_gpus else 'MPI'} meanwhile{doing}",)
+    places = ("host", "GPU") if job.has_gpus else ("host",)
+    where = " and ".join(f"its {place}" if alone else f"their {place}s" for place in places)
     return Finding(
         "hiccup",
-        f"{who[:1].upper()}{who[1:]} {'was' if len(hiccup.tasks) == 1 else 'were'} held up {often}, "
-        f"{times[0]}.",
+        f"{who[:1].upper()}{who[1:]} {'was' if alone else 'were'} held up {often}, {times[0]}.",
         hiccup.cost / job.length,
         job.list_ranks(hiccup.tasks),
         job.list_devices(hiccup.tasks),
         evidence,
-        f"look at what {'its host and its GPU' if len(hiccup.tasks) == 1 else 'their hosts and GPUs'} did then: garbage collection, checkpoints, page faults, other processes",
-        VIEWS,
+        f"look at what {where} did then: garbage collection, checkpoints, page faults, other processes",
+        VIEWS if job.has_gpus else MPI_VIEWS,
     )
 
 
@@ -451,7 +476,7 @@ def make_imbalance_findings(job: JobRanks, segments: Segments, reported: int) ->
             share,
             evidence=tuple(evidence),
             advice="even out what ranks do between collectives: sizes of batches, data loading, operating-system noise",
-            views=VIEWS,
+            views=VIEWS if job.has_gpus else MPI_VIEWS,
         )
     ]
 
@@ -462,4 +487,4 @@ def _name_least_waiting(job: JobRanks, segments: Segments) -> Iterator[str]:
     often, intervals = int(of_each.max()), len(segments.waits)
     if len(segments.tasks) > 2 and often >= max(3, MOSTLY_LAST * intervals):
         who = job.describe_ranks([int(segments.tasks[of_each.argmax()])])
-        yield f"the others wait most often for {who}: in {often} of {intervals} intervals between collectives"
+        yield f"the others wait most often for {who}: in {often} of {intervals} intervals between {segments.between}"

@@ -361,7 +361,7 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     by_state = {
         "mpi": unit.find_mpi_spans(threads),
         "nccl": unit.find_thread_spans("nccl_call", threads),
-        "io": _find_io_spans(unit, threads),
+        "io": find_io_spans(unit, threads),
         "synchronisation": synchronising,
         "launch": launching,
     }
@@ -373,7 +373,8 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     }
 
 
-def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
+def find_io_spans(unit: Unit, threads: list[int]) -> Spans:
+    """Return when any of these threads is in a call that may wait for files or the network."""
     if not unit.has("osrt"):
         return EMPTY
     calls = unit.read_begins("osrt", ("call",)).filter(

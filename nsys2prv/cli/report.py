@@ -373,10 +373,11 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
     """Return the heading for a job. job: as :func:`describe_job` returns it. full: with all that the
     reports lack.
     """
+    gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
     return [
         *([str(job["title"])] if job.get("title") else []),
-        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
+        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}{gpus}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events",
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),

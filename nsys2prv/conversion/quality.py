@@ -17,6 +17,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import GRAPH_TABLE
 from nsys2prv.events.kind import UNKNOWN_TABLE, explain_unread_table
+from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.nsight.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
 from nsys2prv.nsight.sqlite import Database
 
@@ -102,6 +103,11 @@ def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
 
 
 def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    tables = {table for info in infos for table in info.parts}
+    has_gpus = any(info.gpus or list_gpu_work(info) for info in infos)
+    if tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus:
+        # A job of CPUs.
+        return
     if idle := [info.name for info in infos if not list_gpu_work(info)]:
         yield QualityNote(
             "no_gpu_work",

@@ -246,8 +246,9 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
 
 def _describe_job(summary: Summary) -> list[str]:
     order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
     return [
-        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}, {format_count(summary.devices, 'GPU')}; "
+        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}{gpus}; "
         f"{summary.duration / 1e9:.3f} s{order}"
     ]
 

@@ -101,6 +101,12 @@ _MEETINGS = {
 }
 
 
+def get_meeting_values(waits: int) -> list[int]:
+    """Return the values of the blocking collectives of which this is said."""
+    values = load_catalogue().name_sets["mpi_collective"].list_known_values()
+    return [values[name] for name, (_, who) in _MEETINGS.items() if who == waits]
+
+
 class _CallRows(Struct, dict=True):
     """Rows of one table. All arrays have one element per row."""
 

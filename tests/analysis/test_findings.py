@@ -362,6 +362,13 @@ def _find_views(module: ast.Module) -> set[str]:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Finding", "replace"):
             values += [item.value for item in node.keywords if item.arg == "views"]
             values += node.args[place : place + 1]
+    values += [
+        side
+        for value in values
+        if isinstance(value, ast.IfExp)
+        for side in (value.body, value.orelse)
+    ]
+    values = [value for value in values if not isinstance(value, ast.IfExp)]
     resolved = [constants[value.id] if isinstance(value, ast.Name) else value for value in values]
     return {view for value in resolved for view in ast.literal_eval(value)}
 
