@@ -188,3 +188,14 @@ def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.
         return pl.read_ipc_stream(
             file.read(stored.size), columns=None if columns is None else list(columns)
         )
+
+
+def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
+    """Return the distinct keys, each with its rows."""
+    distinct, codes = factorize(keys)
+    if len(distinct) == 1:
+        return [(int(distinct[0]), slice(None))]
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
+    # Where there are no rows np.split makes one piece all the same.
+    return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
-from itertools import compress
 from types import MappingProxyType
 
 import numpy as np
@@ -47,6 +46,10 @@ from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
+#: Metrics of one object that are kept of one read, the most frequent: more is what a program made up.
+MOST_METRICS = 1024
+#: Numbers of a table of all instants and all metrics, and metrics to a table where it were larger.
+MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8
 THREAD_COLUMNS = ("start", "end", "globalTid")
 
 
@@ -126,29 +129,52 @@ def make_counters(
     metrics: tuple[Metric, ...],
     value: np.ndarray,
     end: np.ndarray | None = None,
-) -> Counters:
-    """Return records of one object from samples in any order. column: each row's index into the
+) -> Iterator[Counters]:
+    """Yield records of one object from samples in any order. column: each row's index into the
     metrics. end: when samples end, None where each lasts until the next. Values that a trace cannot
     hold are made ones that it can, and counted.
     """
-    repaired = extraction.account.repaired
+    repaired, dropped = extraction.account.repaired, extraction.account.dropped
     repaired[Reason.NEGATIVE_SAMPLE] += int(np.count_nonzero(value < 0))
     repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(value > GREATEST))
     value = np.clip(value, 0, GREATEST)
     if end is not None:
         time, column, value = _add_ends(extraction, time, end, column, value)
+    used, column = factorize(column)
+    if len(used) > MOST_METRICS:
+        common = np.argsort(-np.bincount(column), kind="stable")[:MOST_METRICS]
+        kept = np.isin(column, common)
+        dropped[Reason.RARE_METRIC] += len(kept) - int(kept.sum())
+        time, column, value = time[kept], column[kept], value[kept]
+        places, column = factorize(column)
+        used = used[places]
     if not is_sorted(time):
         order = np.argsort(time, kind="stable")
         time, column, value = time[order], column[order], value[order]
+    instants = 1 + int(np.count_nonzero(time[1:] != time[:-1]))
+    # Where few instants have all metrics a table of all would be mostly empty.
+    width = len(used) if instants * len(used) < MOST_CELLS else METRICS_TOGETHER
+    for first in range(0, len(used), width):
+        of_part = slice(None)
+        if width < len(used):
+            of_part = np.flatnonzero((column >= first) & (column < first + width))
+        numbers = used[first : first + width].tolist()
+        times, values = _spread_samples(
+            time[of_part], column[of_part] - first, value[of_part], len(numbers)
+        )
+        dropped[Reason.SAMPLE_REPEATED] += len(time[of_part]) - int((values != ABSENT).sum())
+        yield Counters(layout, times, object_, tuple(metrics[one] for one in numbers), values)
+
+
+def _spread_samples(
+    time: np.ndarray, column: np.ndarray, value: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct times of samples, which ascend, and a row of values for each of them."""
     begins = np.append(True, time[1:] != time[:-1])
     instant = np.cumsum(begins) - 1
-    values = np.full((int(instant[-1]) + 1, len(metrics)), ABSENT)
-    values.reshape(-1)[instant * len(metrics) + column] = value
-    carried = np.count_nonzero(values != ABSENT, axis=0)
-    extraction.account.dropped[Reason.SAMPLE_REPEATED] += len(time) - int(carried.sum())
-    if not carried.all():
-        values, metrics = values[:, carried > 0], tuple(compress(metrics, carried))
-    return Counters(layout, time[begins], object_, metrics, values)
+    values = np.full((int(instant[-1]) + 1, width), ABSENT)
+    values.reshape(-1)[instant * width + column] = value
+    return time[begins], values
 
 
 def _add_ends(
@@ -168,17 +194,6 @@ def _add_ends(
     extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
     zeros = np.zeros(len(close), np.int64)
     return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
-
-
-def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
-    """Return the distinct keys, each with its rows."""
-    distinct, codes = factorize(keys)
-    if len(distinct) == 1:
-        return [(int(distinct[0]), slice(None))]
-    order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
-    # Where there are no rows np.split makes one piece all the same.
-    return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
 def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:

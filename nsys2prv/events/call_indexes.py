@@ -16,6 +16,7 @@ outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ from nsys2prv._util.columns import (
     StoredFrame,
     factorize,
     factorize_together,
+    group_rows,
     is_sorted,
     narrow_integers,
     read_frame,
@@ -201,23 +203,34 @@ class LaunchIndex(Struct):
         begin, end, code = np.zeros((3, rows), np.int64)
         launches = FoundLaunches(np.zeros(rows, bool), begin, end, code, np.zeros(1, CALL_KIND))
         stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
-        for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
-            for segment in self.segments:
-                if segment.process == process:
-                    _find_in_segment(segment, wanted, first, last, launches)
+        of_process: defaultdict[int, list[Segment]] = defaultdict(list)
+        for segment in self.segments:
+            of_process[segment.process].append(segment)
+        kinds, known = [launches.kinds], len(launches.kinds)
+        for process, first, last in zip(distinct.tolist(), [0, *stops], stops, strict=False):
+            for segment in of_process[process]:
+                kinds.append(_find_in_segment(segment, wanted, first, last, launches, known))
+                known += len(kinds[-1])
+        launches.kinds = np.concatenate(kinds)
         return launches if isinstance(order, slice) else launches.take(np.argsort(order))
 
 
 def _find_in_segment(
-    segment: Segment, wanted: np.ndarray, first: int, last: int, launches: FoundLaunches
-) -> None:
+    segment: Segment,
+    wanted: np.ndarray,
+    first: int,
+    last: int,
+    launches: FoundLaunches,
+    known: int,
+) -> np.ndarray:
     """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
-    segment; of calls in several segments the earliest stays.
+    segment; of calls in several segments the earliest stays. Returns the kinds of the calls found;
+    known: how many come before them.
     """
     start = first + int(np.searchsorted(wanted[first:last], segment.low, "left"))
     stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
     if start == stop:
-        return
+        return launches.kinds[:0]
     keys = segment.read_column(_KEY, 0, segment.rows)
     sought = (wanted[start:stop] - segment.low).astype(keys.dtype)
     place = np.searchsorted(keys, sought)
@@ -227,7 +240,7 @@ def _find_in_segment(
         rows = start + np.flatnonzero(same)
         place = place[same]
     if not len(place):
-        return
+        return launches.kinds[:0]
     low, high = int(place[0]), int(place[-1]) + 1
     place -= low
     begin = segment.read_column(_BEGIN, low, high)[place]
@@ -238,8 +251,8 @@ def _find_in_segment(
     launches.hit[rows] = True
     launches.begin[rows] = begin
     launches.end[rows] = begin + segment.read_column(_DURATION, low, high)[place].astype(np.int64)
-    launches.code[rows] = codes + len(launches.kinds)
-    launches.kinds = np.concatenate([launches.kinds, segment.read_call_kinds()[used]])
+    launches.code[rows] = codes + known
+    return segment.read_call_kinds()[used]
 
 
 class LaunchWriter:
@@ -260,28 +273,29 @@ class LaunchWriter:
         processes, of_kind = factorize(launches.kinds["thread"] & PROCESS_MASK)
         is_usable = (launches.begin != NULL) & (launches.end != NULL)
         is_usable &= (launches.correlation != 0) & (launches.correlation != NULL)
-        for number, process in enumerate(processes):
-            of_process = len(processes) == 1 or (of_kind == number)[launches.code]
-            rows = np.flatnonzero(is_usable & of_process)
-            if len(rows):
-                self._write_segment(launches, int(process), _keep_earliest(launches, rows))
+        usable = np.flatnonzero(is_usable)
+        for number, places in group_rows(of_kind[launches.code[usable]]):
+            rows = usable[places]
+            self._write_segment(launches, int(processes[number]), _keep_earliest(launches, rows))
 
     def _write_segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
         ids, begin = launches.correlation[rows], launches.begin[rows]
+        used, codes = factorize(launches.code[rows])
+        own_kinds = launches.kinds[used]
         # Where differences do not fit 64 bits they wrap round, and back when they are added again.
         columns = (
             narrow_integers(ids - ids[0]),
             begin,
             narrow_integers(launches.end[rows] - begin),
-            narrow_integers(launches.code[rows]),
+            narrow_integers(codes),
         )
         if self._file is None:
             self._file = self.path.open("wb")
         at = self._file.tell()
-        for column in (*columns, launches.kinds):
+        for column in (*columns, own_kinds):
             self._file.write(np.ascontiguousarray(column).view(np.uint8))
         types = tuple(column.dtype.str for column in columns)
-        first, last, kinds = int(ids[0]), int(ids[-1]), len(launches.kinds)
+        first, last, kinds = int(ids[0]), int(ids[-1]), len(own_kinds)
         self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
 
     def close(self) -> None:

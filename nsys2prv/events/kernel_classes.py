@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,12 @@ _CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", r
 _FLAGS = re.compile(r"\(\?[aiLmsux-]")
 _ONE_CHARACTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
 _INNERMOST_GROUP = re.compile(r"\((?:\?(?!:|P<)[^()]*|(?:\?:|\?P<\w+>)?(?P<content>[^()]*))\)")
+#: What users' patterns are tried with.
+PROBES = ("a", "0", "a_", "a0_", "a::")
+#: Within a group that is repeated without limit, what is so, too.
+_NESTED_REPEAT = re.compile(
+    r"\((?:[^()\\\[]|\\.|\[\^?\]?[^\]]*\])*(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})"
+)
 _OPTIONAL = re.compile(r".(?:[*?]|\{[^}]*\})", re.DOTALL)
 _WORD = re.compile(r"[a-z0-9_:]+")
 # One spelling per era of NCCL:
@@ -288,6 +295,15 @@ def _check_rule(spec: Any, where: str) -> None:
         )
 
 
+def _takes_for_ever(pattern: str) -> bool:
+    """True if searching a few letters takes a thousand times longer than it should."""
+    search = re.compile(_lower_pattern(pattern)).search
+    return any(
+        min(repeat(lambda text=(part * 20)[:20] + "\0": search(text), number=1, repeat=3)) > 0.01
+        for part in PROBES
+    )
+
+
 def _check_pattern(pattern: Any, where: str) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
@@ -297,6 +313,8 @@ def _check_pattern(pattern: Any, where: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             re.compile(_lower_pattern(pattern))
+        if _NESTED_REPEAT.search(pattern) and _takes_for_ever(pattern):
+            raise re.error("some names would take for ever, as it repeats what repeats")
     except (re.error, OverflowError, RecursionError) as error:
         raise Nsys2prvError(
             f"{where}: {pattern[:60]!r} is not a regular expression: {str(error).partition(chr(10))[0]}"

@@ -351,6 +351,7 @@ class Reason(str, Enum):
     SWITCHED_IN_BEFORE = "switched-in-before"
     PAYLOAD_TEXT = "payload-text"
     RARE_PAYLOAD_NAME = "rare-payload-name"
+    RARE_METRIC = "rare-metric"
     OUTSIDE_PROGRAM = "outside-program"
 
     # Samples that are dropped.

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import group_rows, list_columns, make_counters, read_fields
+from nsys2prv._util.columns import factorize, factorize_together, group_rows
+from nsys2prv.events.attributes import list_columns, make_counters, read_fields
 from nsys2prv.events.catalogue import Metric, find_known_label, label_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
@@ -66,7 +66,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         all_ids = sorted({*of_source, *distinct.tolist()})
         names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
         codes = np.searchsorted(all_ids, distinct)[codes]
-        yield make_gpu_counters(extraction, source, names, time, codes, value)
+        yield from make_gpu_counters(extraction, source, names, time, codes, value)
 
 
 def make_gpu_counters(
@@ -77,7 +77,7 @@ def make_gpu_counters(
     codes: np.ndarray,
     value: np.ndarray,
     unsigned: Set[str] = UNSIGNED_UNITS,
-) -> Counters:
+) -> Iterator[Counters]:
     """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size
     in bytes of numbers that are floating point, else 0; codes: each row's index into them.
     unsigned: units of numbers that lack their sign.
@@ -168,7 +168,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         port = int(ports[number])
         key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
         samples = (start[rows], metric[rows], metrics, columns["value"][rows], end[rows])
-        yield make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
+        yield from make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
 
 
 def _find_capture_begin(extraction: Extraction) -> int:
@@ -261,7 +261,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         name = components.get(number, f"CPU component {number}")
         object_ = extraction.number_device(DeviceKey(SOURCE, name))
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
-        yield make_counters(extraction, layout, object_, *samples)
+        yield from make_counters(extraction, layout, object_, *samples)
 
 
 def _read_rows(database: Database, part: Part, computed: bool) -> pl.DataFrame:
@@ -355,7 +355,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
             # As exports before 2023 hold them: events of a type for each GPU.
             sizes = [(name, 0) for name, _ in names]
             samples = (sizes, time, codes, in_integers)
-            yield make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
+            yield from make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
         floating = np.array([is_fraction for _, is_fraction in names])[codes]
         in_fractions = scale_fraction(np.where(real, fraction, whole))
@@ -366,7 +366,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
             for label, (_, is_fraction) in zip(labels, names, strict=True)
         )
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
-        yield make_counters(extraction, GENERIC_LAYOUT, object_, time, codes, metrics, value)
+        yield from make_counters(extraction, GENERIC_LAYOUT, object_, time, codes, metrics, value)
 
 
 def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:

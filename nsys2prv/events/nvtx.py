@@ -26,9 +26,9 @@ from nsys2prv._util.columns import (
     count_occurrences,
     factorize,
     factorize_together,
+    group_rows,
     reduce_slices,
 )
-from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import Derived, Reading, Reason, Rows, declare_kind

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import group_rows, make_counters
+from nsys2prv._util.columns import factorize, factorize_together, group_rows
+from nsys2prv.events.attributes import make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Reason, declare_kind
@@ -93,7 +93,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
         time, column = np.append(begin[rows], times), np.append(column, ended)
         values = np.append(value[rows], np.zeros(len(times), np.int64))
         (thread,) = extraction.number_threads(np.array([tid])).tolist()
-        yield make_counters(extraction, LAYOUT, thread, time, column, metrics, values)
+        yield from make_counters(extraction, LAYOUT, thread, time, column, metrics, values)
 
 
 def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:

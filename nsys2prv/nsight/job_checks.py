@@ -70,19 +70,30 @@ def check_missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
     """Return reports whose sessions, processes and rows are the same."""
     copies = []
-    seen: dict[Hashable, list[ReportInfo]] = {}
+    seen: dict[tuple[str, bool, str], ReportInfo] = {}
     for info in infos:
-        if (session := make_session_key(info)) is None:
+        if make_session_key(info) is None:
             continue
-        alike = seen.setdefault(session, [])
-        if (first := next((other for other in alike if are_copies(other, info)), None)) is not None:
+        content, folder = _describe_content(info), info.path.is_dir()
+        # An SQLite export numbers its rows with gaps, tables of a folder without.
+        rows, tables = repr(sorted(info.parts.items())), repr(sorted(info.parts))
+        first = seen.get((content, folder, rows)) or seen.get((content, not folder, tables))
+        if first is not None:
             copies.append(
                 f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
                 "in the trace twice"
             )
         else:
-            alike.append(info)
+            seen |= {(content, folder, rows): info}
+            seen.setdefault((content, folder, tables), info)
     return copies
+
+
+def _describe_content(info: ReportInfo) -> str:
+    """Return all that copies of a report share, but for their rows."""
+    bare = replace(info, path=Path(), given_path=None, parts={}, capture=Capture())
+    values = (getattr(bare, name) for name in bare.__struct_fields__)
+    return repr([sorted(one.items()) if isinstance(one, dict) else one for one in values])
 
 
 def make_session_key(info: ReportInfo) -> Hashable | None:
@@ -92,20 +103,6 @@ def make_session_key(info: ReportInfo) -> Hashable | None:
     if info.utc_ns is None or not info.processes:
         return None
     return info.utc_ns, tuple(info.processes)
-
-
-def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
-    """True if two reports of one session are the same: an SQLite export numbers its rows with gaps,
-    tables of a folder without.
-    """
-
-    def bare(info: ReportInfo) -> ReportInfo:
-        return replace(info, path=Path(), given_path=None, parts={}, capture=Capture())
-
-    forms_differ = one.path.is_dir() != other.path.is_dir()
-    return bare(one) == bare(other) and (
-        one.parts.keys() == other.parts.keys() if forms_differ else one.parts == other.parts
-    )
 
 
 def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:

@@ -381,13 +381,20 @@ def hash_to_numbers(
     """
     slots = last - first + 1
     taken = set(forbidden)
+    # A taken number -> one behind it, before which none is free; so that no run of them is walked twice.
+    behind: dict[int, int] = {}
     numbers = {}
     for name in sorted(set(names)):
         number = first + zlib.crc32(name.encode("utf-8", "surrogatepass")) % slots
+        if len(taken) >= slots:
+            number = last + 1
+        walked = []
         while number in taken:
-            number = number + 1 if len(taken) >= slots or number < last else first
+            walked.append(number)
+            number = behind.get(number, first if number == last else number + 1)
         taken.add(number)
         numbers[name] = number
+        behind.update(dict.fromkeys(walked, number))
     return numbers
 
 

@@ -1,0 +1,84 @@
+"""Small inputs must not cost much: what is made of them grows with them, not with their square."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import (
+    make_export,
+    make_global_pid,
+    make_global_tid,
+)
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.events.attributes import MOST_METRICS
+from nsys2prv.events.call_indexes import CALL_KIND, Launches, LaunchIndex, LaunchWriter
+from nsys2prv.events.catalogue import hash_to_numbers
+from nsys2prv.events.kernel_classes import load_rules
+from nsys2prv.events.kind import Reason
+
+
+def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> None:
+    sizes = []
+    for count in (100, 800):
+        numbers = np.arange(count, dtype=np.int64)
+        kinds = np.zeros(count, CALL_KIND)
+        kinds["thread"] = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
+        writer = LaunchWriter(tmp_path / str(count))
+        writer.append(Launches(numbers + 1, numbers * 10, numbers * 10 + 5, numbers, kinds))
+        writer.close()
+        sizes.append(writer.path.stat().st_size)
+        processes = np.array([make_global_pid(pid) for pid in range(count, 0, -1)])
+        found = LaunchIndex(writer.segments).find(processes, numbers[::-1] + 1)
+        assert found.begin.tolist() == (numbers[::-1] * 10).tolist()
+        assert found.thread.tolist() == kinds["thread"][::-1].tolist()
+    assert sizes[1] < 9 * sizes[0]
+
+
+def test_metrics_that_a_program_makes_up(tmp_path: Path) -> None:
+    count = MOST_METRICS + 500
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "GPU_METRICS": [
+                {"timestamp": 10 * n, "typeId": 1 << 56, "metricId": n // 2 % count, "value": 1 + n}
+                for n in range(2 * count + 2)
+            ]
+        },
+    )
+    _, summary = convert_and_read([report], tmp_path / "out.prv")
+    dropped = summary.dropped["gpu_metrics", Reason.RARE_METRIC]
+    assert dropped == 2 * 500
+
+
+def probe_one_by_one(names: list[str], first: int, last: int, forbidden: set[int]) -> dict:
+    taken, numbers = set(forbidden), {}
+    for name, wanted in sorted(hash_each(names, first, last).items()):
+        number = wanted
+        while number in taken:
+            number = number + 1 if len(taken) > last - first or number < last else first
+        taken.add(number)
+        numbers[name] = number
+    return numbers
+
+
+def hash_each(names: list[str], first: int, last: int) -> dict[str, int]:
+    return {name: hash_to_numbers([name], first, last)[name] for name in names}
+
+
+@pytest.mark.parametrize("count", [3, 45, 50, 130])
+@pytest.mark.parametrize("forbidden", [set(), {102, 103}])
+def test_numbers_are_those_of_the_next_free_place(count: int, forbidden: set[int]) -> None:
+    names = [f"domain {number}" for number in range(count)]
+    expected = probe_one_by_one(names, 100, 149, forbidden)
+    assert hash_to_numbers(names, 100, 149, forbidden) == expected
+
+
+def test_a_rule_that_would_take_for_ever_on_some_names(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: '(?:[a-z]+_)*x', class: GEMM}]")
+    with pytest.raises(Nsys2prvError, match="some names would take for ever"):
+        load_rules(rules)
