@@ -75,22 +75,24 @@ def make_row_table(job: Job) -> RowTable:
             kinds[thread] = HOST
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
+    tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
     rows = [
-        (number, process.rank, tree.nodes[task.node], name)
-        for number, (process, task) in enumerate(zip(model.processes, tree.tasks, strict=True), 1)
+        (number, process.rank, label, tree.nodes[task.node], name)
+        for number, (process, label, task) in enumerate(tasks_of_model, 1)
         for name in task.threads
     ]
-    tasks, ranks, nodes, names = (list(column) for column in zip(*rows, strict=True))
+    tasks, ranks, labels, nodes, names = (list(column) for column in zip(*rows, strict=True))
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
-    columns = ("thread", "row", "kind", "task", "rank", "node", "device", "stream")
+    columns = ("thread", "row", "kind", "task", "rank", "who", "node", "device", "stream")
     threads = pl.DataFrame(
-        [range(count), names, kinds, tasks, ranks, nodes, devices, streams],
-        schema=dict.fromkeys(columns, pl.Int64) | dict.fromkeys(("row", "kind", "node"), pl.String),
+        [range(count), names, kinds, tasks, ranks, labels, nodes, devices, streams],
+        schema=dict.fromkeys(columns, pl.Int64)
+        | dict.fromkeys(("row", "kind", "who", "node"), pl.String),
     )
     return RowTable(
         threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)
@@ -122,8 +124,8 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
     )
     alone = pl.len().over("node", "gpu") == 1
     label = pl.format("{} GPU{}", "node", "gpu")
-    label = pl.when(alone).then(label).otherwise(pl.format("{} of task {}", label, "task"))
-    return rows.select("device", "node", "gpu", label.alias("label"), "task")
+    label = pl.when(alone).then(label).otherwise(pl.format("{} of {}", label, "who"))
+    return rows.select("device", "node", "gpu", label.alias("label"), "who", "task")
 
 
 def _number_units(

@@ -78,7 +78,7 @@ DEMANDED = critical_path.LAYOUT
 #: Columns of frames of labels.
 LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns that say where an event is.
-PLACE = ("rank", "task", "row", "node", "device", "stream")
+PLACE = ("rank", "row", "node", "device", "stream")
 
 
 class OpenJob:
@@ -90,7 +90,7 @@ class OpenJob:
             job.findings()                                 # what holds the job back
 
     Use it in a `with` statement, or call close(): that removes its temporary files. Times are ns
-    (int64) since the job's first event; tasks count from 1 as in Paraver, ranks from 0.
+    (int64) since the job's first event; ranks count from 0.
     """
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
@@ -108,7 +108,7 @@ class OpenJob:
 
     def __repr__(self) -> str:
         return (
-            f"<job of {format_count(len(self._job.infos), 'report')}: {format_count(self._job.model.ranks, 'task')} on "
+            f"<job of {format_count(len(self._job.infos), 'report')}: {self._job.model.describe_processes()} on "
             f"{format_count(len(self._job.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
             f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
             ".layouts, .frame(LAYOUT), .analyse(), .findings()>"
@@ -136,14 +136,22 @@ class OpenJob:
     @property
     def rows(self) -> pl.DataFrame:
         """The rows of the trace, a frame with a row for each: thread, row (name), kind (host,
-        stream, samples), task, rank, node, device, stream.
+        stream, samples), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
+        the process that has none), node, device, stream.
         """
-        return self.reader.rows.threads
+        return self.reader.rows.threads.rename({"task": "paraver_task"})
 
     @property
     def devices(self) -> pl.DataFrame:
-        """The physical GPUs, a frame with a row for each: device, node, gpu, label, task."""
-        return self.reader.rows.devices
+        """The physical GPUs, a frame with a row for each: device, node, gpu, label, and who works on
+        it first.
+        """
+        return self.reader.rows.devices.drop("task")
+
+    @property
+    def rank_sources(self) -> list[str]:
+        """What tells the ranks, as in "MPI" or "file names"."""
+        return self._job.model.rank_sources
 
     @property
     def warnings(self) -> list[str]:
@@ -203,7 +211,7 @@ class OpenJob:
         layout: a name of :attr:`layouts`, such as `cuda_kernel`. columns: fields of it; all if none
         is given. labels: False leaves names as their event values.
 
-        The frame has begin and end (ns, Int64), rank, task, row, node, device and stream (where the
+        The frame has begin and end (ns, Int64), rank, row, node, device and stream (where the
         event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
         null where an event lacks the field. A field that is called like one of the first columns is
         called event_<name>. docs/events.md lists layouts and fields.

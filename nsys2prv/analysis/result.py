@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.unit import STATES, AnalysisOptions, Unit
+from nsys2prv.paraver.object_model import BY_FILE_NAME
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {
@@ -189,15 +190,15 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank`, `node` of every task, `device`, its first GPU with work, null for none, and
-        `who`, its name in tables.
+        """`task`, `rank` (null for none), `who` (its name in tables) and `node` of every task, and
+        `device`, its first GPU with work, null for none.
         """
-        tasks = self.reader.rows.threads.select("task", "rank", "node").unique("task").sort("task")
+        rows = self.reader.rows.threads.select("task", "rank", "who", "node")
         devices = self.devices.unique("task", keep="first").select("task", device="label")
-        return tasks.join(devices, on="task", how="left", maintain_order="left").with_columns(
-            who=pl.when(pl.col("rank").is_not_null())
-            .then(pl.format("rank {}", "rank"))
-            .otherwise(pl.format("task {}", "task"))
+        return (
+            rows.unique("task")
+            .sort("task")
+            .join(devices, "task", how="left", maintain_order="left")
         )
 
     def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -243,7 +244,7 @@ class JobRanks(Struct, frozen=True):
     made.
     """
 
-    #: A row for each task: task, rank (or task where unknown), node, who.
+    #: A row for each task: task, rank (null for none), node, who.
     tasks: pl.DataFrame
     #: A row for each device: device, task, node, label, and the parts of its time (ns).
     devices: pl.DataFrame
@@ -268,9 +269,7 @@ class JobRanks(Struct, frozen=True):
         """Return the ranks of a job. devices, records: as findings.py collects them; others: as
         `add_waits` returns them. length: ns.
         """
-        tasks = context.tasks.with_columns(
-            pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
-        )
+        tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
         labels = context.reader.rows.devices.select(
             pl.col("device").cast(pl.Int64), "label", "node"
         )
@@ -306,9 +305,13 @@ class JobRanks(Struct, frozen=True):
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of tasks, in their order."""
-        rank_of_task = dict(self.tasks.select("task", "rank").rows())
-        return tuple(rank_of_task[task] for task in tasks)
+        """Return the ranks of those of the tasks that have one, in their order."""
+        rank_of_task = dict(self.tasks.select("task", "rank").drop_nulls().rows())
+        return tuple(rank_of_task[task] for task in tasks if task in rank_of_task)
+
+    def name_task(self, task: int) -> str:
+        """Return what people call a task."""
+        return str(self.tasks.filter(pl.col("task") == task)["who"][0])
 
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""
@@ -338,7 +341,11 @@ class JobRanks(Struct, frozen=True):
         where = ", ".join(nodes[:3]) + (
             f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
         )
-        return f"ranks {format_numbers(ranks)} ({where})"
+        unnamed = rows["who"].filter(rows["rank"].is_null()).to_list()
+        if unnamed:
+            return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"
+        by_name = BY_FILE_NAME if rows["who"].str.ends_with(BY_FILE_NAME).all() else ""
+        return f"ranks {format_numbers(ranks)}{by_name} ({where})"
 
     def find_longer_parts(
         self, tasks: list[int], parts: Iterable[str]
@@ -372,14 +379,14 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     """Return the name of every communicator: value, name. kernels: a row at least for each
-    communicator (its value, negative where unknown) and task. tasks: task, rank (null where
-    unknown), node.
+    communicator (its value, negative where unknown) and task. tasks: task, rank (null for none),
+    who, node.
 
     Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
     """
     places = {
-        task: (task - 1 if rank is None else rank, node)
-        for task, rank, node in tasks.select("task", "rank", "node").rows()
+        task: (rank, who, node)
+        for task, rank, who, node in tasks.select("task", "rank", "who", "node").rows()
     }
     members = (
         kernels.filter(pl.col("communicator") >= 0)
@@ -390,9 +397,12 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
     used: Counter[str] = Counter()
     names = []
     for value, of_tasks in members.select("communicator", "task").rows():
-        ranks = sorted(places[task][0] for task in of_tasks)
-        hosts = {places[task][1] for task in of_tasks}
-        name = _name_ranks(ranks, sorted(hosts), len(places))
+        ranks = [places[task][0] for task in of_tasks]
+        hosts = {places[task][2] for task in of_tasks}
+        if None in ranks:
+            name = list_some([places[task][1] for task in of_tasks])
+        else:
+            name = _name_ranks(sorted(ranks), sorted(hosts), len(places))
         used[name] += 1
         names.append((value, f"{name} #{used[name]}" if used[name] > 1 else name))
     return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")

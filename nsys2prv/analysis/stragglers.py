@@ -448,7 +448,7 @@ def _describe_meanwhile(job: JobRanks, hiccup: Hiccup) -> Iterator[str]:
         if sum(row[name] for name in STATES) > row["late"] / 2:
             activity = IN_STATE[max(STATES, key=row.__getitem__)]
         many = len(hiccup.tasks) > 1
-        whose = f"the GPU of rank {job.list_ranks(hiccup.tasks[:1])[0]}" if many else "its GPU"
+        whose = f"the GPU of {job.name_task(hiccup.tasks[0])}" if many else "its GPU"
         yield (
             f"{whose} was {most} for {format_nanoseconds(doing[most])} of {format_nanoseconds(row['late'])}, "
             f"its host mostly {activity}"

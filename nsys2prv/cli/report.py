@@ -40,6 +40,7 @@ from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
+from nsys2prv.nsight.ranks import FILE_NAMES, describe_processes
 from nsys2prv.nsight.report_files import is_report
 
 JSON = ".json"
@@ -351,14 +352,16 @@ def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
 
 def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
     """Describe a job, for JSON. Notes that ask nobody to do anything are left out."""
-    tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
+    rows = job.rows.filter(job.rows["kind"] != SAMPLED)
     more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
     return {
         "name": name or f"{reports[0]}{more}",
         "reports": [str(one) for one in reports],
         "duration_ns": job.duration,
         "covered_ns": job.coverage.common.length,
-        "ranks": tasks,
+        "processes": rows["paraver_task"].n_unique(),
+        "ranks": rows["rank"].drop_nulls().n_unique(),
+        "ranks_by": job.rank_sources,
         "devices": job.devices.height,
         "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
         "records": job.layouts,
@@ -375,10 +378,12 @@ def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
     """
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
+    told = job.get("ranks_by", ())
     return [
         *([str(job["title"])] if job.get("title") else []),
-        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}{gpus}; "
-        f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+        f"{describe_processes(job.get('processes', job['ranks']), job['ranks'])} on {format_count(len(job['nodes']), 'host')}{gpus}; "
+        f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events"
+        + (f"; ranks by {' and '.join(told)}" if FILE_NAMES in told else ""),
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
         *(["quality of the capture:"] if quality else []),

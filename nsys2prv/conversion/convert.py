@@ -305,7 +305,7 @@ def make_metadata(
             "hosts": summary.hosts,
             "gpus": summary.devices,
             "rows": summary.threads,
-            "tasks_ordered_by": summary.order,
+            "ranks_by": summary.ranks_by,
         },
         # Those that are not what they are by default; of files the names.
         "options": {

@@ -26,6 +26,7 @@ from nsys2prv.conversion.options import (
     Moment,
     Region,
     add_units,
+    check_ranks,
     choose_reports,
     is_in_ranges,
     parse_span,
@@ -34,8 +35,14 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nvtx_names import NamePattern
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.paraver.object_model import GPU_ROW_NAMES, GpuNumbers, ObjectModel, build_object_model
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.paraver.object_model import (
+    GPU_ROW_NAMES,
+    GpuNumbers,
+    ObjectModel,
+    build_object_model,
+    find_process,
+)
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 
@@ -177,9 +184,15 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
     machines = [placement.machine for placement in job.timeline.placements]
-    keys = _keep_reports(list(model.rows), set(choose_reports(infos, plan)), machines)
+    keys, wanted = list(model.rows), set(choose_reports(infos, plan))
     if plan.ranks:
-        keys = _keep_ranks(keys, infos, model, plan.ranks)
+        keys = _keep_ranks(keys, model, plan)
+        wanted &= {report for report, key in keys if not isinstance(key, DeviceKey)}
+        if not wanted:
+            raise Nsys2prvError(
+                "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
+            )
+    keys = _keep_reports(keys, wanted, machines)
     if cut.devices:
         keys = _keep_devices(keys, infos, machines, cut.devices)
     if len(keys) == len(model.rows):
@@ -188,7 +201,9 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
         raise Nsys2prvError(
             "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
         )
-    smaller = build_object_model(infos, machines, keys, job.captures.firsts)
+    smaller = build_object_model(
+        infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
+    )
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
@@ -210,25 +225,16 @@ def _keep_reports(
 
 
 def _keep_ranks(
-    keys: list[tuple[int, ObjectKey]],
-    infos: list[ReportInfo],
-    model: ObjectModel,
-    wanted: Sequence[tuple[int, int]],
+    keys: list[tuple[int, ObjectKey]], model: ObjectModel, plan: CutPlan
 ) -> list[tuple[int, ObjectKey]]:
-    """Return the selection without the other processes of reports that hold several ranks. Devices
-    stay.
-    """
-    away = {
-        (process.report, process.pid)
-        for process in model.processes
-        if infos[process.report].ranks and not is_in_ranges(process.rank, wanted)
-    }
+    """Return the selection without the processes of other ranks. Devices stay."""
+    ranks = [process.rank for process in model.processes]
+    check_ranks({rank for rank in ranks if rank is not None}, plan)
 
     def stays(report: int, key: ObjectKey) -> bool:
-        if isinstance(key, DeviceKey):
-            return True
-        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
-        return (report, pid) not in away
+        return isinstance(key, DeviceKey) or is_in_ranges(
+            ranks[model.tasks[report, find_process(key)]], plan.ranks
+        )
 
     return [(report, key) for report, key in keys if stays(report, key)]
 

@@ -34,7 +34,7 @@ from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack
-from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.pcf import read_base_names
 from nsys2prv.relations import Relation, all_relations
 
@@ -328,52 +328,38 @@ def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
 
 
-def _find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
-    """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
-    launcher's, else their places from 0 on.
-    """
-    if any(info.ranks for info in infos):
-        return [set(info.ranks.values()) for info in infos]
-    launched = choose_launcher_ranks([info.launcher_ranks for info in infos])
-    return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
-
-
 def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     """True if a rank is in one of the ranges."""
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
-    """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
-    Nsys2prvError where that is none, or a rank or host asked for is in none.
+def check_ranks(ranks: Iterable[int], plan: CutPlan) -> None:
+    """Raise Nsys2prvError where the job, with these ranks, does not have one that is asked for."""
+    there = sorted(ranks)
+    for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
+        if not any(is_in_ranges(rank, [pair]) for rank in there):
+            known_ranks = list_some([*map(str, there)], MOST_LISTED) or "none"
+            raise Nsys2prvError(
+                f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
+            )
+
+
+def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
+    """Return the numbers of the reports from hosts that are asked for. Raises Nsys2prvError where a
+    host is in none.
     """
-    chosen, patterns = list(range(len(infos))), plan.options.hosts
-    if plan.ranks:
-        ranks = _find_ranks(infos)
-        there = sorted(set().union(*ranks))
-        for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
-            if not any(is_in_ranges(rank, [pair]) for rank in there):
-                known_ranks = list_some([*map(str, there)], MOST_LISTED)
-                raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
-                )
-        chosen = [at for at in chosen if any(is_in_ranges(rank, plan.ranks) for rank in ranks[at])]
-    if patterns:
-        hosts = [info.host or "unknown-host" for info in infos]
-        for pattern in patterns:
-            if not any(fnmatchcase(host, pattern) for host in hosts):
-                known_hosts = list_some(sorted(set(hosts)), MOST_LISTED)
-                raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {known_hosts}"
-                )
-        chosen = [
-            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in patterns)
-        ]
-    if not chosen:
-        raise Nsys2prvError(
-            "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
-        )
-    return chosen
+    hosts, patterns = [info.host or "unknown-host" for info in infos], plan.options.hosts
+    for pattern in patterns:
+        if not any(fnmatchcase(host, pattern) for host in hosts):
+            known_hosts = list_some(sorted(set(hosts)), MOST_LISTED)
+            raise Nsys2prvError(
+                f"--hosts {pattern}: no report is from this host; the reports are from {known_hosts}"
+            )
+    return [
+        at
+        for at, host in enumerate(hosts)
+        if not patterns or any(fnmatchcase(host, pattern) for pattern in patterns)
+    ]
 
 
 class Options(Struct, frozen=True):

@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import read_frame
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv._util.workers import Pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement, place_reports
@@ -47,9 +49,11 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import EventKind, describe_reason
 from nsys2prv.events.mpi import MEETINGS
+from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.captures import Captures, find_captures
 from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.ranks import find_ranks
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
@@ -107,6 +111,20 @@ class _JobState(Struct):
         """Return results of pure functions over files, in the order of the tasks."""
         first = ", ".join(info.name for info in self.infos[:3])
         return self.workers.run(function, tasks, lambda _: first)
+
+    def make_rank_finder(self) -> object_model.FindRanks:
+        """Return what finds ranks of processes by all that the reports tell of them."""
+        told = []
+        for result in self.results:
+            if COMMUNICATORS in result.facts:
+                frame = read_frame(result.facts[COMMUNICATORS])
+                owners = [self.captures.find_first(result.report, one) for one in frame["process"]]
+                told.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
+        return partial(
+            find_ranks,
+            nccl=pl.concat(told) if told else None,
+            is_one_job=len(self.captures.runs) < 2,
+        )
 
     def derive_events(self, kinds: Sequence[EventKind]) -> None:
         """Add what follows from the facts that these kinds have set aside."""
@@ -239,7 +257,11 @@ def _align_with_unselected_kinds(
     if not any(result.runs for result in results):
         return None
     state.model = object_model.build_object_model(
-        state.infos, state.machines, state.list_objects(), state.captures.firsts
+        state.infos,
+        state.machines,
+        state.list_objects(),
+        state.captures.firsts,
+        state.make_rank_finder(),
     )
     record = _align_clocks(state).record
     shutil.rmtree(part, ignore_errors=True)
@@ -320,7 +342,11 @@ def _number_objects(state: _JobState) -> tuple[list[tuple[int, DeviceKey]], list
     machines, seen = state.machines, state.list_objects()
     gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
     state.model = object_model.build_object_model(
-        state.infos, machines, [*seen, *gpus], state.captures.firsts
+        state.infos,
+        machines,
+        [*seen, *gpus],
+        state.captures.firsts,
+        state.make_rank_finder(),
     )
     clocks = [placement.map for placement in state.placements]
     state.results, notes = deduplicate_device_samples(state.results, state.model.rows, clocks)

@@ -34,12 +34,6 @@ from nsys2prv.store.task_result import TaskResult
 MOST_EVENTS = 4
 #: Notes in the short summary on what is not as it should be.
 MOST_NOTES = 6
-#: How tasks are ordered, for people, by what the model calls it.
-ORDERS = {
-    "MPI ranks": "in the order of their MPI ranks",
-    "launcher's environment": "in the order of the launcher's rank numbers",
-    "file names": "in the order of the file names, as no report tells a rank",
-}
 #: Reports at most that are looked into for what they have in the place of a kind that is not there:
 #: it may mean walking through a table.
 MOST_HINTING = 3
@@ -64,8 +58,10 @@ class Summary(Struct, dict=True):
     duration: int
     #: Number of lines of the .prv.
     lines: int
-    #: How the reports were put in order.
-    order: str
+    #: How many processes and ranks there are, as in "6 processes of 4 ranks".
+    processes: str
+    #: What told the ranks.
+    ranks_by: list[str]
     #: How the clocks of hosts were aligned, in a line or two.
     clock_lines: list[str]
     #: Records written, by layout.
@@ -140,7 +136,8 @@ class Summary(Struct, dict=True):
             threads=model.tree.threads,
             duration=job.duration,
             lines=lines,
-            order=model.ranked,
+            processes=model.describe_processes(),
+            ranks_by=model.rank_sources,
             clock_lines=[
                 *describe_clocks(timeline.record, timeline.placements, len(model.tree.nodes)),
             ],
@@ -172,7 +169,7 @@ class Summary(Struct, dict=True):
 
     def __repr__(self) -> str:
         return (
-            f"<Summary of {self.trace}: {format_count(self.ranks, 'task')} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+            f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
             f"{self.lines:,} lines, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
@@ -245,11 +242,10 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
 
 
 def _describe_job(summary: Summary) -> list[str]:
-    order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    told = f"; ranks by {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
     gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
     return [
-        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}{gpus}; "
-        f"{summary.duration / 1e9:.3f} s{order}"
+        f"{summary.processes} on {format_count(summary.hosts, 'host')}{gpus}; {summary.duration / 1e9:.3f} s{told}"
     ]
 
 

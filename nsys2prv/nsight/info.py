@@ -325,17 +325,6 @@ def _find_job(environment: Mapping[str, list[str]]) -> str:
     return ""
 
 
-def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """Return one rank per report, by the first variable that all of them have with distinct values;
-    None if there is none.
-    """
-    for name in RANK_VARIABLES:
-        values = [report.get(name) for report in ranks]
-        if None not in values and len(set(values)) == len(values):
-            return values
-    return None
-
-
 class ReportInfo(Struct, frozen=True):
     """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.

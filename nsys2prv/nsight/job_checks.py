@@ -16,9 +16,9 @@ from nsys2prv.nsight.info import (
     SIZE_VARIABLES,
     Capture,
     ReportInfo,
-    choose_launcher_ranks,
     pid_of,
 )
+from nsys2prv.nsight.ranks import choose_launcher_ranks
 from nsys2prv.nsight.sqlite import Database
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)

@@ -14,7 +14,7 @@ stream nor a GPU for a host thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar
@@ -39,17 +39,30 @@ from nsys2prv.nsight.info import (
     PROCESS_MASK,
     Gpu,
     ReportInfo,
-    choose_launcher_ranks,
     pid_of,
     tid_of,
 )
+from nsys2prv.nsight.ranks import (
+    FILE_NAMES,
+    ProcessKey,
+    Rank,
+    choose_launcher_ranks,
+    describe_processes,
+    find_ranks,
+)
 from nsys2prv.paraver.pcf import clean_label
 
+#: What follows a rank that only the order or the numbers of file names tell.
+BY_FILE_NAME = " (by file name)"
 #: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
 #: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
 #: parses.
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
+
+
+#: Returns the ranks of processes, of which it is told whether they work on a GPU.
+FindRanks = Callable[[list[ReportInfo], Mapping[ProcessKey, bool]], dict[ProcessKey, Rank]]
 
 
 class Task(Struct, frozen=True):
@@ -133,8 +146,17 @@ class RankedProcess(Struct, frozen=True):
     report: int
     #: Process id with its machine (globalPid of the report).
     pid: int
-    #: Rank in the job, None where nothing tells.
+    #: Rank in the job, None where it has none.
     rank: int | None
+    #: What told the rank.
+    source: str = ""
+
+    @property
+    def rank_label(self) -> str:
+        """Return the rank for people, "" where there is none."""
+        if self.rank is None:
+            return ""
+        return f"rank {self.rank}{BY_FILE_NAME if self.source == FILE_NAMES else ''}"
 
 
 class ObjectModel(Struct):
@@ -150,13 +172,42 @@ class ObjectModel(Struct):
     tasks: dict[tuple[int, int], int]
     #: Number of GPUs with work.
     devices: int
-    #: How the order of the tasks was found.
-    ranked: str
+
+    @property
+    def ranks_of_processes(self) -> dict[ProcessKey, Rank]:
+        """Return the ranks of the processes that have one."""
+        return {
+            (one.report, one.pid): Rank(one.rank, one.source)
+            for one in self.processes
+            if one.rank is not None
+        }
+
+    @property
+    def rank_sources(self) -> list[str]:
+        """Return what told the ranks."""
+        return list(dict.fromkeys(one.source for one in self.processes if one.source))
+
+    @property
+    def labels(self) -> list[str]:
+        """Return of each task what people call it: its rank; the name of its row where it has none, or
+        is not the first of it.
+        """
+        labels: dict[str, None] = {}
+        for process, task in zip(self.processes, self.tree.tasks, strict=True):
+            where = f"{task.name} on {self.tree.nodes[task.node]}"
+            names = (process.rank_label or task.name, task.name, where, f"{where} ({len(labels)})")
+            labels[next(name for name in names if name not in labels)] = None
+        return list(labels)
 
     @property
     def ranks(self) -> int:
         """Return the number of tasks that are processes, not devices of a host."""
         return sum(process.pid != NO_PROCESS for process in self.processes)
+
+    def describe_processes(self) -> str:
+        """Return how many processes and ranks there are, for people."""
+        ranks = {process.rank for process in self.processes} - {None}
+        return describe_processes(self.ranks, len(ranks))
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
@@ -176,10 +227,11 @@ def build_object_model(
     infos: list[ReportInfo],
     machines: list[int],
     seen: list[tuple[int, ObjectKey]],
-    firsts: Mapping[tuple[int, int], tuple[int, int]] = MappingProxyType({}),
+    firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
+    find: FindRanks = find_ranks,
 ) -> ObjectModel:
     """Return the tree of all objects seen; `machines` numbers each report's machine. firsts: as in
-    `Captures` of nsight/captures.py.
+    `Captures` of nsight/captures.py. find: returns the ranks of processes.
 
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
@@ -207,7 +259,7 @@ def build_object_model(
         if machine not in apart and (key.kind != GPU or machine not in peopled):
             apart.add(machine)
             by_process.setdefault((report, NO_PROCESS), [])
-    processes, ranked = _order_processes(infos, by_process)
+    processes = _order_processes(infos, by_process, find)
     node_of, nodes = _order_nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
     placed = _place_devices(devices, processes, by_process, gpus)
@@ -242,7 +294,7 @@ def build_object_model(
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
     numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
-    return ObjectModel(tree, rows, processes, numbers, gpus.used, ranked)
+    return ObjectModel(tree, rows, processes, numbers, gpus.used)
 
 
 def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
@@ -251,31 +303,30 @@ def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
 
 
 def _order_processes(
-    infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]
-) -> tuple[list[RankedProcess], str]:
+    infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]], find: FindRanks
+) -> list[RankedProcess]:
     """Return the processes by rank, then by report; within a report those with GPU work first, then
     by pid; tasks for devices behind all.
     """
-    own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
-    method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
-    launcher = choose_launcher_ranks([info.launcher_ranks for info in infos])
-    if not method and launcher is not None:
-        method = "launcher's environment"
-        own = {
-            (report, pid): launcher[report] if pid != NO_PROCESS else None
-            for report, pid in by_process
-        }
+    with_gpu = {
+        process: any(isinstance(key, StreamKey) for key in keys)
+        for process, keys in by_process.items()
+        if process[1] != NO_PROCESS
+    }
+    ranks = find(infos, with_gpu)
 
     def key(process: tuple[int, int]) -> tuple:
         report, pid = process
-        rank = own[process]
-        has_gpu = any(isinstance(item, StreamKey) for item in by_process[process])
+        rank = ranks[process].number if process in ranks else None
+        has_gpu = with_gpu.get(process, False)
         return (pid == NO_PROCESS, rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
 
-    processes = [
-        RankedProcess(report, pid, own[report, pid]) for report, pid in sorted(by_process, key=key)
+    return [
+        RankedProcess(*process, ranks[process].number, ranks[process].source)
+        if process in ranks
+        else RankedProcess(*process, None)
+        for process in sorted(by_process, key=key)
     ]
-    return processes, method or "file names"
 
 
 def _order_nodes(
@@ -372,7 +423,7 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
         return f"devices of {info.host or 'unknown-host'}"
     name = info.processes.get(process.pid, "")
     who = f"{name} {pid_of(process.pid)}".strip()
-    return f"rank {process.rank} {who}" if process.rank is not None else who
+    return f"{process.rank_label} {who}" if process.source else who
 
 
 class Device(Struct):

@@ -61,15 +61,15 @@ def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
     """Return the calls of the main thread of the device's one task and of the threads that launch
     on it.
     """
-    task = job.devices.filter(pl.col("device") == device)["task"][0]
-    threads = job.rows.filter((pl.col("task") == task) & (pl.col("kind") == "host"))
+    task = job.rows.filter((pl.col("device") == device) & (pl.col("kind") == "stream"))["rank"][0]
+    threads = job.rows.filter((pl.col("rank") == task) & (pl.col("kind") == "host"))
     lines = pl.concat([job.lines("launch"), job.lines("memory")])
     senders = set(lines["sender"].to_list()) | {threads["thread"].min()}
     rows = threads.filter(pl.col("thread").is_in(sorted(senders)))["row"].to_list()
 
     def of(layout: str, *fields: str) -> pl.DataFrame:
         return job.frame(layout, *fields).filter(
-            (pl.col("task") == task) & pl.col("row").cast(str).is_in(rows)
+            (pl.col("rank") == task) & pl.col("row").cast(str).is_in(rows)
         )
 
     api = of("cuda_api", "call").with_columns(pl.col("call").cast(str))
@@ -150,17 +150,17 @@ def test_stragglers(job: OpenJob) -> None:
         result = rows.rows(named=True)
         latest = max(row["late"] for row in result)
         for row in result:
-            own[row["task"]] += row["wait"]
+            own[row["rank"]] += row["wait"]
             if row["late"] == latest > 0:
-                last[row["task"]] += 1
-                late[row["task"]] += row["late"]
-                made[row["task"]] += sum(other["wait"] for other in result)
+                last[row["rank"]] += 1
+                late[row["rank"]] += row["late"]
+                made[row["rank"]] += sum(other["wait"] for other in result)
                 kernels = {"compute": work[row["device"]]["cuda_kernel"]}
-                computing[row["task"]] += split_times(
+                computing[row["rank"]] += split_times(
                     kernels, row["begin"] - row["late"], row["begin"]
                 )["compute"]
     tables = job.analyse("collectives")["collectives"].tables
-    ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
+    ranks = {f"rank {rank}": rank for rank in job.rows["rank"].unique()}
     for row in tables["stragglers"].frame.rows(named=True):
         task = ranks[row["rank"]]
         assert [
@@ -231,9 +231,9 @@ def test_use_of_devices_over_time(job: OpenJob) -> None:
 def test_launches(job: OpenJob) -> None:
     """Kernels in flight and launch latencies, from the lines between calls and work."""
     lines = job.lines("launch").join(
-        job.rows.select("thread", "task"), left_on="sender", right_on="thread"
+        job.rows.select("thread", "rank"), left_on="sender", right_on="thread"
     )
-    ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
+    ranks = {f"rank {rank}": rank for rank in job.rows["rank"].unique()}
     results = job.analyse("overlap", "idle")
     flight = {
         ranks[row["rank"]]: row
@@ -243,7 +243,7 @@ def test_launches(job: OpenJob) -> None:
         ranks[row["rank"]]: row
         for row in results["idle"].tables["latencies"].frame.rows(named=True)
     }
-    for (task,), rows in lines.partition_by("task", as_dict=True).items():
+    for (task,), rows in lines.partition_by("rank", as_dict=True).items():
         waiting = [
             (sent, begin) for sent, begin in rows.select("sent", "begin").rows() if begin > sent
         ]

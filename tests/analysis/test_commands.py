@@ -41,7 +41,7 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     out = capsys.readouterr().out
-    assert re.search(r"^4 tasks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
+    assert re.search(r"^4 ranks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
     assert re.search(r"^  whole job .* +\d+\.\d\d %$", out, re.MULTILINE)
     assert "Efficiency of devices by iteration" in out
     written = json.loads((tmp_path / "r.json").read_text())

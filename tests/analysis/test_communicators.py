@@ -13,6 +13,7 @@ def test_communicators_by_their_members() -> None:
         {
             "task": range(1, 17),
             "rank": range(16),
+            "who": [f"rank {rank}" for rank in range(16)],
             "node": [f"node0{1 + rank // 4}" for rank in range(16)],
         }
     )
@@ -45,7 +46,9 @@ def test_communicators_by_their_members() -> None:
     }
 
 
-def test_ranks_that_are_not_known_are_counted() -> None:
-    tasks = pl.DataFrame({"task": [1, 2], "rank": [None, None], "node": ["a", "b"]})
+def test_processes_without_a_rank_are_named() -> None:
+    tasks = pl.DataFrame(
+        {"task": [1, 2], "rank": [None, 3], "who": ["app 41", "rank 3"], "node": ["a", "b"]}
+    )
     kernels = pl.DataFrame({"communicator": [5, 5], "task": [1, 2]})
-    assert name_communicators(kernels, tasks)["name"].to_list() == ["world (0,1)"]
+    assert name_communicators(kernels, tasks)["name"].to_list() == ["app 41, rank 3"]

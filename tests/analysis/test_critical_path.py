@@ -72,8 +72,8 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert tables["ranks"].select(
         "rank", "time_ns", "kernels_ns", "nccl_ns", "other_ns"
     ).rows() == [
-        ("task 1", 198 + 50 + 50 + 5 + 45 + 850, 850, 198, 150),
-        ("task 2", 702, 640, 0, 62),
+        ("rank 0 (by file name)", 198 + 50 + 50 + 5 + 45 + 850, 850, 198, 150),
+        ("rank 1 (by file name)", 702, 640, 0, 62),
     ]
     kernels = dict(tables["by_kernel"].select("kernel", "time_ns").rows())
     assert [kernels[name] for name in NAMES[4:6]] == [640, 850]
@@ -82,7 +82,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     [finding] = result.findings
     assert finding.share == pytest.approx(1 - (640 + 850 + 198) / duration)
     assert "Kernel 78.4%" in finding.evidence[0]
-    assert "task 1 63.1%" in finding.evidence[1]
+    assert "rank 0 (by file name) 63.1%" in finding.evidence[1]
     assert finding.title in " ".join(format_results([result], style=Style(full=True)).split())
 
 
@@ -110,7 +110,7 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
     [finding] = result.findings
     assert finding.share == pytest.approx(0.152)
     assert "Kernel 65.0%" in finding.evidence[0]
-    assert "task 1 79.8%" in finding.evidence[1]
+    assert "rank 0 (by file name) 79.8%" in finding.evidence[1]
     assert finding.evidence[-1] == "in the whole job, with start-up and shutdown: 11.2%"
     assert "how much shorter the steady state would be" in format_results([result])
 
@@ -155,5 +155,9 @@ def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
     section = page.split('id="critical_path"', 1)[1].split("</section>")[0]
     assert "On the critical path no device works for" in section
     assert "On which ranks the critical path is" in section
-    for text in ("Return from synchronisation", "task 2", "vectorized_elementwise_kernel"):
+    for text in (
+        "Return from synchronisation",
+        "rank 1 (by file name)",
+        "vectorized_elementwise_kernel",
+    ):
         assert text in section

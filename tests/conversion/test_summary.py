@@ -113,7 +113,7 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
 
 def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
     assert repr(summary).startswith("<Summary of ")
-    assert "4 tasks on 2 hosts" in repr(summary)
+    assert "4 ranks on 2 hosts" in repr(summary)
     assert "\n" not in repr(summary)
     page = summary._repr_html_()
     assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
@@ -124,7 +124,7 @@ def test_the_package_shows_what_it_offers() -> None:
     with pytest.raises(nsys2prv.Nsys2prvError, match="nowhere: no such file"):
         nsys2prv.convert("nowhere", "out.prv")
     with nsys2prv.open(SAMPLES / "graphs") as job:
-        assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
+        assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 host, 2 GPUs")
         assert "<td>cuda_kernel</td>" in job._repr_html_()
         results = job.analyse("efficiencies", "findings")
         assert "<Result efficiencies: Efficiencies" in repr(results)

@@ -25,10 +25,10 @@ from nsys2prv.nsight.gpus import Gpu
 from nsys2prv.nsight.info import (
     RANK_VARIABLES,
     ReportInfo,
-    choose_launcher_ranks,
     find_numbers,
     read_environment,
 )
+from nsys2prv.nsight.ranks import choose_launcher_ranks
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.text import make_natural_key
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Block,
@@ -511,7 +512,7 @@ def compare_operations_of_ranks(material: Material) -> Iterator[Block]:
     if not names:
         return
     ranks = by_rank["rank"].unique(maintain_order=True).to_list()
-    ranks.sort(key=lambda name: (name.split(" ")[0], int(name.split(" ")[-1])))
+    ranks.sort(key=make_natural_key)
     chosen = by_rank.filter(pl.col("operation").is_in(names))
     values = np.zeros((len(names), len(ranks)))
     at = number_labels(chosen["operation"], names), number_labels(chosen["rank"], ranks)
