@@ -560,7 +560,7 @@ def _was_launched(database: Database, span: tuple[int, int] | None) -> bool:
     if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
         return False
     ((first,),) = database.query(
-        f"SELECT min(timestamp) FROM {DIAGNOSTICS} WHERE text LIKE 'Process % launched by the profiler%'"
+        f"SELECT min(timestamp) FROM {DIAGNOSTICS} NOT INDEXED WHERE text LIKE 'Process % launched by the profiler%'"
     )
     return isinstance(first, int) and span[0] <= first <= span[1]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
@@ -69,10 +70,21 @@ SCHEMA = "sqlite_master"
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
-#: Columns by a table's name and the statement that made it, which reports of one version share; so
+#: Descriptions by a table's name and the statement that made it, which reports of one version share; so
 #: many at most.
-_COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
+_KNOWN_TABLES: dict[tuple[str, str], _Description] = {}
 MOST_KNOWN = 10_000
+#: What SQLite says of a computed column that is not stored.
+VIRTUAL = 2
+
+
+class _Description(Struct, frozen=True):
+    """A table's columns, as SQLite takes the statement that made it."""
+
+    #: Name -> declared type.
+    columns: dict[str, str]
+    #: For each column in the records a byte, 1 if it cannot be NULL.
+    required: bytes
 
 
 class Database:
@@ -135,8 +147,9 @@ class Database:
         """Read all tables. Raises one clear line where the pages of one are damaged."""
         met = self._pages.make_map() if self._pages else bytearray()
         for name, root in [(SCHEMA, 1), *((name, root) for name, (_, root) in self._made.items())]:
+            required = bytes(5) if name == SCHEMA else self._describe(name).required
             try:
-                if self._pages is None or not self._pages.check(root, met):
+                if self._pages is None or not self._pages.check(root, required, met):
                     self._check_by_sql(name)
             except DamagedPage as error:
                 raise self._make_unreadable_error(error, name) from None
@@ -147,19 +160,33 @@ class Database:
             for (text,) in self._connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
                 if page := PAGE_IN_CHECK.search(text):
                     raise DamagedPage(page[1])
+                if text.startswith("NULL value"):
+                    raise sqlite3.DatabaseError("malformed")
         except DAMAGE as error:
             raise self._make_unreadable_error(error, name) from None
 
     def _table(self, name: str) -> SourceTable:
         """Return the description of a table: its columns as SQLite takes the statement."""
-        key = name, self._made[name][0]
-        columns = _COLUMNS.get(key)
-        if columns is None:
-            described = self.query(f"PRAGMA table_info({quote_name(name)})")
-            columns = {column: declared for _, column, declared, *_ in described}
-            if len(_COLUMNS) < MOST_KNOWN:
-                _COLUMNS[key] = columns
+        columns = self._describe(name).columns
         return SourceTable(name, columns, partial(self._find_extent, name, columns))
+
+    def _describe(self, name: str) -> _Description:
+        key = name, self._made[name][0]
+        known = _KNOWN_TABLES.get(key)
+        if known is None:
+            described = self.query(f"PRAGMA table_xinfo({quote_name(name)})")
+            # The key may be the rowid, for which records have NULL; computed columns are in none.
+            known = _Description(
+                {column: declared for _, column, declared, *_, hidden in described if not hidden},
+                bytes(
+                    bool(not_null) and default is None and not key
+                    for _, _, _, not_null, default, key, hidden in described
+                    if hidden != VIRTUAL
+                ),
+            )
+            if len(_KNOWN_TABLES) < MOST_KNOWN:
+                _KNOWN_TABLES[key] = known
+        return known
 
     def _find_extent(self, name: str, columns: dict[str, str]) -> Extent:
         taken = {column.lower() for column in columns}

@@ -196,12 +196,12 @@ class Pages:
         """Return room for a bit for each page."""
         return bytearray(self._file.pages // 8 + 1)
 
-    def check(self, root: int, met: bytearray) -> bool:
+    def check(self, root: int, required: bytes, met: bytearray) -> bool:
         """Read all of the table with this root page, and note its pages as met; False where SQLite
-        has to. Raises DamagedPage.
+        has to. required: for each column a byte, 1 if it cannot be NULL. Raises DamagedPage.
         """
         try:
-            self._file.check(root, met)
+            self._file.check(root, required, met)
         except core.StandAside:
             return False
         return True

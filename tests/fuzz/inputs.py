@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from . import files, folders, rows, texts
+from . import folders, rows, texts
 from .bases import WHOLE
 
 #: Options of a conversion, each taken now and then.
@@ -153,10 +153,7 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
     shutil.copyfile(base, report)
     changes = [base.name]
     drop_event_tables(random, report)
-    if random.random() < 0.72:
-        changes += mutate_rows(random, report)
-    if len(changes) == 1 or random.random() < 0.12:
-        changes += mutate_bytes(random, report)
+    changes += mutate_rows(random, report)
     reports = [str(report)]
     if random.random() < 0.25:
         other = folder / "other.sqlite"
@@ -201,15 +198,4 @@ def mutate_rows(random: Random, path: Path) -> list[str]:
                 changes.append(mutation.__name__)
         with suppress(sqlite3.Error):
             connection.commit()
-    return changes
-
-
-def mutate_bytes(random: Random, path: Path) -> list[str]:
-    data = bytearray(path.read_bytes())
-    changes = []
-    for mutation in random.choices(files.MUTATIONS, k=random.choice((1, 1, 2, 4))):
-        if data:
-            mutation(random, data)
-            changes.append(mutation.__name__)
-    path.write_bytes(data)
     return changes

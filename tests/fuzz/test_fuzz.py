@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from . import runner
-from .bases import make_bases
+from . import pages, runner
+from .bases import ROOT, make_bases
 
 FEW, MANY = 40, 2000
+DAMAGED = [ROOT / "sample_reports/graphs/rank1.sqlite"]
 
 
 def check_handled(count: int, first: int, folder: Path) -> None:
@@ -33,3 +34,27 @@ def test_a_few_mutated_inputs(tmp_path: Path) -> None:
 @pytest.mark.fuzz
 def test_many_mutated_inputs(tmp_path: Path) -> None:
     check_handled(MANY, FEW, tmp_path)
+
+
+def check_damages(seeds: range, folder: Path, expected: int) -> None:
+    results = [told for _, *told in pages.try_damages(seeds, DAMAGED, folder)]
+    assert not [told for told in results if told[-1]]
+    assert sum(told[2] == "refused, table and page" for told in results) >= expected
+
+
+@pytest.mark.slow
+def test_a_few_damaged_pages(tmp_path: Path) -> None:
+    check_damages(range(24), tmp_path, 6)
+
+
+@pytest.mark.slow
+def test_a_few_damaged_pages_without_the_compiled_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.nsight.sqlite_pages.core", None)
+    check_damages(range(12), tmp_path, 3)
+
+
+@pytest.mark.fuzz
+def test_a_thousand_damaged_pages(tmp_path: Path) -> None:
+    check_damages(range(1000), tmp_path, 300)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.commands import SAMPLES
+from tools.commands import SAMPLES, read_error, run_command
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import Options, convert
@@ -513,6 +513,43 @@ def test_damage_is_an_error_that_names_table_and_page(
         # Of a page in two tables, the second one that is read.
         assert f"table {KERNEL}, page {page})" in message or damage == "shared"
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("rows", [["(1, 2)"], ["(1, NULL, 3)"]])
+def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> None:
+    """Of more columns, or NULL where that cannot be."""
+    path = tmp_path / "r.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE a ({', '.join('xyz'[: rows[0].count(',') + 1])})")
+        connection.execute(f"INSERT INTO a VALUES {', '.join(rows)}")
+        connection.execute("CREATE TABLE b (x NOT NULL, y NOT NULL, z)")
+        connection.execute("INSERT INTO b VALUES (4, 5, 6)")
+        connection.commit()
+    pages = list_tables(path)
+    data = bytearray(path.read_bytes())
+    first, second = (slice((pages[name] - 1) * 4096, pages[name] * 4096) for name in "ab")
+    data[first], data[second] = data[second], data[first]
+    path.write_bytes(data)
+    with (
+        Database(path) as source,
+        pytest.raises(Nsys2prvError, match=r"malformed: table [ab], page"),
+    ):
+        source.check()
+
+
+def test_a_damaged_report_of_several(report: Path, tmp_path: Path) -> None:
+    """It is told of in the same line each time, and left out where that is asked for."""
+    damage_page(report, "rows less")
+    reports = [*sorted((SAMPLES / "graphs").glob("rank?.sqlite")), report]
+    runs = [run_command("-j", "2", *reports, tmp_path / "out.prv") for _ in range(3)]
+    assert len({read_error(run) for run in runs}) == 1
+    run = run_command("-j", "2", "--keep-going", *reports, tmp_path / "out.prv")
+    assert (
+        f"left out: {report}: cannot be read as an SQLite export (malformed: table {KERNEL}, page "
+        in read_error(run)
+    )
+    convert(reports[:-1], tmp_path / "others.prv")
+    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "others.prv").read_bytes()
 
 
 def test_indexes_and_free_pages_may_be_damaged(report: Path, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ struct Decoder {
     size_t record_room;
     uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
     uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
+    const uint8_t *required;      /* then, whether each of so many fields cannot be NULL */
+    int32_t required_fields;
 };
 
 /* A row as its leaf has it. */
@@ -187,8 +189,12 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
     plan->values_end = 0;
     int32_t field = 0;
     for (; at < end; field++) {
+        if (decoder->required && field == decoder->required_fields)
+            return DAMAGED; /* of another table */
         static const uint8_t sizes[FIRST_TEXT] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
         if (!(at = read_varint(at, end, &serial)) || serial == 10 || serial == 11)
+            return DAMAGED;
+        if (decoder->required && !serial && decoder->required[field])
             return DAMAGED;
         uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
         if (value > record_size - offset)
@@ -199,6 +205,9 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
             plan->values_end = (uint32_t)offset;
         }
     }
+    for (int32_t lacking = field; lacking < decoder->required_fields; lacking++)
+        if (decoder->required[lacking])
+            return DAMAGED;
     for (; field < decoder->fields; field++)
         for (int32_t k = decoder->first_of_field[field]; k >= 0; k = decoder->next_of_field[k]) {
             /* The row is older than the column. */
@@ -476,13 +485,16 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, uint8_t *met, size_t *rows, uint32_t *damaged) {
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, size_t *rows,
+                   uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *rows = 0;
     if (status == OK && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
         decoder->met = met;
+        decoder->required = required;
+        decoder->required_fields = (int32_t)fields;
         status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, rows, SIZE_MAX, damaged);
     }
     free_decoder(decoder);

@@ -194,18 +194,20 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     uint32_t damaged = 0;
     size_t rows;
     Status status;
-    Py_buffer met;
-    if (!PyArg_ParseTuple(arguments, "Iw*", &root, &met))
+    Py_buffer met, required;
+    if (!PyArg_ParseTuple(arguments, "Iy*w*", &root, &required, &met))
         return NULL;
-    if ((size_t)met.len <= self->file.pages / 8) {
+    if ((size_t)met.len <= self->file.pages / 8 || required.len > INT32_MAX) {
         PyBuffer_Release(&met);
+        PyBuffer_Release(&required);
         PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    status = check_table(&self->file, root, met.buf, &rows, &damaged);
+    status = check_table(&self->file, root, required.buf, (size_t)required.len, met.buf, &rows, &damaged);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&met);
+    PyBuffer_Release(&required);
     return status == OK ? PyLong_FromSize_t(rows) : raise_status(status, damaged);
 }
 
@@ -410,8 +412,8 @@ static PyTypeObject TableType = {
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, met): read all of the table with this root page, return how many rows it has, and set the bits of its pages in `met`, in\n"
-     "which those of other tables are set. Raises StandAside, Damaged."},
+     "check(root, required, met): read all of the table with this root page, return how many rows it has, and set the bits of its pages in\n"
+     "`met`, in which those of other tables are set. required: for each column a byte, 1 if it cannot be NULL. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
 
