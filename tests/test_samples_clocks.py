@@ -218,7 +218,14 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ranks", "hosts"), [(6, 3), (4, 2), (3, 3), (2, 2)])
 def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, hosts: int) -> None:
     truth = generate(
-        tmp_path, ranks=ranks, hosts=hosts, steps=2, layers=1, mpi=True, lonely_host=True
+        tmp_path,
+        ranks=ranks,
+        hosts=hosts,
+        steps=2,
+        layers=1,
+        mpi=True,
+        mpi_teams=True,
+        lonely_host=True,
     )
     alone = set(range(ranks - ranks // hosts, ranks))
 

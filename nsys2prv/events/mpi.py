@@ -241,7 +241,38 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
         is_root=(root == calls.rank) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
-    yield from _make_rows(calls, root=blank_negative(root))
+    sent, received = _find_sizes(calls)
+    yield from _make_rows(calls, root=blank_negative(root), sent=sent, received=received)
+
+
+def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes that each collective sends and receives by the counts of its arguments,
+    ABSENT where they are not known.
+
+    Nsight counts what all members get or give together: with MPI_IN_PLACE without the caller's own
+    part, which shows where the others' does not divide evenly, or the root has no other size. It
+    is not told otherwise, and the part then looks smaller by one in as many as there are members.
+    """
+    communicators = find_communicators(calls.extraction)
+    sent, received = (blank_negative(calls.columns[name]) for name in ("size", "recvSize"))
+    members = communicators.sizes[calls.communicator]
+    place = communicators.find_own_places(calls.communicator, calls.rank)
+    scans, scans_others = calls.mask_role("scans"), calls.mask_role("scans_others")
+    shares = []
+    for size, other, role, to_others, rooted in (
+        (sent, received, "sent_for_all", members - 1 - place, "from_root_of_equal_size"),
+        (received, sent, "received_from_all", place, "to_root_of_equal_size"),
+    ):
+        multiplied = scans | scans_others | calls.mask_role(role)
+        parts = np.select([scans, scans_others], [to_others + 1, to_others], members)
+        parts = np.where((members > 0) & (place >= 0), parts, 0)
+        in_place = calls.mask_role(rooted) & (other == ABSENT)
+        in_place |= ~scans_others & (size % np.maximum(parts, 1) != 0)
+        parts = np.where(multiplied, parts - in_place, 1)
+        share = np.where(parts > 0, size // np.maximum(parts, 1), ABSENT)
+        even = size % np.maximum(parts, 1) == 0
+        shares.append(np.where((size == ABSENT) | ~even, ABSENT, share))
+    return shares[0], shares[1]
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:

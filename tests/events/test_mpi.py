@@ -372,7 +372,7 @@ def test_what_calls_say(tmp_path: Path) -> None:
         for item in trace.list_intervals(COLLECTIVE)
     }
     assert attributes == {
-        60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3},
+        60: {SENT: 100, RECEIVED: 200, ROOT: 3, COMMUNICATOR: 3},
         80: {COMMUNICATOR: 2},
     }
     assert trace.labels.values[COMMUNICATOR] == {
@@ -381,6 +381,51 @@ def test_what_calls_say(tmp_path: Path) -> None:
         2: "MPI_COMM_SELF",
         3: "ranks 0,2 #0.9",
     }
+
+
+#: Collective, what Nsight 2023.4 records of it as size and recvSize on rank 1 of 4, which is the
+#: root, and the bytes by its counts. Those in place have parts of 1 byte more.
+SIZES = {
+    "MPI_Barrier": ((None, None), (0, 0)),
+    "MPI_Bcast": ((40, 10), (10, 10)),
+    "MPI_Reduce": ((10, 40), (10, 10)),
+    "MPI_Igather in place": ((None, 33), (0, 11)),
+    "MPI_Scatter": ((40, 10), (10, 10)),
+    "MPI_Scatter in place": ((36, None), (12, 0)),
+    "MPI_Allreduce": ((40, 40), (10, 10)),
+    "MPI_Allreduce in place": ((33, 33), (11, 11)),
+    "MPI_Alltoall": ((40, 40), (10, 10)),
+    "MPI_Scan": ((30, 20), (10, 10)),
+    "MPI_Exscan": ((20, 10), (10, 10)),
+    "MPI_Gatherv": ((10, 46), (10, 46)),
+    "MPI_Allgatherv": ((40, 46), (10, 46)),
+    "MPI_Reduce_scatter": ((46, 40), (46, 10)),
+}
+
+
+def test_sizes_of_collectives_are_those_of_one_members_counts(tmp_path: Path) -> None:
+    calls = [
+        make_mpi_call(
+            COLLECTIVES,
+            name.partition(" ")[0],
+            10 * at,
+            10 * at + 5,
+            commHandle=WORLD,
+            rootRank=1,
+            size=sizes[0],
+            recvSize=sizes[1],
+        )
+        for at, (name, (sizes, _)) in enumerate(SIZES.items())
+    ]
+    unknown = make_mpi_call(
+        COLLECTIVES, "MPI_Allreduce", 900, 910, commHandle=4711, size=40, recvSize=40
+    )
+    reports = write_rank(tmp_path / "r.sqlite", 1, [*calls, unknown], range(4))
+    trace, _ = convert_reports(tmp_path, reports)
+    found = [
+        (item.others[SENT], item.others[RECEIVED]) for item in trace.list_intervals(COLLECTIVE)
+    ]
+    assert found == [*(sizes for _, sizes in SIZES.values()), (0, 0)]
 
 
 @pytest.mark.slow

@@ -4,18 +4,20 @@ The job starts up, exchanges halos along a grid of processes and reduces in ever
 Small messages are sent at once ("eager"), large ones when the receiver has come (see
 :mod:`timeline`).
 
-Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
-MPI_Sendrecv has two rows with the same times, one if rank, tag and size agree; nothing in a row
-tells sending from receiving but the function. Inferred: ``remoteRank`` and ``rootRank`` are ranks
-in the communicator; sizes of collectives are whole buffers, a Reduce receives only at its root;
-``members`` lists world ranks by their rank in the communicator, on every rank; handles are
-unsigned.
+As real reports have it: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
+MPI_Sendrecv has two rows with the same begin, of which that of the message sent ends at once, and
+one if rank, tag and size agree; ``remoteRank`` and ``rootRank`` are ranks in the communicator; a
+receive's size is the buffer's where the call returns before the message is there, else the
+message's; sizes of collectives are counted for all members together (:func:`count_bytes`);
+communicators list no members, and duplicates have nothing but their parent, unless asked for
+(``mpi_teams``); calls that make communicators have no rows. Handles are unsigned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +60,7 @@ class MpiCall:
     table: Table
     team: Team = Team.WORLD  # its communicator
     meeting: Meeting = Meeting.NONE
-    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
+    sent: int | None = None  # bytes a rank gives by its count; None for a call without
     received: int | None = None  # bytes a rank takes, likewise
     root: int = -1  # the root's rank in the communicator
     request: int = -1  # number of the request it starts; -1 for a blocking call
@@ -86,9 +88,25 @@ class Message:
     capacity: int  # of the buffer it is received in, which is what the receiving call's row says
     to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
 
+    def find_received_size(self, receive: MpiCall) -> int:
+        """Find the size in the row of the call that receives it."""
+        return self.capacity if receive.request >= 0 else self.size
+
     def find_sources(self) -> list[int]:
         """Find for every world rank the world rank it receives from (-1: none)."""
         return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
+
+
+def count_bytes(call: MpiCall, members: int, is_root: bool) -> tuple[int | None, int | None]:
+    """Return size and recvSize of a collective: what a member gives to or gets from each of them,
+    for all of them.
+    """
+    sent, received = call.sent, call.received
+    if call.meeting is Meeting.FROM_ROOT:
+        return (sent * members if sent and is_root else None), sent
+    if call.meeting is Meeting.TO_ROOT:
+        return sent, (received * members if received and is_root else None)
+    return tuple(size * members if size else None for size in (sent, received))
 
 
 FACE, EDGE = 65_536, 2_048  # bytes of a halo to the neighbours left and right, and up and down
@@ -156,9 +174,8 @@ class MpiJob:
             rooted = {"meeting": Meeting.TO_ROOT, "root": self.grid.rows - 1}
             self._collective("MPI_Reduce", Team.COLUMN, 4_096, 4_096, **rooted)
             self.b.mpi(MpiCall("MPI_Wait", Table.START_WAIT, waits=(started,)), 800)
-            self._collective("MPI_Allgather", Team.ROW, 512, 512 * self.grid.columns)
-            whole = 2_048 * self.grid.rows
-            self._collective("MPI_Alltoall", Team.COLUMN, whole, whole)
+            self._collective("MPI_Allgather", Team.ROW, 512, 512)
+            self._collective("MPI_Alltoall", Team.COLUMN, 2_048, 2_048)
         with self.b.phase("one_sided", *PHASE):
             self._other("MPI_Win_fence", 3_000, 4_000)
             self._other("MPI_Put", 2_200)
@@ -241,8 +258,9 @@ FIRST_REQUEST = 0x9800_0000
 class MpiRows:
     """Writes the MPI calls of one program's runs into one report."""
 
-    def __init__(self, program: Program, report: Report) -> None:
+    def __init__(self, program: Program, report: Report, teams: bool) -> None:
         self.program, self.report, self.rank = program, report, report.rank.rank
+        self.teams = teams  # whether communicators list their members
         self.grid = report.cluster.grid
         self.calls = [
             (index, call, function)
@@ -251,6 +269,8 @@ class MpiRows:
         ]
         self.rows: dict[Table, list[tuple[int, str, dict[str, Any]]]] = {one: [] for one in Table}
         for index, call, function in self.calls:
+            if function.startswith("MPI_Comm_"):
+                continue
             for columns in self._list_columns(index, call):
                 self.rows[call.table].append((index, function, columns))
 
@@ -264,18 +284,19 @@ class MpiRows:
             return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
         members = self.grid.members(call.team, self.rank)
         where = {"commHandle": make_handle(call.team, self.rank)}
-        where["commUid"] = make_uid(members, call.team)
+        if self.teams:
+            where["commUid"] = make_uid(members, call.team)
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
-            takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
-            taken = call.received if takes else 0
-            return [{**where, "rootRank": root, "size": call.sent, "recvSize": taken, **request}]
+            is_root = root is not None and members[root] == self.rank
+            sent, received = count_bytes(call, len(members), is_root)
+            return [{**where, "rootRank": root, "size": sent, "recvSize": received, **request}]
         ends = []  # tag, the other's world rank, size, of what the call sends and receives
         for message in self.program.messages:
             if message.send == index and message.to[self.rank] >= 0:
                 ends.append((message.tag, message.to[self.rank], message.size))
             if message.receive == index and (source := message.find_sources()[self.rank]) >= 0:
-                ends.append((message.tag, source, message.capacity))
+                ends.append((message.tag, source, message.find_received_size(call)))
         return [
             {**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}
             for tag, other, size in dict.fromkeys(ends)
@@ -287,6 +308,9 @@ class MpiRows:
             if rows:
                 indices, functions, columns = zip(*rows, strict=True)
                 begin, end = self.report.edges(epochs, block.host, [*indices])
+                if table is Table.P2P:  # the first of a call's two rows ends at once
+                    first = [*(one == other for one, other in pairwise(indices)), False]
+                    end = np.where(first, begin, end)
                 filled = {name: [one[name] for one in columns] for name in columns[0]}
                 if "requestHandle" in filled:
                     filled["requestHandle"] = self._count_leaked(
@@ -315,15 +339,21 @@ class MpiRows:
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
         """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
-        rows = []
+        rows: list[tuple[int | str | None, ...]] = []
         for at, team in created:
-            for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
+            for one in (Team.WORLD, Team.SELF) if team is Team.WORLD and self.teams else (team,):
                 members, parent = self.grid.members(one, self.rank), self.grid.find_parent(one)
-                above = None if parent is None else make_handle(parent, self.rank)
+                above = 0 if parent is None else make_handle(parent, self.rank)
                 named = self.rank, at, make_handle(one, self.rank), above
-                place = members.index(self.rank), len(members), members[0]
-                listed = ",".join(map(str, members))
-                rows.append((*named, *place, int(one), listed, make_uid(members, one)))
+                place = members.index(self.rank), len(members)
+                root = (None, None) if one is Team.WORLD else (members[0], int(one))
+                if self.teams:
+                    listed = ",".join(map(str, members)), make_uid(members, one)
+                    rows.append((*named, *place, members[0], int(one), *listed))
+                elif one in (Team.OWN, Team.TEMPORARY):  # duplicates
+                    rows.append((*named, *[None] * 6))
+                else:
+                    rows.append((*named, *place, *root, None, None))
         names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
         self.report.add("MPI_COMMUNICATORS", names, rows)
         own = self.report.rank.global_tid(0), self.rank

@@ -40,6 +40,7 @@ class Options:
     cut_at: float = 0.5
     lonely_host: bool = False
     mpi: bool = False
+    mpi_teams: bool = False
     osrt: int = 0
     osrt_callchains: bool = False
     gpu_metrics: float = 0.0

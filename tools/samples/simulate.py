@@ -220,7 +220,9 @@ class Phase:
         self.timeline = Timeline(program, job.cluster, options)
         self.cuda = [CudaRows(program, report) for report in reports]
         self.ranges = [nvtx.RangeRows(program, report) for report in reports]
-        self.mpi = [MpiRows(program, report) for report in reports if options.mpi]
+        self.mpi = [
+            MpiRows(program, report, options.mpi_teams) for report in reports if options.mpi
+        ]
         self.traces = [nvtx.TraceRows(program, report) for report in reports if options.advanced]
 
     def write(self, block: Block, epochs: Ints, until: int, first_step: int | None = None) -> None:

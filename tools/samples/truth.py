@@ -164,7 +164,8 @@ class MpiTruth:
                     ends = ((message.send, sender), (message.receive, receiver))
                     functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
                     last = completing.get(message.receive, message.receive)
-                    told |= {"capacity": message.capacity, "functions": functions}
+                    size = message.find_received_size(program.ops[message.receive].mpi)
+                    told |= {"capacity": size, "functions": functions}
                     received = [int(edge[receiver, message.receive]) for edge in (begin, end)]
                     told |= {"receive": received, "arrived": int(arrived[receiver, number])}
                     told["completed"] = int(end[receiver, last])
@@ -248,12 +249,13 @@ def _name_range(kind: int, domain: int, text: str, ends: bool, thread: int) -> s
 
 def sum_mpi_calls(path: Path) -> Truth:
     """Sum the calls of MPI in a finished export and their ns by function, in the order of their
-    first ones; a call has a row for each request, or two, one for sending and one for receiving.
+    first ones; a call has a row for each request, or two, for sending and for receiving, which begin
+    together.
     """
     with closing(sqlite3.connect(path)) as database:
         present = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-        rows = " UNION ".join(
-            f"SELECT start, end, textId FROM {table}"
+        rows = " UNION ALL ".join(
+            f"SELECT start, max(end) AS end, textId FROM {table} GROUP BY start, textId"
             for table in DATA["summed_tables"]
             if table.startswith("MPI_") and table in present
         )
