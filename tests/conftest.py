@@ -118,7 +118,7 @@ TaskResult.store = _check_stored_names(TaskResult.store)
 
 
 @pytest.fixture(
-    scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+    scope="module", params=sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
 )
 def answers(request: pytest.FixtureRequest) -> Answers:
     """Return the answers of paramedir to every view that has its events in a sample."""

@@ -1,7 +1,7 @@
 """Make a small sample of recorded exports of MPI ranks, with what their MPI tables say and nothing
 of the machine that they were recorded on: other processes, paths, environment, names.
 
-    python tools/shrink_recording.py FOLDER rank*.sqlite
+    python tools/shrink_recording.py FOLDER EXPORT...
 """
 
 from __future__ import annotations

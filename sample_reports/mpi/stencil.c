@@ -1,8 +1,8 @@
 /* The program whose ranks were recorded (README.md): one of each way in which ranks communicate.
 
    mpicc -O1 -o stencil stencil.c
-   mpirun -n 4 nsys profile -t mpi --mpi-impl=openmpi -s none --cpuctxsw=none -o rank%q{OMPI_COMM_WORLD_RANK} ./stencil
-   nsys export --type sqlite ... ; python tools/shrink_recording.py rank*.sqlite */
+   mpirun -n 4 nsys profile -t mpi --mpi-impl=openmpi -s none --cpuctxsw=none -o stencil%q{OMPI_COMM_WORLD_RANK} ./stencil
+   nsys export --type sqlite ... ; python tools/shrink_recording.py sample_reports/mpi stencil*.sqlite */
 #include <math.h>
 #include <mpi.h>
 

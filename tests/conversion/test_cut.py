@@ -39,7 +39,7 @@ from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.kind import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
 PLACES = 25
 
 

@@ -25,7 +25,7 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.nsight.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
 #: What stands in damaged columns.
 DAMAGE = (
     "NULL",

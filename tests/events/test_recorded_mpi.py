@@ -28,7 +28,7 @@ PAIR_NAMES = {0: "ranks 1,0 #1.0", 1: "ranks 3,2 #3.0"}
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary]:
     out = tmp_path_factory.mktemp("recorded") / "mpi.prv"
-    summary = convert(sorted(SAMPLE.glob("rank*.sqlite")), out, Options())
+    summary = convert(sorted(SAMPLE.glob("*.sqlite")), out, Options())
     return read_trace(out), summary
 
 
@@ -97,7 +97,7 @@ def test_every_call_is_one_range(converted: tuple[Trace, Summary]) -> None:
     """
     trace, _ = converted
     for rank in RANKS:
-        with closing(sqlite3.connect(SAMPLE / f"rank{rank}.sqlite")) as export:
+        with closing(sqlite3.connect(SAMPLE / f"stencil{rank}.sqlite")) as export:
             (calls,) = export.execute(
                 "SELECT count(*) FROM (SELECT start FROM MPI_P2P_EVENTS UNION SELECT start FROM MPI_START_WAIT_EVENTS)"
             ).fetchone()

@@ -354,11 +354,11 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
     for item in truth:
         root = None if item["root"] is None else item["root"] + 1
         for rank, begin, end in zip(item["ranks"], item["begin"], item["end"], strict=True):
-            received = (
-                item["recv_size"]
-                if item["function"] != "MPI_Reduce" or rank == item["root"]
-                else None
-            )
+            sent, received = item["size"], item["recv_size"]
+            if item["function"] == "MPI_Reduce":
+                received = received if rank == item["root"] else None
+            elif item["function"] == "MPI_Bcast":
+                sent, received = sent if rank == item["root"] else None, sent
             blocking = (
                 cluster.to_trace_time(rank, end) if item["function"] != "MPI_Iallreduce" else None
             )
@@ -368,7 +368,7 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 cluster.to_trace_time(rank, begin),
                 blocking,
                 root,
-                item["size"] or 0,
+                sent or 0,
                 received or 0,
             ] += 1
             uids[rank, cluster.to_trace_time(rank, begin)] = item["communicator"]

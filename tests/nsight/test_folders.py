@@ -19,7 +19,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
 #: Every so many exports of the corpus are compared: each has its own tables and versions.
 EVERY = 6
 
