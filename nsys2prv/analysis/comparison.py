@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.efficiencies import compute_scalability
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 
+#: Times that differ by a smaller share are alike; iterations that take so many times the median are
+#: outliers.
+ALIKE, OUTLIER = 0.005, 1.5
 #: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
 #: is compared.
 COMPARED = (
@@ -61,57 +65,87 @@ class ComparedJob(Struct, frozen=True):
 
 
 def find_elapsed(job: ComparedJob) -> tuple[float, str]:
-    """Return the time (ns) by which two jobs are compared, and of what: a mean iteration of the
+    """Return the time (ns) by which two jobs are compared, and of what: the median iteration of the
     steady state, else the job.
     """
-    if table := get_table(job, "findings", "phases"):
-        steady = table.frame.filter(
-            (pl.col("phase") == "steady state") & (pl.col("iterations") > 0)
-        )
-        if steady.height:
-            return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
+    each = get_table(job, "iterations", "each")
+    if each and each.frame.height:
+        return float(str(each.frame["time_ns"].median())), "the median iteration"
     return job.duration, "the job"
 
 
 def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
     """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
-    sentence that says so, and what changed most.
+    sentence that says so, which iterations are far from the median, and what changed most.
     """
     times = find_elapsed(first), find_elapsed(second)
     if times[0][1] != times[1][1]:
         times = tuple((job.duration, "the job") for job in (first, second))
     (before, unit), (after, _) = times
-    ratio_of = after / before if before else 1.0
-    how = (
-        f"{ratio_of:.2f} x slower"
-        if ratio_of > 1.005
-        else f"{1 / ratio_of:.2f} x faster"
-        if ratio_of < 0.995
-        else "as fast as"
-    )
-    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
+    change = after / before - 1 if before else 0.0
+    how = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'} than"
+    if abs(change) < ALIKE:
+        how = "as long as"
+    head = f"B takes {how} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
     steps = _count_iterations(first), _count_iterations(second)
-    if unit == "an iteration" and steps[0] != steps[1] and all(steps):
-        head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
-    parts, where = _list_iteration_changes(first, second), "per GPU"
-    if not parts or unit != "an iteration":
+    parts, where = [], "per GPU"
+    if unit != "the job":
+        if steps[0] != steps[1]:
+            head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
+        outliers = [*_list_outliers(first, "A"), *_list_outliers(second, "B")]
+        if outliers:
+            head += f"; more than {OUTLIER:g} times the median: {', '.join(outliers)}"
+        parts = _list_iteration_changes(first, second)
+    if not parts:
         parts, where = _list_changes(first, second), "over all GPUs"
     changes = [
         f"{name} {'+' if change > 0 else '-'}{format_nanoseconds(abs(change))}"
         for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
         if change
     ]
-    return ratio_of - 1, head + (f"; {where}: {', '.join(changes)}" if changes else "")
+    return change, head + (f"; {where}: {', '.join(changes)}" if changes else "")
+
+
+def warn_of_differences(first: ComparedJob, second: ComparedJob) -> list[str]:
+    """Return what keeps figures of two jobs from being compared: other numbers of ranks or GPUs, or
+    other GPUs, a line each.
+    """
+    jobs = (first.description, second.description)
+    warnings = []
+    for name, noun in (("ranks", "rank"), ("devices", "GPU")):
+        counts = [int(str(job[name])) for job in jobs]
+        if counts[0] != counts[1]:
+            warnings.append(
+                f"A has {format_count(counts[0], noun)}, B has {format_count(counts[1], noun)}: "
+                f"times over all of them do not compare"
+            )
+    models = [sorted(dict(job.get("gpu_models") or {})) for job in jobs]
+    if all(models) and models[0] != models[1]:
+        warnings.append(
+            f"A ran on {', '.join(models[0])}, B on {', '.join(models[1])}: not the same GPUs"
+        )
+    return warnings
+
+
+def _list_outliers(job: ComparedJob, name: str) -> list[str]:
+    """Return the iterations that take far longer than the median, the longest first."""
+    each = get_table(job, "iterations", "each")
+    if each is None:
+        return []
+    far = each.frame.filter(pl.col("time_ns") > OUTLIER * pl.col("time_ns").median())
+    far = far.sort("time_ns", descending=True, maintain_order=True).select("iteration", "time_ns")
+    named = [f"{number} ({format_nanoseconds(time)})" for number, time in far.rows()]
+    return [f"{name}'s iteration {list_some(named)}"] if named else []
 
 
 def _list_iteration_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
-    """Return how the mean iteration changed: parts of the time of a GPU (ns), empty where the jobs
-    have none.
+    """Return how the parts of the median iteration of a GPU changed (ns), empty where the jobs have
+    none.
     """
     pair = get_tables((first, second), "iterations", "each")
     if None in pair:
         return []
-    before, after = (table.frame.select(pl.col(*PARTS).mean().fill_null(0)) for table in pair)
+    before, after = (table.frame.select(pl.col(*PARTS).median().fill_null(0)) for table in pair)
     return [(name, after[column][0] - before[column][0]) for column, name in PARTS.items()]
 
 
@@ -134,11 +168,11 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
 
 def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
-    region. Ratios are second / first.
+    region. Changes are of the second from the first.
     """
     names = str(first.description["name"]), str(second.description["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
-    notes = []
+    notes = warn_of_differences(first, second)
     counts, differing = [], {}
     steps = _count_iterations(first), _count_iterations(second)
     tables |= _compare_iterations(first, second)
@@ -197,7 +231,9 @@ def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Ta
             "a_ns": [pair[0].frame[column].median() for column in columns],
             "b_ns": [pair[1].frame[column].median() for column in columns],
         }
-    ).with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=divide_columns("b_ns", "a_ns"))
+    ).with_columns(
+        change_ns=pl.col("b_ns") - pl.col("a_ns"), change_share=divide_columns("b_ns", "a_ns") - 1
+    )
     shown = ("time_ns", "exposed_nccl_ns")
     frames = [
         table.frame.select("iteration", pl.col(shown).name.prefix(f"{job}_"))
@@ -237,16 +273,15 @@ def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
             before, after = (one_table.frame.row(0, named=True) for one_table in pair)
             rows += [
                 (
-                    f"{table}s: {name.removeprefix('host_').replace('_', ' ')}",
-                    value,
-                    after.get(name),
+                    f"{table}s: {name.removeprefix('host_').replace('_', ' ')} (%)",
+                    *(None if one is None else 100 * one for one in (value, after.get(name))),
                 )
                 for name, value in before.items()
                 if name.endswith("efficiency")
             ]
     schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
     frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
-    return frame.with_columns(ratio=divide_columns("b", "a"))
+    return frame.with_columns(change_share=divide_columns("b", "a") - 1)
 
 
 def _join_by_place(
@@ -314,7 +349,7 @@ def _join_by_key(
     )
     joined = joined.with_columns(pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0))
     joined = joined.with_columns(
-        change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=divide_columns("b_ns", "a_ns")
+        change_ns=pl.col("b_ns") - pl.col("a_ns"), change_share=divide_columns("b_ns", "a_ns") - 1
     )
     change = "change_ns"
     if 0 < steps[0] != steps[1] > 0:

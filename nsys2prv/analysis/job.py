@@ -42,6 +42,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.quality import QualityNote, assess_quality
+from nsys2prv.conversion.summary import collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
@@ -156,7 +157,7 @@ class OpenJob:
     @property
     def warnings(self) -> list[str]:
         """Warnings about the reports and their clocks, a line each."""
-        return [*self._job.warnings, *self._job.timeline.warnings]
+        return collect_warnings(self._job)
 
     @cached_property
     def quality(self) -> list[QualityNote]:

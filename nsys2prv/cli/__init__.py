@@ -345,7 +345,8 @@ def run_diff(arguments: list[str]) -> int:
         "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
     )
     _refuse_traces_among(options, arguments)
-    text, status = make_difference(options, arguments)
+    text, warnings, status = make_difference(options, arguments)
+    print_warnings(warnings)
     print(text)
     return status
 

@@ -16,7 +16,13 @@ from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageEr
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
 from nsys2prv._util.terminal import find_width, fold_lines
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
+from nsys2prv.analysis.comparison import (
+    ComparedJob,
+    compare_elapsed,
+    compare_jobs,
+    compare_scaling,
+    warn_of_differences,
+)
 from nsys2prv.analysis.event_reader import SAMPLED
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
@@ -107,7 +113,7 @@ a part of the job (docs/cutting.md)
 """
 DIFF_OPTIONS = f"""
   --fail-above SHARE
-      exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by
+      exit with status {SLOWER} if the median iteration of B (without iterations: job B) takes longer than that of A by
       more than this, as in 5%%; default: never
   --html FILE
       also write all tables to this file as a web page
@@ -238,8 +244,8 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_complete_file(path, make_page(described, results))
 
 
-def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
-    """Run `diff` and return its text and the exit status."""
+def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
+    """Run `diff` and return its text, the warnings and the exit status."""
     parser.add_arguments(DIFF_OPTIONS, SETTINGS)
     parser.add_arguments(OPTIONS, SETTINGS)
     options = parser.parse_args(arguments)
@@ -257,7 +263,14 @@ def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]
 
         write_complete_file(options.html, make_difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
-    return format_results(results, [headline], Style.for_output(options.full, options.rows)), status
+    warnings = [
+        f"{name}: {line}"
+        for name, job in (("A", first), ("B", second))
+        for line in job.description.get("warnings", ())
+    ]
+    warnings += warn_of_differences(first, second)
+    text = format_results(results, [headline], Style.for_output(options.full, options.rows))
+    return text, warnings, status
 
 
 def write_report_files(

@@ -323,3 +323,15 @@ def test_every_analysis_shows_a_table_or_says_why_not(
                 text
             )
             assert "more tables" not in text
+
+
+def test_a_report_warns_of_what_a_conversion_warns_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a kind that was asked for and is not there."""
+    arguments = ["-t", "kernels,mpi"]
+    assert main([GRAPHS[0], str(tmp_path / "out.prv"), *arguments]) == 0
+    converted = capsys.readouterr().err
+    assert "mpi: the reports hold no events of this kind" in converted
+    assert main(["report", GRAPHS[0], *arguments]) == 0
+    assert capsys.readouterr().err == converted

@@ -49,6 +49,7 @@ def test_as_many_devices_are_needed() -> None:
     (result,) = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
     assert "by_device" not in result.tables
     assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in result.notes
+    assert "A has 1 GPU, B has 2 GPUs: times over all of them do not compare" in result.notes
 
 
 def test_a_difference_as_a_page(
@@ -67,7 +68,7 @@ def test_a_difference_as_a_page(
     headline = capsys.readouterr().out.splitlines()[0]
     result = Page(page.read_text(encoding="utf-8"))
     assert headline in result.text
-    assert headline.startswith("B is as fast as A")
+    assert headline.startswith("B takes as long as A")
     tables = json.loads(both.read_text())["analyses"]["difference"]["tables"]
     assert {"by_device", "job", "kernels_kernels"} <= set(tables)
     for name, table in tables.items():
