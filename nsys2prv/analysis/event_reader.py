@@ -58,6 +58,8 @@ class RowTable(Struct, frozen=True):
     devices: pl.DataFrame
     #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
     units: np.ndarray
+    #: Of each thread the one whose further row it is, else itself.
+    main_rows: np.ndarray
 
     def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""
@@ -94,8 +96,12 @@ def make_row_table(job: Job) -> RowTable:
         schema=dict.fromkeys(columns, pl.Int64)
         | dict.fromkeys(("row", "kind", "who", "node"), pl.String),
     )
+    main_rows = np.arange(count)
+    for (report, key), thread in model.rows.items():
+        if isinstance(key, ThreadKey) and key.lane:
+            main_rows[thread] = model.rows.get((report, key._replace(lane=0)), thread)
     return RowTable(
-        threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)
+        threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds), main_rows
     )
 
 
