@@ -163,7 +163,7 @@ def _split(
             yield part
             part = list(names)
         room = width - _measure(names, MOST_HEADING_LINES) - 2
-        if column.is_text and column.width > room:
+        if column.width > room:
             yield _fold_cells(names, column, room)
         else:
             part.append(column)

@@ -28,6 +28,10 @@ FORMAT = "nsys2prv report 1"
 UPRIGHT = 3
 #: Characters of the longest text column.
 WIDEST = 60
+#: Columns of our own sentences, which are printed whole.
+SENTENCES = ("advice", "rule")
+#: Words of columns -> how they are written.
+ACRONYMS = {"nccl": "NCCL", "mpi": "MPI", "gpu": "GPU", "gemm": "GEMM", "sm": "SM", "io": "I/O"}
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
@@ -97,7 +101,7 @@ def format_heading(name: str) -> str:
     """Return a column's name for people: the unit is in the cells."""
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
-    return name.replace("_", " ")
+    return " ".join(ACRONYMS.get(word, word) for word in name.split("_"))
 
 
 def format_cell(name: str, value: object) -> str:
@@ -107,7 +111,8 @@ def format_cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return shorten(escape_to_one_line(value), WIDEST)
+        text = escape_to_one_line(value)
+        return text if name in SENTENCES else shorten(text, WIDEST)
     if name.endswith("_ns"):
         return format_nanoseconds(float(value))
     if name.endswith("bytes"):
