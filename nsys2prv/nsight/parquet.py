@@ -94,7 +94,7 @@ def _make_unreadable_error(file: Path, error: BaseException) -> Nsys2prvError:
 
 def _advise(folder: Path) -> str:
     name = re.sub("_(pqt|arw)dir$", "", folder.stem)
-    return f"export the report again with: nsys export --type parquetdir --force-overwrite true {name}.nsys-rep"
+    return f"export the report again with: nsys export --type sqlite --force-overwrite true {name}.nsys-rep"
 
 
 def _is_key(table: str, column: pl.Series) -> bool:

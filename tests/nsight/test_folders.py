@@ -138,7 +138,7 @@ def test_arrow_folders_are_refused_by_name(
         assert main(words) == 1
         line = read_one_line(capsys)
         assert "rank0_arwdir: holds Arrow tables, which nsys2prv does not read;" in line
-        assert "nsys export --type parquetdir --force-overwrite true rank0.nsys-rep" in line
+        assert "nsys export --type sqlite --force-overwrite true rank0.nsys-rep" in line
 
 
 def write_marks(folder: Path, texts: pl.Series) -> Path:
