@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis.event_reader import SAMPLED, EventReader
 from nsys2prv.analysis.intervals import Spans, intersect_spans, merge_spans
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
+from nsys2prv.store.event_reader import SAMPLED, EventReader
 
 #: Processes are never launched at the same moment: where all reports together lack no more than
 #: this share of the trace, all of it counts as covered. A longer stretch without any event is

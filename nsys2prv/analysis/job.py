@@ -33,13 +33,12 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
-from nsys2prv.analysis.efficiencies import USEFUL
-from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.quality import QualityNote, assess_quality
@@ -57,6 +56,7 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
+from nsys2prv.store.event_reader import UNKNOWN, Samples, load_event_reader
 
 ANALYSES = tuple(
     module.ANALYSIS
@@ -97,7 +97,7 @@ class OpenJob:
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
         self._job, self._stack = job, stack or ExitStack()
-        self.reader = EventReader.from_job(job)
+        self.reader = make_event_reader(job)
         self._saved = job.folder / "reader"
         self.reader.save(self._saved)
         self._results: dict[tuple[object, ...], Result] = {}
@@ -332,7 +332,7 @@ class OpenJob:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
+        `compute` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
         executions are the iterations. bins: number of intervals of maps over time.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
@@ -343,8 +343,8 @@ class OpenJob:
             raise UsageError(
                 f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(by_name)}"
             )
-        if useful not in USEFUL:
-            raise UsageError(f"useful: {useful} is none of {', '.join(USEFUL)}")
+        if useful not in ("compute", "all-kernels"):
+            raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
         key = useful, iterations, bins

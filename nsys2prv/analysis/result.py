@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from nsys2prv._util.text import format_count, list_some
-from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.unit import STATES, AnalysisOptions, Unit
 from nsys2prv.paraver.object_model import BY_FILE_NAME
+from nsys2prv.store.event_reader import EventReader
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {

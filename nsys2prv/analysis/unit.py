@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv.analysis.event_reader import HOST, EventReader, Samples
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
@@ -28,14 +27,11 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.store.event_reader import HOST, EventReader, Samples
 
 T = TypeVar("T")
-#: What a device does; other communication is that of kernels whose class is Communication.
-COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
-#: Kernels that move data between ranks, or wait for it.
-COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
-#: The useful time that BSC's tools mean: of all kernels but NCCL's.
-BSC = "bsc"
+#: What a device does.
+COMPUTE, NCCL, GRAPH, MEMORY = range(4)
 #: Layouts of work on devices -> what it is, and its naming field.
 WORK = {
     "cuda_kernel": (COMPUTE, "kernel"),
@@ -53,7 +49,6 @@ FURTHER_WORK_COLUMNS = {"class": "class", "tensor": "tensor_cores", "operation":
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
-COMMUNICATION = _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
 #: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
 #: device, in another call of the CUDA API.
@@ -81,8 +76,7 @@ class Steady(Struct, frozen=True):
 class AnalysisOptions(Struct, frozen=True):
     """Options of all analyses."""
 
-    #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
-    #: (as TALP).
+    #: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP).
     useful: str = "compute"
     #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
     #: returns them.
@@ -182,10 +176,6 @@ class Unit:
                 )
             )
         work = pl.concat(frames)
-        if self.options.useful != BSC:
-            others = (pl.col("what") == COMPUTE) & (pl.col("class") == COMMUNICATION)
-            what = pl.when(others).then(pl.lit(OTHER_COMMUNICATION, pl.Int8)).otherwise("what")
-            work = work.with_columns(what=what)
         device = self.device_of.astype(np.int32)[work["thread"].to_numpy()]
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
@@ -199,12 +189,12 @@ class Unit:
 
     def find_useful_spans(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
-        communicating = COMMUNICATING if self.options.useful == "all-kernels" else ()
-        return self.find_device_spans(device, COMPUTE, GRAPH, *communicating)
+        of_nccl = () if self.options.useful == "compute" else (NCCL,)
+        return self.find_device_spans(device, COMPUTE, GRAPH, *of_nccl)
 
     def find_active_spans(self, device: int) -> Spans:
         """Return when a device executes anything."""
-        return self.find_device_spans(device, COMPUTE, GRAPH, MEMORY, *COMMUNICATING)
+        return self.find_device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
 
     @cached_property
     def api(self) -> pl.DataFrame:

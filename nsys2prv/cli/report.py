@@ -23,7 +23,6 @@ from nsys2prv.analysis.comparison import (
     compare_scaling,
     warn_of_differences,
 )
-from nsys2prv.analysis.event_reader import SAMPLED
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
@@ -48,6 +47,7 @@ from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.nsight.ranks import FILE_NAMES, describe_processes
 from nsys2prv.nsight.report_files import is_report
+from nsys2prv.store.event_reader import SAMPLED
 
 JSON = ".json"
 #: Analyses that come first in a terminal; others are made as long as so many lines are left to them.
@@ -56,9 +56,9 @@ FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 SLOWER = 4
 #: Options of both commands, as Parser.add_arguments reads them.
 OPTIONS = f"""
-  --useful {{compute,bsc,all-kernels}}
-      count as useful the kernels that do not communicate (compute, default), those other than NCCL's (bsc, as
-      BSC's tools do) or all (all-kernels, as TALP does)
+  --useful {{compute,all-kernels}}
+      count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels,
+      as TALP does)
   --iterations PATTERN
       take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations
       automatically

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.analysis.event_reader import Samples
 from nsys2prv.analysis.intervals import (
     find_parents,
     find_points_within,
@@ -21,6 +20,7 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.nvtx_operations import MOST_APART, fold_labels
 from nsys2prv.analysis.unit import find_rows
+from nsys2prv.store.event_reader import Samples
 
 
 def draw_nested_ranges(
