@@ -300,7 +300,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     kernels = (
         dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
     )
-    findings = _find_waits(job, kernels, steady, span)
+    findings: list[Finding] = []
+    if unmatched := context.options.unmatched:
+        result.notes.append(
+            f"which rank is late cannot be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
+            "could not be matched with those of the other ranks"
+        )
+    else:
+        findings = _find_waits(job, kernels, steady, span)
     # One cause, one finding: what is a culprit's is not the whole job's too.
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)

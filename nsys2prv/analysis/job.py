@@ -385,6 +385,11 @@ class OpenJob:
             self.steady,
             self.coverage.common,
             self._find_lossy_devices(),
+            tuple(
+                self._job.infos[report].name
+                for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
+                if 2 * matched < kernels
+            ),
         )
         context = Context(
             self.reader,

@@ -100,6 +100,9 @@ class AnalysisOptions(Struct, frozen=True):
         """Return when the steady state, or the whole job, begins and ends (ns)."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
+    #: Reports whose NCCL kernels could not be matched with those of the other ranks.
+    unmatched: tuple[str, ...] = ()
+
     @property
     def covered_steady(self) -> Spans:
         """The covered part of the steady state, or of the whole job."""

@@ -137,6 +137,9 @@ class Job(Struct):
     unread: list[str] = field(default_factory=list)
     #: Which reports were recorded together.
     captures: Captures = Captures((), {})
+    #: (report, process) whose NCCL kernels have no payloads, other than those of other reports -> how
+    #: many kernels, and how many of these were matched all the same.
+    silent_in_nccl: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
 

@@ -58,6 +58,7 @@ from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
+from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.corrections import (
     clip_profiler_events,
@@ -256,6 +257,7 @@ def _align_with_unselected_kinds(
     state.derive_events(kinds)
     if not any(result.runs for result in results):
         return None
+    state.results = adopt_kernels(state.results, captures.numbers, part).results
     state.model = object_model.build_object_model(
         state.infos,
         state.machines,
@@ -274,6 +276,8 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
     before it. Raises NothingToWrite where nothing was found.
     """
     warnings = _correct_rows(state)
+    adoption = adopt_kernels(state.results, state.captures.numbers, state.folder)
+    state.results = adoption.results
     gpus, notes = _number_objects(state)
     with state.workers.spent.measure("names"):
         values = _name_values(state)
@@ -288,7 +292,7 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
     _relate_reports(state, timeline, book, has_device_states=bool(gpus))
     # One warning is enough where the launcher's environment tells it.
     if is_complete:
-        warnings += warn_of_absent_members(book)
+        warnings += warn_of_absent_members(book, len(adoption.processes))
     if state.plan.options.states:
         states = _find_states(state, timeline)
         state.results += states
@@ -306,6 +310,7 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
         workers=state.workers,
         spans=state.spans,
         captures=state.captures,
+        silent_in_nccl=adoption.processes,
         notes=notes,
         warnings=warnings,
     )

@@ -45,6 +45,15 @@ CLASSES = {
 }
 
 
+#: Tables of what is traced in all ranks alike -> what it is, and the option that records it.
+TRACED = {
+    "NVTX_EVENTS": ("NVTX ranges", "--trace=nvtx"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("CUDA calls", "--trace=cuda"),
+    "OSRT_API": ("OS runtime calls", "--trace=osrt"),
+    "MPI_RANKS": ("MPI ranks and calls", "--trace=mpi"),
+}
+
+
 class QualityNote(Struct, frozen=True):
     """Something that a capture lacks."""
 
@@ -64,6 +73,8 @@ def assess_quality(job: Job) -> list[QualityNote]:
     notes = [
         *_note_unknown_tables(job.infos),
         *_note_missing_names(job),
+        *_note_missing_payloads(job),
+        *_note_differences(job.infos),
         *_quote_messages(job.infos),
     ]
     if any(kind.gpu_work for kind in job.selection.kinds):
@@ -150,6 +161,41 @@ def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             f"{list_some([*counts])}: {counts.total():,} rows in the table {table} are not read: this version does not know it"
             + (f", only {alike}" if alike else ""),
             "use a newer nsys2prv, or export again with the nsys that recorded",
+        )
+
+
+def _note_missing_payloads(job: Job) -> Iterator[QualityNote]:
+    """Yield a note on reports that do not tell the communicators of NCCL kernels, unlike others."""
+    if silent := job.silent_in_nccl:
+        kernels, matched = (sum(counts) for counts in zip(*silent.values(), strict=True))
+        names = list_some(list(dict.fromkeys(job.infos[report].name for report, _ in silent)))
+        yield QualityNote(
+            "nccl_payloads_missing",
+            f"{names}: no payload names the communicators of the NCCL kernels, unlike in other reports; {matched:,} of "
+            f"{kernels:,} were matched by their order and ends",
+            "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
+        )
+
+
+def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    """Yield notes on what some reports lack that others have."""
+    for table, (what, option) in TRACED.items():
+        lacking = [info.name for info in infos if table not in info.parts]
+        if 0 < len(lacking) < len(infos):
+            yield QualityNote(
+                "not_traced",
+                f"{list_some(lacking)}: no {what}, unlike in other reports",
+                f"profile all ranks with {option}",
+            )
+    versions: dict[str, list[str]] = {}
+    for info in infos:
+        versions.setdefault(info.product or "an unknown version", []).append(info.name)
+    if len(versions) > 1:
+        told = [f"{version} ({list_some(names)})" for version, names in sorted(versions.items())]
+        yield QualityNote(
+            "versions_differ",
+            f"the reports are of different versions of Nsight Systems: {list_some(told)}",
+            "profile all ranks with one, for they do not record the same",
         )
 
 

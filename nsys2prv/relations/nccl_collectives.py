@@ -278,15 +278,15 @@ def _describe_unplaced(matched: Sequence[MatchedCollectives]) -> list[str]:
     return notes
 
 
-def warn_of_absent_members(book: FactBook) -> list[str]:
+def warn_of_absent_members(book: FactBook, silent: int) -> list[str]:
     """Return a warning where the largest communicator that lacks ranks says that there are more
-    ranks than reports of them.
+    ranks than reports of them. silent: number of processes whose communicators are not told.
     """
     files = book.list_files([COMMUNICATORS])[COMMUNICATORS]
-    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
+    return _describe_missing_ranks(read_fact(files, book.tasks), silent) if files else []
 
 
-def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
+def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
     """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
     process told of one: communicator, task, ranks (their number), rank.
     """
@@ -301,15 +301,15 @@ def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
         told=pl.struct("task", "rank").n_unique(),
         present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
     )
-    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
-        "size", "communicator", descending=True
-    )
+    lacking = groups.filter(
+        (pl.col("told") + silent < pl.col("size")) & (pl.col("sizes") == 1)
+    ).sort("size", "communicator", descending=True)
     if not lacking.height:
         return []
     row = lacking.row(0, named=True)
     missing = (
         sorted(set(range(row["size"])) - set(row["present"]))
-        if len(row["present"]) == row["told"]
+        if len(row["present"]) == row["told"] and not silent
         else []
     )
     named = list_some([*map(str, missing)], MOST_NAMED)
