@@ -133,6 +133,9 @@ class Job(Struct):
     warnings: list[str] = field(default_factory=list)
     #: Processes with launching calls of which there is no work.
     lost: list[LostLaunches] = field(default_factory=list)
+    #: Work on GPUs that begins before its launch: report, globalPid, CUDA ordinal, number, and by
+    #: how much at most (ns).
+    early_work: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     #: One line for each report that could not be read.
     unread: list[str] = field(default_factory=list)
     #: Which reports were recorded together.

@@ -46,6 +46,7 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
+from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import EventKind, describe_reason
 from nsys2prv.events.mpi import MEETINGS
@@ -180,6 +181,12 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
         lost = find_lost_launches(opened.infos, results, opened.workers.run)
+        early_work = [
+            (result.report, *row)
+            for result in results
+            if EARLY_WORK in result.facts
+            for row in read_frame(result.facts[EARLY_WORK]).rows()
+        ]
     placements = place_reports([info.clock for info in opened.infos])
     captures = _find_captures(opened.infos, placements, spans)
     plan = opened.plan
@@ -191,7 +198,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
     state.derive_events(plan.selection.kinds)
     doubts, missing = _check_job(state)
     job = _make_job(state, is_complete=not missing)
-    job.unread, job.lost = opened.unread, lost
+    job.unread, job.lost, job.early_work = opened.unread, lost, early_work
     far = warn_of_far_rows(opened.infos, results)
     job.warnings = [*missing, *opened.warnings, *doubts, *far, *job.warnings]
     return job

@@ -25,6 +25,8 @@ from nsys2prv.nsight.sqlite import Database
 MINOR, MOST_SHOWN = "nsight_warning", 5
 #: Names that stand in StringIds, and what those are called that are not there.
 NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
+#: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
+LEAST_EARLY = 1_000
 #: Messages of Nsight Systems of one class at most.
 MOST_MESSAGES = 12
 #: Classes of messages, the worst first -> what such a message is said to do, and what helps.
@@ -82,6 +84,7 @@ def assess_quality(job: Job) -> list[QualityNote]:
         idle = [info for number, info in enumerate(job.infos) if number not in lossy]
         notes = [
             *_note_lost_launches(job),
+            *_note_early_work(job),
             *_note_missing_gpu_work(idle),
             *_note_whole_graphs(job.infos),
             *notes,
@@ -111,6 +114,28 @@ def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
         f"launches without a kernel or other work in the report: {list_some(lines)}; what their GPUs did then is not known",
         "profile again with fewer kinds of events, and let the GPUs finish before the capture ends",
     )
+
+
+def _note_early_work(job: Job) -> Iterator[QualityNote]:
+    """Yield a note on GPUs whose work begins before it is launched: their clocks are off."""
+    counts: dict[str, tuple[int, int]] = {}
+    for report, pid, ordinal, count, most in job.early_work:
+        info = job.infos[report]
+        gpu = f"GPU {info.find_gpu_or_ordinal(pid, ordinal)} of {info.name}"
+        before = counts.get(gpu, (0, 0))
+        counts[gpu] = before[0] + count, max(before[1], most)
+    off = [
+        f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
+        for gpu, (count, most) in sorted(counts.items(), key=lambda item: -item[1][1])
+        if most >= LEAST_EARLY
+    ]
+    if off:
+        yield QualityNote(
+            "work_before_launch",
+            f"kernels and copies that begin before the call that launched them: {list_some(off)}: the clocks of these GPUs "
+            "are off by as much, and so are launch latencies and idle times at their edges",
+            "record again with a newer driver or Nsight Systems, and compare times of host and GPU with care",
+        )
 
 
 def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:

@@ -57,6 +57,8 @@ BY_CALL = (
 NO_ID = 0xFFFFFFFF
 #: Columns of every operation of a stream.
 OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+#: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
+EARLY_WORK = "early_work"
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -197,6 +199,20 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
 
 
+def _save_early_work(extraction: Extraction, columns: Columns, launches: FoundLaunches) -> None:
+    """Set aside how much work of each GPU begins before the call that launched it, and by how much
+    at most (ns): its clock is off.
+    """
+    start = columns["start"]
+    early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))
+    if len(early):
+        names = ("globalPid", "deviceId")
+        frame = pl.DataFrame({name: zero_nulls(columns[name][early]) for name in names})
+        frame = frame.with_columns(early=launches.begin[early] - start[early])
+        sums = frame.group_by(names).agg(count=pl.len(), most=pl.col("early").max())
+        extraction.add_fact(EARLY_WORK, sums.to_dict())
+
+
 def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
     return np.where(has & (column != NO_ID), blank_negative(column), ABSENT)
 
@@ -217,8 +233,9 @@ def make_launch_lines(
     if not extraction.settings.lines:
         return None
     launches = launches or extraction.find_launches(columns)
-    size = np.zeros(columns.rows, np.int64) if size is None else size
+    size = np.zeros(columns.rows, np.int64) if size is None else fill_with_zero(size)
     hit = slice(None) if launches.hit.all() else launches.hit
+    _save_early_work(extraction, columns, launches)
     kinds, codes = factorize(launches.code[hit])
     senders = extraction.number_threads(launches.kinds["thread"][kinds])[codes]
     return CommunicationLines(

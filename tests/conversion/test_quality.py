@@ -147,3 +147,27 @@ def test_lost_launches_are_those_of_sql(report: Path) -> None:
             "OR value LIKE 'cu%GraphLaunch%' OR value LIKE 'cudaLaunch/_%' ESCAPE '/' OR value LIKE 'cu%LaunchCooperative%') GROUP BY 1",
         )
     assert lost == [LostLaunches(0, *row) for row in rows if row[2]]
+
+
+def test_work_before_its_launch_is_counted_by_gpu(tmp_path: Path) -> None:
+    """The clock of GPU 1 is 60 us off; a copy of unknown size is no reason to fail."""
+    kernels = [
+        make_kernel(call - 60_000 * gpu + 1_000, call + 5_000, correlationId=number, deviceId=gpu)
+        for number, (call, gpu) in enumerate([(100_000, 0), (200_000, 1), (300_000, 1)], 1)
+    ]
+    copy = {**make_kernel(400_500, 401_000, correlationId=4), "bytes": None, "copyKind": 1}
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            KERNEL: kernels,
+            MEMCPY: [copy],
+            RUNTIME: [
+                make_call(at, at + 500, at // 100_000) for at in range(100_000, 500_000, 100_000)
+            ],
+            "StringIds": make_strings("gemm", "cudaLaunchKernel"),
+        },
+    )
+    summary = nsys2prv.convert(report, tmp_path / "o.prv")
+    (line,) = (line for line in summary.warnings if "before the call" in line)
+    assert "2 on GPU 1 of r.sqlite, by up to 59.0 us" in line
+    assert "GPU 0" not in line
