@@ -105,3 +105,21 @@ def test_lists_of_members_hold_for_reports_without_them() -> None:
     named = name_communicators([[make_world(0), listed], [make_world(2), bare]])
     assert named[0][1].key == named[1][1].key
     assert named[1][1].members == (0, 2)
+
+
+def test_with_teams_per_rank_lists_alone_name_communicators() -> None:
+    """As with NSYS_MPI_STORE_TEAMS_PER_RANK: lists of members, but of the world, and no roots."""
+
+    def make_rank(rank: int) -> list[Communicator]:
+        members = (1, 0) if rank < 2 else (3, 2)
+        pair = Communicator(rank, 20, ROW, WORLD + rank, members.index(rank), 2, members=members)
+        return [make_world(rank), pair, Communicator(rank, 30, FIRST, ROW)]
+
+    named = name_rows(*map(make_rank, range(4)))
+    for rank, rows in enumerate(named):
+        name = f"ranks {'1,0' if rank < 2 else '3,2'}"
+        members = [1, 0] if rank < 2 else [3, 2]
+        assert rows[1:] == [
+            (f"{name} #1 of MPI_COMM_WORLD", members),
+            (f"{name} #1 of {name} #1 of MPI_COMM_WORLD", members),
+        ]
