@@ -72,6 +72,7 @@ OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 FROM_ANY_SOURCE_OR_TAG = (
     "from any source or with any tag: the report does not tell which message they received"
 )
+CONTRADICTORY = "in a communicator whose handle came again for one that the reports do not describe"
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
 UNMATCHABLE_REASONS = (
     "of a process whose rank is not in its report",
@@ -80,6 +81,7 @@ UNMATCHABLE_REASONS = (
     FROM_ANY_SOURCE_OR_TAG,
     "with a partner that the communicator does not have",
     "with a rank that has no report",
+    CONTRADICTORY,
 )
 #: Why a message of a stream has no line.
 ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
@@ -100,6 +102,10 @@ _STREAM = ["communicator", "source", "destination", "tag"]
 _OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
 
 
+#: Receives that a call has completed.
+_TAKEN = ~pl.col("completed").is_in((NULL, OPEN)) & (
+    (pl.col("request") == NULL) | (pl.col("completed") != pl.col("time_end"))
+)
 #: Receives that do not say where their messages are from, and by what of a stream these are known,
 #: those that say most first.
 _WILD = (
@@ -120,6 +126,8 @@ class MessageSides(Struct, frozen=True):
     either: int
     #: How many starts there are of requests that nothing says what they are for.
     unprepared: int
+    #: Of each stream the numbers of sends (`sent`) and of completed receives (`received`).
+    streams: pl.DataFrame
 
 
 class MatchedMessages(Struct, frozen=True):
@@ -138,7 +146,8 @@ class MatchedMessages(Struct, frozen=True):
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
     sides, processes = _sort_into_buckets(context)
-    matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=(processes,))
+    more = processes, _find_contradictions(sides, processes)
+    matched = context.run_each("mpi-pairs", match_messages, _group_sides(sides), more=more)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, NAME, LINE_KIND, True, pairs)
     results[0].notes = _describe_unmatched(
@@ -154,7 +163,8 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
     sides, processes = _sort_into_buckets(context)
-    messages = context.run_each("mpi-pairs", observe_pairs, _group_sides(sides), more=(processes,))
+    more = processes, _find_contradictions(sides, processes)
+    messages = context.run_each("mpi-pairs", observe_pairs, _group_sides(sides), more=more)
     return Observed(messages=messages)
 
 
@@ -171,6 +181,18 @@ def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], pl
     more = (processes, count_buckets(context.files[MESSAGES]))
     batches = context.batch_facts(MESSAGES, REQUESTS)
     return context.run_each("mpi-sides", sort_sides, *batches, more=more), processes
+
+
+def _find_contradictions(sides: Sequence[MessageSides], processes: pl.DataFrame) -> pl.DataFrame:
+    """Return the communicators and tags in which ranks, of which all is recorded, received what
+    nobody sent: their calls were in another communicator, of which nothing is recorded but the
+    handle, that of one freed before.
+    """
+    whole = processes.filter(pl.col("began") & pl.col("ended"))["rank"].implode()
+    streams = pl.concat([part.streams for part in sides]).group_by(_STREAM)
+    sums = streams.agg(pl.col("sent", "received").sum())
+    lost = (pl.col("sent") == 0) & (pl.col("received") > 0) & pl.col("source").is_in(whole)
+    return sums.filter(lost).select("communicator", "tag").unique()
 
 
 def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
@@ -201,6 +223,12 @@ def sort_sides(
         write_buckets(path, np.append(bucket, back[other]), np.concatenate([rows, rows[other]])),
         int(either.sum()),
         unprepared,
+        sides.filter(pl.col("why") < 0)
+        .group_by(_STREAM)
+        .agg(
+            sent=pl.col("role").is_in((SEND, EITHER)).sum(),
+            received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
+        ),
     )
 
 
@@ -233,7 +261,7 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    unknown, claimed, undescribed, wild, alone, absent = map(
+    unknown, claimed, undescribed, wild, alone, absent, _ = map(
         pl.lit, range(len(UNMATCHABLE_REASONS))
     )
     return (
@@ -344,9 +372,12 @@ def _join_nearest(
     )
 
 
-def match_messages(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MatchedMessages:
-    """Match the messages of some communicators and receivers."""
-    pairs, fates = _pair_messages(_read_blocks(blocks), processes, in_time=True)
+def match_messages(
+    blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
+) -> MatchedMessages:
+    """Match the messages of some receivers."""
+    messages = _read_blocks(blocks, contradictory)
+    pairs, fates = _pair_messages(messages, processes, in_time=True)
     taken = _keep_complete(pairs)
     rows = taken.select(
         "time_begin",
@@ -367,14 +398,25 @@ def match_messages(blocks: Sequence[Block], path: Path, processes: pl.DataFrame)
     )
 
 
-def observe_pairs(blocks: Sequence[Block], path: Path, processes: pl.DataFrame) -> MessageFile:
-    """Match the messages of some communicators and receivers, and store those between hosts."""
-    pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
+def observe_pairs(
+    blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
+) -> MessageFile:
+    """Match the messages of some receivers, and store those between hosts."""
+    messages = _read_blocks(blocks, contradictory)
+    pairs, _ = _pair_messages(messages, processes, in_time=False)
     return save_messages(_keep_complete(pairs), NoiseKind.MPI, path)
 
 
-def _read_blocks(blocks: Sequence[Block]) -> pl.DataFrame:
-    return read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
+def _read_blocks(blocks: Sequence[Block], contradictory: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages by their begins, those of contradictory communicators and tags with that
+    as the reason why they cannot be looked for.
+    """
+    messages = read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
+    number = UNMATCHABLE_REASONS.index(CONTRADICTORY)
+    told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
+    messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")
+    why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
+    return messages.with_columns(why=why).drop("number")
 
 
 def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:

@@ -1013,3 +1013,27 @@ def test_lists_of_other_ranks_are_another_communicator(tmp_path: Path) -> None:
         for rank in (0, 1)
     ]
     assert list_messages(convert_reports(tmp_path, *reports)[0]) == []
+
+
+def test_a_handle_that_came_again_for_what_is_not_recorded_makes_no_lines(tmp_path: Path) -> None:
+    """An intercommunicator between ranks 0, 2 and 1, 3 has the handle of a duplicate of the world
+    that was freed: partners are ranks in the other group, and rank 0 does not send to itself.
+    """
+    reports = []
+    for rank in range(4):
+        calls = [
+            make_init_call(),
+            (
+                COMMUNICATORS,
+                {"rank": rank, "timestamp": 15, "commHandle": 11, "parentHandle": WORLD},
+            ),
+            make_p2p_call("MPI_Sendrecv", 20, 30, rank ^ 1, comm=11, tag=1),
+            *(make_p2p_call("MPI_Sendrecv", at, at + 5, rank // 2, comm=11) for at in (40, 50)),
+            make_mpi_call(OTHER, "MPI_Finalize", 90, 95),
+        ]
+        reports.append(write_rank(tmp_path / f"{rank}.sqlite", rank, calls, range(4)))
+    trace, summary = convert_reports(tmp_path, *reports)
+    assert {(sender, receiver, tag) for sender, _, receiver, _, _, tag in list_messages(trace)} == {
+        (sender, receiver, 1) for sender, receiver in ((1, 2), (2, 1), (3, 4), (4, 3))
+    }
+    assert any("whose handle came again" in note for note in summary.notes)
