@@ -163,11 +163,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         title = "Share of GEMM time on tensor cores by rank"
         result.add("tensor_cores_by_rank", title, by_rank)
     result.notes.append(RULE)
-    if "cuda_graph" in context.reader.layouts:
-        result.notes.append(
-            "CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
-            "--cuda-graph-trace=node to see them)"
-        )
 
 
 def _compute_figures(

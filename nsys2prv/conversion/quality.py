@@ -71,25 +71,18 @@ class QualityNote(Struct, frozen=True):
 
 
 def assess_quality(job: Job) -> list[QualityNote]:
-    """Return what the reports of a job lack, the most important first."""
-    notes = [
-        *_note_unknown_tables(job.infos),
-        *_note_missing_names(job),
-        *_note_missing_payloads(job),
-        *_note_differences(job.infos),
-        *_quote_messages(job.infos),
-    ]
+    """Return what the reports of a job lack, causes before what follows from them."""
+    notes = [*_note_unknown_tables(job.infos), *_note_missing_names(job)]
     if any(kind.gpu_work for kind in job.selection.kinds):
         lossy = {one.report for one in job.lost}
         idle = [info for number, info in enumerate(job.infos) if number not in lossy]
-        notes = [
-            *_note_lost_launches(job),
-            *_note_early_work(job),
-            *_note_missing_gpu_work(idle),
-            *_note_whole_graphs(job.infos),
-            *notes,
-        ]
-    return notes
+        notes += _note_lost_launches(job)
+        notes += _note_early_work(job)
+        notes += _note_missing_gpu_work(idle)
+        notes += _note_whole_graphs(job.infos)
+    notes += _note_missing_payloads(job)
+    notes += _note_differences(job.infos)
+    return [*notes, *_quote_messages(job.infos)]
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
@@ -103,12 +96,12 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
 def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
     if not job.lost:
         return
-    ranks = {(process.report, process.pid): process.rank for process in job.model.processes}
+    ranks = {(process.report, process.pid): process.rank_label for process in job.model.processes}
     lines = []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
-        rank, info = ranks.get((lost.report, lost.process)), job.infos[lost.report]
-        name = f"process {pid_of(lost.process)} of {info.name}" if rank is None else f"rank {rank}"
-        lines.append(f"{name} {lost.lost:,} of {lost.launches:,}")
+        rank, report = ranks.get((lost.report, lost.process)), job.infos[lost.report].name
+        name = rank or f"process {pid_of(lost.process)} of {report}"
+        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}")
     yield QualityNote(
         "launches_without_work",
         f"launches without a kernel or other work in the report: {list_some(lines)}; what their GPUs did then is not known",
