@@ -12,12 +12,15 @@ would leave an error at the span's ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import FindingKind, Role
+from nsys2prv.clock.matching import ENOUGH_CALLS
 from nsys2prv.clock.observations import (
     DRIFT_PRIOR,
     NOISE,
@@ -119,17 +122,30 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
 
 def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[ClockFinding]]:
     """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
-    the block.
+    the block, and those that do not fit in most of their collectives out of all: what fits of them
+    may be by chance.
     """
     links, findings = [], []
+    hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
+    fitting, unfit = np.zeros((2, hosts), np.int64)
     for block in blocks:
         best, alone = _link_to_centre(block)
         links += best
         counts = block.seen[:, alone].sum(axis=0).tolist()
         for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
             findings.append(ClockFinding(FindingKind.UNFIT, count, clock=clock))
+        unfit[block.clocks[alone]] += np.array(counts, np.int64)
         block.seen[:, alone] = False
-    return links, findings
+        fitting[block.clocks] += block.seen.sum(axis=0)
+    drop_ends(blocks, np.flatnonzero(unfit > fitting))
+    return [link for link in links if not (unfit > fitting)[[link.clock, link.to]].any()], findings
+
+
+def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
+    """Take hosts out of all blocks, before they are solved again."""
+    for block in blocks:
+        block.seen &= ~np.isin(block.clocks, hosts)
+        block.weight, block.lateness = np.empty(0), 0.0
 
 
 def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
@@ -145,7 +161,10 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
                 continue
             times = block.end[both, at]
             offset, drift, spread = fit_line(times, block.end[both, hub] - times)
-            if spread > noise.misfit:
+            misfit = np.abs(block.end[both, hub] - times * (1 + drift) - offset).max()
+            # The spread is of those in the middle: a few may fit by chance.
+            few = len(times) < ENOUGH_CALLS and misfit > max(10 * spread, noise.misfit / 4)
+            if few or spread > noise.misfit:
                 alone.append(at)
                 continue
             sigma = max(spread, noise.end) / np.sqrt(both.sum())

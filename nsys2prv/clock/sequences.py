@@ -33,6 +33,8 @@ from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenl
 COMPARED_ENDS = 1_024
 #: By how much UTC seldom errs (ns).
 USUAL_UTC_ERROR = 10_000_000
+#: Drifts between two clocks that are tried, and the largest of them.
+TRIED_DRIFTS, USUAL_DRIFT = 161, 2e-4
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
 
@@ -211,7 +213,8 @@ def _fit_members(
     members: Sequence[Member], at: int, noise: Noise, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return ordinals of every member that fits the one `at`."""
-    reference = CallSequence.from_frame(members[at].load())
+    others = members[at].load()
+    reference = CallSequence.from_frame(others)
     in_order = np.arange(len(reference))
     most = max(member.count for member in members)
     fits, findings = {at: in_order}, []
@@ -221,8 +224,17 @@ def _fit_members(
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
-        calls = CallSequence.from_frame(member.load())
+        own = member.load()
+        calls = CallSequence.from_frame(own)
         partners, kind = pair_calls(calls, reference, noise, whole, error)
+        if (
+            partners is None
+            and whole
+            and are_even(calls, reference)
+            and do_meet(own, others, noise)
+        ):
+            # Ends that scatter say nothing, but nobody ends before the last has begun.
+            partners = in_order
         count = member.count
         if partners is not None:
             fits[number] = in_order if np.array_equal(partners, in_order) else partners
@@ -241,12 +253,7 @@ def pair_calls(
     whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """
     count = len(member)
-    even = (
-        count == len(reference)
-        and mask_compatible(member.signature, reference.signature).mean() >= 0.99
-        and bool((member.all == reference.all).all())
-    )
-    if even:
+    if are_even(member, reference):
         ends, others = member.end[member.all], reference.end[member.all]
         fits = do_fit_in_order(ends, others, noise)
         if fits and (
@@ -268,6 +275,32 @@ def pair_calls(
         if partners is not None:
             return partners, None
     return _pair_by_ends(member, reference, noise)
+
+
+def are_even(member: CallSequence, reference: CallSequence) -> bool:
+    """Return whether both have the same calls in the same order, as far as that is known."""
+    return (
+        len(member) == len(reference)
+        and bool(mask_compatible(member.signature, reference.signature).mean() >= 0.99)
+        and bool((member.all == reference.all).all())
+    )
+
+
+def do_meet(member: pl.DataFrame, reference: pl.DataFrame, noise: Noise) -> bool:
+    """Return whether there is a line between the clocks by which no call in which all wait for all
+    ends before its partner has begun, the calls taken in their order.
+    """
+    sample = choose_evenly(member.height, COMPARED_ENDS)
+    sample = sample[(member["role"] == Role.ALL).to_numpy()[sample]]
+    if "begin" not in member.columns or not len(sample):
+        return False
+    (begin, end), (other_begin, other_end) = (
+        (frame["begin"].to_numpy()[sample].astype(np.float64), frame["end"].to_numpy()[sample])
+        for frame in (member, reference)
+    )
+    drift = np.linspace(-USUAL_DRIFT, USUAL_DRIFT, TRIED_DRIFTS)[:, None]
+    least, most = other_begin - end * (1 + drift), other_end - begin * (1 + drift)
+    return bool((least.max(axis=1) <= most.min(axis=1) + noise.slack).any())
 
 
 def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:

@@ -21,7 +21,9 @@ from msgspec.structs import replace
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
     ENDS,
+    FEWEST_BOUNDS,
     ONE_WAY,
+    TOLERANCE,
     UTC,
     Estimate,
     connect_parts,
@@ -40,7 +42,13 @@ from nsys2prv.clock.gathering import (
     merge_groups,
     sample_collectives,
 )
-from nsys2prv.clock.least_squares import Network, gather_collective_ends, make_links, solve_network
+from nsys2prv.clock.least_squares import (
+    Network,
+    drop_ends,
+    gather_collective_ends,
+    make_links,
+    solve_network,
+)
 from nsys2prv.clock.maps import HostClock, Sample
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
@@ -74,6 +82,9 @@ from nsys2prv.clock.sequences import (
 LARGEST_CONTRADICTION = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
 NOTED_UNSTEADINESS = 5_000.0
+#: A host's ends are not used where a greater share of its precedences contradicts them; so many hosts
+#: are looked for.
+CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
 #: Collectives of the sample of residuals, per host.
@@ -121,7 +132,7 @@ def solve_clocks(
         if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
     orders = find_precedences(rows, messages, pivot)
-    net, network_findings = _solve_network(rows, hosts)
+    net, network_findings = _solve_network(rows, hosts, orders[~orders.held])
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
         make_estimates(net), orders, connecting.doubt, findings
@@ -158,8 +169,12 @@ def solve_clocks(
     return Alignment(host_clocks, verdict, findings)
 
 
-def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockFinding]]:
-    """Return the network without hosts whose clocks would drift beyond all plausibility."""
+def _solve_network(
+    rows: pl.DataFrame, hosts: int, orders: Precedences
+) -> tuple[Network, list[ClockFinding]]:
+    """Return the network without hosts whose clocks would drift beyond all plausibility, and without
+    those whose ends the order of events contradicts: these scatter more than they show.
+    """
     blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
@@ -172,10 +187,16 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
                     FindingKind.STEEP, int(net.observations[host]), clock=host, reason=reason
                 )
             )
-        for block in blocks:
-            block.seen &= ~np.isin(block.clocks, steep)
-            block.weight, block.lateness = np.empty(0), 0.0
+        drop_ends(blocks, steep)
         links = [link for link in links if not {link.clock, link.to} & set(steep)]
+        net = solve_network(blocks, links, hosts)
+    for _ in range(MOST_CONTRADICTED_HOSTS):
+        host = _find_contradicted_host(make_estimates(net), orders)
+        if host is None:
+            break
+        findings.append(ClockFinding(FindingKind.UNFIT, int(net.observations[host]), clock=host))
+        drop_ends(blocks, [host])
+        links = [link for link in links if host not in (link.clock, link.to)]
         net = solve_network(blocks, links, hosts)
     for _, times in sorted(net.scale.items()):
         if times > 1:
@@ -187,6 +208,31 @@ def _solve_network(rows: pl.DataFrame, hosts: int) -> tuple[Network, list[ClockF
         if more > NOTED_UNSTEADINESS
     ]
     return net, findings
+
+
+def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> int | None:
+    """Return the host of which the greatest share of precedences is violated by more than the errors
+    allow, None where none has many.
+    """
+    begin, end = orders.correct(list_corrections(estimates))
+    errors = np.array([estimate.bound for estimate in estimates])
+    same = np.array([estimate.reference for estimate in estimates])
+    compared = same[orders.before] == same[orders.after]
+    allowed = errors[orders.before] + errors[orders.after] + TOLERANCE + orders.find_slack()
+    beyond = compared & (begin - end > allowed)
+    if not beyond.any():
+        return None
+    all_of, beyond_of = (
+        sum(
+            np.bincount(side[mask], minlength=len(estimates))
+            for side in (orders.before, orders.after)
+        )
+        for mask in (compared, beyond)
+    )
+    share = np.where(beyond_of >= FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
+    # Of two that contradict each other the later one: the first is the reference of the rest.
+    host = len(share) - 1 - int(np.argmax(share[::-1]))
+    return host if share[host] > CONTRADICTED_SHARE else None
 
 
 def _adjust_estimates(
