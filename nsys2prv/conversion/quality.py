@@ -96,11 +96,12 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
 def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
     if not job.lost:
         return
-    ranks = {(process.report, process.pid): process.rank_label for process in job.model.processes}
+    labels, tasks = job.model.labels, job.model.tasks
     lines = []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
-        rank, report = ranks.get((lost.report, lost.process)), job.infos[lost.report].name
-        name = rank or f"process {pid_of(lost.process)} of {report}"
+        task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
+        name = f"process {pid_of(lost.process)}" if task is None else labels[task]
+        name += f" in {report}" if task is None or job.captures.chains else ""
         lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}")
     yield QualityNote(
         "launches_without_work",
