@@ -168,6 +168,6 @@ def test_work_before_its_launch_is_counted_by_gpu(tmp_path: Path) -> None:
         },
     )
     summary = nsys2prv.convert(report, tmp_path / "o.prv")
-    (line,) = (line for line in summary.warnings if "before the call" in line)
+    (line,) = (note.text for note in summary.quality if note.kind == "work_before_launch")
     assert "2 on GPU 1 of r.sqlite, by up to 59.0 us" in line
     assert "GPU 0" not in line
