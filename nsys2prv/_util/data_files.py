@@ -20,6 +20,8 @@ from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
 from nsys2prv._util.native import core
 
+#: A number that is none of ours.
+_LONG_NUMBER = re.compile(r"[-+]?(?:0[xob])?[0-9a-fA-F_:]{100,}")
 #: Levels of nesting that YAML texts may have.
 DEEPEST_NESTING = 50
 #: What polars prints where it gives up, before it raises.
@@ -74,7 +76,12 @@ def parse_yaml(text: str) -> Any:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING:
             raise yaml.YAMLError(f"nested more than {DEEPEST_NESTING} levels deep")
-    return yaml.load(text, Loader=loader)
+        if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.fullmatch(event.value):
+            raise yaml.YAMLError(f"a number of {len(event.value)} digits")
+    try:
+        return yaml.load(text, Loader=loader)
+    except ValueError as error:  # of a date
+        raise yaml.YAMLError(str(error)) from error
 
 
 def read_rule_file(path: Path, what: str) -> str:

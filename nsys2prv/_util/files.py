@@ -336,13 +336,9 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
         folder for folder in folders if any(name.startswith(ours[folder]) for name in names)
     ]
     if _find_error_number(error) in FULL:
-        full = (
-            named_folders
-            or [folder for folder in folders if _find_free_space(folder) < 1 << 20]
-            or folders
-        )
-        if full[0] != target.parent:
-            place = f"{full[0]}; free some, or give another folder with --tmp DIR"
+        full = named_folders[0] if named_folders else min(folders, key=_find_free_space)
+        if full != target.parent:
+            place = f"{full}; free some, or give another folder with --tmp DIR"
         else:
             place = "its folder; free some, or give another output"
             place += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"

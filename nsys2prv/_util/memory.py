@@ -40,7 +40,7 @@ def keep_freed_memory() -> None:
     Does nothing where there is no glibc, or no such allocator.
     """
     os.environ.setdefault(*_POLARS)
-    limit = _find_address_limit()
+    limit = find_limit("RLIMIT_AS")
     if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
@@ -57,7 +57,7 @@ def check_address_space() -> None:
     """Check that the limit on address space leaves room for the libraries. Raises one clear line if
     they could not be imported, or would crash soon.
     """
-    limit = _find_address_limit()
+    limit = find_limit("RLIMIT_AS")
     if limit is not None and limit < NEEDED_BYTES:
         raise Nsys2prvError(
             f"out of memory: processes may have {limit >> 20} MB of address space (ulimit -v), and {NEEDED_BYTES >> 20} MB "
@@ -65,13 +65,15 @@ def check_address_space() -> None:
         )
 
 
-def _find_address_limit() -> int | None:
-    """Return the limit on this process's address space, bytes; None if there is none."""
+def find_limit(name: str) -> int | None:
+    """Return a limit of this process, such as RLIMIT_AS (bytes) or RLIMIT_NOFILE; None if there is
+    none.
+    """
     try:
         import resource
     except ImportError:  # not on every system
         return None
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limit = resource.getrlimit(getattr(resource, name))[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 

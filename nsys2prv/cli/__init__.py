@@ -6,6 +6,7 @@ reports and differences. Messages and exit status.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from nsys2prv._util import errors, workers
 from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import check_not_read, has_report_name
+from nsys2prv._util.files import FULL, check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.terminal import print_text
 from nsys2prv._util.text import escape_to_one_line
@@ -37,6 +38,9 @@ from nsys2prv.cli.parsing import (
 )
 from nsys2prv.nsight import report_files
 
+#: What writing to standard output fails with.
+OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
@@ -53,6 +57,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     """Run the command; returns the exit status. May raise
     :class:`nsys2prv._util.errors.EndedBySignal`.
     """
+    _open_closed_streams()
     keep_freed_memory()
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.
@@ -80,13 +85,32 @@ def _run(arguments: Sequence[str] | None) -> int:
         print_message("error", "out of memory; try fewer workers, -j 1")
         return 1
     except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+        # Nobody reads on, as behind `| head`: what was asked for is done.
+        _discard_output()
+        return 0
     except OSError as error:
-        # What cannot be printed: a conversion names its own files.
-        print(f"nsys2prv: error: standard output: {error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Errors in writing what is printed name no file.
+        where = error.filename or ("standard output" if error.errno in OUTPUT_ERRORS else "")
+        _discard_output()
+        print_message("error", f"{where}: {error.strerror}" if where else str(error))
         return 1
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that whoever started the command closed (`>&-`), so that no file takes
+    their place.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run_help(arguments: list[str]) -> int:

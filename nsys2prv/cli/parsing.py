@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
@@ -39,6 +40,7 @@ ELSEWHERE = {
         "--html": "`nsys2prv report REPORT... --html FILE` makes a page",
         "--json": "`nsys2prv report REPORT... --json FILE` writes what it finds",
         "--only": "`nsys2prv report REPORT... --only NAMES` analyses",
+        "--iterations": "`nsys2prv report REPORT... --iterations PATTERN` analyses",
         "--plot": "`nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
         "--output": "the trace to write is the last argument",
         "--out": "the trace to write is the last argument",
@@ -143,8 +145,9 @@ class Parser(argparse.ArgumentParser):
             return hint
         options = self._option_string_actions.items()
         shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
-        near = get_close_matches(name, shown, 1)
-        return f"did you mean {near[0]}?" if near else self.help_hint
+        bare = {option.lstrip("-"): option for option in shown}
+        near = get_close_matches(name.lstrip("-"), bare, 1)
+        return f"did you mean {bare[near[0]]}?" if near else self.help_hint
 
 
 TRACES = (".prv", ".prv.gz")
@@ -261,6 +264,14 @@ def check_output(output: str) -> None:
         raise UsageError(
             f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
         )
+    if os.sep == "/" and PureWindowsPath(output).drive and "\\" in output:
+        raise UsageError(
+            f"{output}: is a path of Windows; give one of this system, as in ./out.prv"
+        )
+    if path.suffix.lower() == ".gz" and not is_trace_name(output):
+        raise UsageError(
+            f"{output}: a compressed trace ends in .prv.gz; give {path.with_suffix('.prv.gz')}"
+        )
     if path.suffix.lower() in NO_TRACES:
         raise UsageError(
             f"{output}: a conversion writes a Paraver trace; give a name such as {path.with_suffix('.prv')}"
@@ -300,7 +311,9 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
                 f"{path}: is a report; nsys2prv {command} takes the trace that is made of it, as in out.prv"
             )
         if Path(path).is_dir():
-            raise UsageError(f"{path}: is a folder; give a trace, as in {Path(path) / 'out.prv'}")
+            traces = [str(one) for one in sorted(Path(path).glob("*")) if is_trace_name(one.name)]
+            hint = f"give a trace of it: {list_some(traces)}" if traces else "it has no traces"
+            raise UsageError(f"{path}: is a folder; {hint}")
         if Path(path).suffix.lower() in PARTS:
             raise UsageError(
                 f"{path}: belongs to a trace; give the trace itself, {Path(path).with_suffix('.prv')}"

@@ -161,7 +161,7 @@ def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[s
         try:
             real = report.resolve()
         except (OSError, RuntimeError):
-            raise Nsys2prvError(f"{report}: is a link that leads nowhere") from None
+            real = report  # a link to itself; opening it fails
         if real in paths:
             warnings.append(f"{report}: given twice, read once")
         paths.setdefault(real, report)

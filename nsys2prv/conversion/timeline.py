@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import format_count, hide_font_notes, list_some
 from nsys2prv.clock.maps import (
     UNPLACED,
     ClockMap,
@@ -350,6 +350,7 @@ def plot_clocks(record: ClockRecord, path: Path) -> None:
     """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
     matplotlib.
     """
+    hide_font_notes()
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -86,9 +86,7 @@ def _list_reports_in(folder: Path) -> list[Path]:
 
 
 def _is_report(path: Path) -> bool:
-    if path.is_dir():
-        return _is_export(path)
-    return path.suffix.lower() in FILE_ENDINGS
+    return is_export_folder(path) or (path.suffix.lower() in FILE_ENDINGS and not path.is_dir())
 
 
 def _is_export(folder: Path) -> bool:
@@ -189,6 +187,8 @@ def check_file(path: Path) -> int:
             raise Nsys2prvError(
                 f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
             )
+        if path.is_symlink() and not path.exists():
+            raise Nsys2prvError(f"{path}: is a link that leads nowhere")
         if not path.exists():
             raise Nsys2prvError(describe_missing_file(path))
         if not path.is_file():

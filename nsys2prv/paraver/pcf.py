@@ -17,9 +17,9 @@ from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import LARGEST_PCF, read_given
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
 
-#: What breaks lines or is no text: control characters and the line ends of Unicode (a regex that
-#: Python and Rust both read).
-CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]+"
+#: What breaks lines, reorders text or is none: control characters, line ends and marks of direction
+#: of Unicode (a regex that Python and Rust both read).
+CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+"
 _CONTROL = re.compile(CONTROL_PATTERN)
 #: Longer labels are cut: Paraver draws the first few dozen characters.
 LONGEST_LABEL = 1000

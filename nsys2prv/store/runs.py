@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.memory import find_limit
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 
@@ -36,8 +37,8 @@ OBJECTS, DOMAINS = "objects", "domains"
 SAMPLE_EVERY = 256
 #: Records put together at a time.
 BLOCK_RECORDS = 8192
-#: Spill files open at a time; systems allow 1024 or fewer.
-OPEN_FILES = 256
+#: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
+OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
 #: Records of states: trace time, thread of the trace, value.
 STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsys2prv._util.errors import MissingPackage
+from nsys2prv._util.text import hide_font_notes
 from nsys2prv.analysis.page.parts import Figure, HeatMap, Lines, Spread, Stacked, shorten_label
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ SETTINGS = {
 
 def require_matplotlib() -> None:
     """Raise MissingPackage where matplotlib is missing."""
+    hide_font_notes()
     try:
         import matplotlib  # noqa: F401
     except ImportError:
