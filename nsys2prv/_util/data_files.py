@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -18,16 +16,11 @@ from typing import Any
 
 from nsys2prv._util.errors import Nsys2prvError, blame_file
 from nsys2prv._util.files import read_given
-from nsys2prv._util.native import core
 
 #: A number that is none of ours.
 _LONG_NUMBER = re.compile(r"[-+]?(?:0[xob])?[0-9a-fA-F_:]{100,}")
 #: Levels of nesting that YAML texts may have.
 DEEPEST_NESTING = 50
-#: What polars prints where it gives up, before it raises.
-_PANIC = re.compile(
-    rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at .*?(?:\nnote: [^\n]*\n?|\Z)", re.DOTALL
-)
 
 
 def read_data_text(package: str, name: str) -> str:
@@ -129,82 +122,24 @@ def check_rule_keys(spec: Any, keys: Sequence[str], where: str) -> None:
             )
 
 
-class _Panics:
-    """Takes what is written to standard error while any thread is within, and gives it back without
-    what polars prints of a panic.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._standard, self._taken = Lock(), -1, -1
-        #: The file that each thread within the context reads, "" for none.
-        self._files: list[str] = []
-
-    @contextmanager
-    def unseen(self, file: str = "") -> Iterator[None]:
-        """Hide what is written to standard error meanwhile. file: the one that is read, to be named
-        as damaged where reading it aborts the program.
-        """
-        with self._lock:
-            if not self._files:
-                self._take()
-            self._files.append(file)
-            self._prepare_for_abort()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._files.remove(file)
-                self._prepare_for_abort()
-                if not self._files:
-                    self._give_back()
-
-    def _prepare_for_abort(self) -> None:
-        if core is None or self._standard < 0:
-            return
-        named = " or ".join(dict.fromkeys(filter(None, self._files)))
-        text = (
-            f"nsys2prv: error: {named}: is so damaged that reading it ended the program; export the report again\n"
-            if named
-            else ""
-        )
-        core.say_on_abort(self._standard, text.encode(errors="surrogateescape"))
-
-    def _take(self) -> None:
-        try:
-            self._standard = os.dup(2)
-        except OSError:  # there is none
-            self._standard = -1
-            return
-        _flush()
-        self._taken = _make_unnamed_file()
-        os.dup2(self._taken, 2)
-
-    def _give_back(self) -> None:
-        if self._standard < 0:
-            return
-        _flush()
-        os.dup2(self._standard, 2)
-        if size := os.lseek(self._taken, 0, os.SEEK_END):
-            os.lseek(self._taken, 0, os.SEEK_SET)
-            rest = _PANIC.sub(b"", os.read(self._taken, size))
-            if rest:
-                os.write(2, rest)
-        os.close(self._taken)
-        os.close(self._standard)
+_hiding, _hiders, _standard = Lock(), 0, -1
 
 
-def _make_unnamed_file() -> int:
-    """Return a new file without a name."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("stderr")
-    with tempfile.TemporaryFile(buffering=0) as file:
-        return os.dup(file.fileno())
-
-
-def _flush() -> None:
-    if sys.stderr is not None and not sys.stderr.closed:
-        sys.stderr.flush()
-
-
-#: Within it a panic of polars prints nothing.
-panics_unseen = _Panics().unseen
+@contextmanager
+def hide_stderr() -> Iterator[None]:
+    """Hide what libraries print while any thread is within: polars does before it raises."""
+    global _hiders, _standard
+    with _hiding:
+        _hiders += 1
+        if _hiders == 1:
+            _standard = os.dup(2)
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        with _hiding:
+            _hiders -= 1
+            if not _hiders:
+                os.dup2(_standard, 2)
+                os.close(_standard)

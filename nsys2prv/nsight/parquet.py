@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from nsys2prv._util.data_files import panics_unseen
+from nsys2prv._util.data_files import hide_stderr
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.source import quote_name
 
@@ -52,7 +52,7 @@ def load_folder(folder: Path, target: Path) -> None:
 def _load_table(file: Path, connection: sqlite3.Connection) -> None:
     table, rows = quote_name(file.stem), 0
     try:
-        with panics_unseen(str(file)):
+        with hide_stderr():
             for piece in _read_pieces(file):
                 columns = _drop_rows_without_key(file.stem, piece).get_columns()
                 if not rows and columns:

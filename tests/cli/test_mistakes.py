@@ -66,7 +66,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["cfgs", "--for", REPORT], ["is a report"]),
         (["clock", "out.prv"], ["its clock file would be out.clock.yaml"]),
         (["check", "out.pcf"], ["give the trace itself, out.prv"]),
-        (["check", str(GRAPHS)], ["is a folder; give a trace"]),
+        (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
         ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
         ([REPORT, "out.pcf"], ["give a name such as out.prv"]),
         ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),

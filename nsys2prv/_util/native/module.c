@@ -24,9 +24,6 @@ static PyMethodDef FUNCTIONS[] = {
     {"time_before", time_before, METH_VARARGS,
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
-    {"say_on_abort", say_on_abort, METH_VARARGS,
-     "say_on_abort(descriptor, text): where the program is aborted from now on, write this text (bytes) and end with status 1; with an empty\n"
-     "text no more."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,8 +20,6 @@ void make_small_texts(void);
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
 
-/* abort.c */
-PyObject *say_on_abort(PyObject *self, PyObject *arguments);
 
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
