@@ -1,6 +1,8 @@
 """The command ``nsys2prv``; ``python -m nsys2prv`` is the same."""
 
+import os
 import sys
+import warnings
 
 from nsys2prv._util import errors
 
@@ -8,6 +10,10 @@ from nsys2prv._util import errors
 def main() -> int:
     """Run the command; returns the exit status."""
     errors.end_on_signal()
+    # Python's warnings tell users nothing, of workers neither.
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
     from nsys2prv import cli
 
     return cli.main()

@@ -21,10 +21,10 @@ from nsys2prv.analysis.result import (
 )
 from nsys2prv.analysis.text import format_cell
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     COMPUTE,
     GRAPH,
     MEMORY,
-    NCCL,
     STATES,
     Unit,
     find_host_states,
@@ -47,7 +47,7 @@ Communicators of NCCL are called by their members; `communicator_hash` is NCCL's
 `exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
 may remain between the hosts' clocks. If it is not, the figure means nothing.
 """
-DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
+DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": COMMUNICATING, "memory": (MEMORY,)}
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
     "mpi_point_to_point": ("call", "size", "communicator"),

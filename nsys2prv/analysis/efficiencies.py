@@ -10,15 +10,15 @@ import polars as pl
 from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.mpi_findings import find_mpi_span
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, to_arrays
+from nsys2prv.analysis.unit import COMMUNICATING, COMPUTE, GRAPH, MEMORY, WORK, Unit, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: What the tables show.
 ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
 
 Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
-graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
-nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
+graphs and memory operations); exposed is communication (kernels of NCCL and others of the class
+Communication, all of them called nccl here; memory operations) while nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
 x communication efficiency (max U / max A, which may be of different devices) x orchestration
 efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
 MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
@@ -27,8 +27,9 @@ MPI_Finalize (T: of the rank where that is longest); offload efficiency = sum V 
 V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
 """
 USEFUL = {
-    "compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
-    "all-kernels": "all kernels, NCCL's among them, and graphs (TALP)",
+    "compute": "kernels that do not communicate, and graphs; communication is NCCL and kernels of the class Communication",
+    "bsc": "kernels other than NCCL's, and graphs (BSC)",
+    "all-kernels": "all kernels, those that communicate among them, and graphs (TALP)",
 }
 #: Tell a window of time from the others: the whole job, its steady state, or an iteration.
 WINDOW = ["region", "iteration"]
@@ -49,7 +50,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         sets = {
             "useful_ns": unit.find_useful_spans(device),
             "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),
-            "nccl_ns": unit.find_device_spans(device, NCCL),
+            "nccl_ns": unit.find_device_spans(device, *COMMUNICATING),
             "memory_ns": unit.find_device_spans(device, MEMORY),
             "active_ns": unit.find_active_spans(device),
         }
@@ -153,7 +154,7 @@ def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> N
 
 
 def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
-    # What is active and does not compute communicates (NCCL, memory operations) and is exposed.
+    # What is active and does not compute communicates (kernels, memory operations) and is exposed.
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     names = ("useful", "compute", "nccl", "memory", "exposed", "active")
     shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}

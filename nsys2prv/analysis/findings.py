@@ -1,8 +1,8 @@
 """Findings: what holds the job back, from the time of each device in the steady state.
 
-That time is divided so that each moment counts once, in this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
+That time is divided so that each moment counts once, in this order: computing (kernels that do not communicate, graphs), transfer (NCCL after the last rank has
 begun), wait (NCCL before that, and the part of the transfer that is exposed because computation
-that would have hidden it has run during the wait), other NCCL (kernels of which that is not known),
+that would have hidden it has run during the wait), other communication (kernels of which that is not known),
 memory operations, idle; idle time by what the host does, and by the call that it is in.
 """
 
@@ -39,12 +39,13 @@ from nsys2prv.analysis.stragglers import (
 )
 from nsys2prv.analysis.text import format_cell, format_nanoseconds
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     COMPUTE,
     CONVOLUTION,
     GEMM,
     GRAPH,
     MEMORY,
-    NCCL,
+    OTHER_COMMUNICATION,
     STATES,
     TENSOR_NO,
     WORK,
@@ -111,8 +112,8 @@ CALLS = {
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
-    each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
-    kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
+    each kernel of a matched collective, with its exposed parts. others: a row for each other
+    kernel that communicates, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
     if not unit.has(*WORK):
         yield from mpi_findings.collect(unit)
@@ -122,9 +123,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for span in zip(covered.begin.tolist(), covered.end.tolist(), strict=True):
         in_steady |= pl.col("begin").is_between(*span, closed="left")
     fields = ("operation", "bytes", "communicator", "kernel")
-    kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields)).with_columns(
-        _number_occurrences("device", "kernel")
-    )
+    kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields))
+    kernels = pl.concat([kernels, _list_other_communication(unit, kernels)], how="vertical_relaxed")
+    kernels = kernels.with_columns(_number_occurrences("device", "kernel"))
     matched = None
     if unit.has("nccl_collective"):
         matched = _add_devices(unit, list_matched_collectives(unit, kernels))
@@ -132,7 +133,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         of_device = in_steady & (pl.col("device") == device)
         compute, nccl, memory = (
             intersect_spans(covered, unit.find_device_spans(device, *what))
-            for what in ((COMPUTE, GRAPH), (NCCL,), (MEMORY,))
+            for what in ((COMPUTE, GRAPH), COMMUNICATING, (MEMORY,))
         )
         own_kernels = kernels.filter(of_device)
         delayed, transfer, wait = 0, EMPTY, EMPTY
@@ -174,6 +175,15 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
             yield "calls", sum_idle_by_call(unit, device, idle)
+
+
+def _list_other_communication(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels that communicate and are not NCCL's, with the columns of these."""
+    others = unit.work.filter(pl.col("what") == OTHER_COMMUNICATION).rename({"name": "kernel"})
+    unknown = (
+        pl.lit(ABSENT, pl.Int64).alias(name) for name in ("operation", "bytes", "communicator")
+    )
+    return others.with_columns(unknown).select(kernels.columns)
 
 
 def _expose_matched(
@@ -297,9 +307,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     job = JobRanks.from_job(
         context, _list_parts(devices, others), frames["records"], others, length
     )
-    kernels = (
-        dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
-    )
+    sets = [context.labels[one] for one in ("kernels", "nccl_kernels") if one in context.labels]
+    kernels = {value: label for labels in sets for value, label in labels.rows()}
     findings: list[Finding] = []
     if unmatched := context.options.unmatched:
         result.notes.append(

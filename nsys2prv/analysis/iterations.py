@@ -20,7 +20,16 @@ from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit, to_arrays
+from nsys2prv.analysis.unit import (
+    COMMUNICATING,
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    WORK,
+    Steady,
+    Unit,
+    to_arrays,
+)
 from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.store.event_reader import EventReader
 
@@ -47,13 +56,13 @@ KERNELS = ("cuda_kernel", "nccl_kernel")
 ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
 Times are means over devices. Of each moment of a device the first counts that applies: computing
-(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
+(kernels that do not communicate, graphs), communication between ranks alone, memory operations alone, idle. The iterations are
 those of the phases of `findings`: an iteration lasts until the next one begins.
 """
 #: What the devices do -> its name for people.
 PARTS = {
     "compute_ns": "computing",
-    "exposed_nccl_ns": "NCCL alone (exposed)",
+    "exposed_nccl_ns": "communication alone (exposed)",
     "exposed_memory_ns": "memory operations alone",
     "idle_ns": "idle",
 }
@@ -370,7 +379,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
-        nccl = unit.find_device_spans(device, NCCL)
+        nccl = unit.find_device_spans(device, *COMMUNICATING)
         memory = subtract_spans(
             unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
         )
@@ -429,7 +438,7 @@ ANALYSIS = Analysis(
     "iterations",
     "Iterations",
     (
-        "how a GPU spends an iteration of the steady state (computing, NCCL alone, copies alone, "
+        "how a GPU spends an iteration of the steady state (computing, communication alone, copies alone, "
         "idle): median, minimum, maximum"
     ),
     (tuple(WORK),),

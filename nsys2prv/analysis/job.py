@@ -33,6 +33,7 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
+from nsys2prv.analysis.efficiencies import USEFUL
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
@@ -332,7 +333,7 @@ class OpenJob:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
+        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
         executions are the iterations. bins: number of intervals of maps over time.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
@@ -343,8 +344,8 @@ class OpenJob:
             raise UsageError(
                 f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(by_name)}"
             )
-        if useful not in ("compute", "all-kernels"):
-            raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
+        if useful not in USEFUL:
+            raise UsageError(f"useful: {useful} is none of {', '.join(USEFUL)}")
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
         key = useful, iterations, bins

@@ -17,10 +17,10 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     GEMM,
     GRAPH,
     MEMORY,
-    NCCL,
     TENSOR_YES,
     Unit,
     label_values,
@@ -153,8 +153,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         sums = _label_classes(sums).sort("iteration", "class").filter(pl.col("time_ns") > 0)
         title = "Kernel classes by iteration (time of all devices)"
         result.add("classes_by_iteration", title, sums)
-    # Those of NCCL last as long as ranks wait for each other: no mode of theirs.
-    two = named.filter(pl.col("two_modes") & (pl.col("what") != NCCL))
+    # Those that communicate last as long as ranks wait for each other: no mode of theirs.
+    two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
     if two.height:
         columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
         result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
+from nsys2prv.analysis.unit import COMMUNICATING, COMPUTE, GRAPH, MEMORY, Unit
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
 #: What the tables show.
@@ -68,9 +68,9 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
 BUSY = {
     "compute": (COMPUTE, GRAPH),
-    "nccl": (NCCL,),
+    "nccl": COMMUNICATING,
     "memory": (MEMORY,),
-    "active": (COMPUTE, NCCL, GRAPH, MEMORY),
+    "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
 }
 
 

@@ -1,4 +1,4 @@
-"""Operations: the push/pop ranges of NVTX with the work on devices that was launched inside."""
+"""Operations: the ranges of NVTX with the work on devices that was launched inside."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.analysis.intervals import find_parents, find_points_within, order_by_thread
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     CONVOLUTION,
     GEMM,
     MEMORY,
-    NCCL,
     TENSOR_NO,
     TENSOR_YES,
     WORK,
@@ -24,15 +24,18 @@ from nsys2prv.analysis.unit import (
 )
 
 #: What the tables show.
-ABOUT = """Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
+ABOUT = """Operations: the ranges of NVTX with the work on devices that was launched inside.
 
 Work belongs to the ranges on the launching thread that are open when the launching call begins; its
-time is that of its executions added up, wherever and whenever they run. Inclusive figures count
+time is that of its executions added up, wherever and whenever they run. Start/end ranges count on
+the thread that starts them, and are not within push/pop ranges, nor these within them. Inclusive figures count
 what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
 as those of steps do, are brought together where there are very many. GEMM that could
 use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
 do without.
 """
+#: Layouts of ranges.
+RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
 #: it is not its name.
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
@@ -74,8 +77,9 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
-    thread, begin, end, group = _list_ranges(unit)
-    depth, parent = find_parents(thread, begin, end)
+    row, begin, end, group = _list_ranges(unit)
+    thread = unit.reader.rows.main_rows[row // len(RANGES)]
+    depth, parent = find_parents(row, begin, end)
     inner = np.flatnonzero(parent >= 0)
     above = parent[inner]
     path = _number_paths(group, depth, parent)
@@ -122,10 +126,12 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
 
 
 def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the
-    name. NCCL's are not operations of the program.
+    """Return ranges by row, begin, longer first: row (a number for each thread and sort of ranges),
+    begin, end, group of the name. NCCL's are not operations of the program.
     """
-    ranges = unit.read_begins("nvtx_pushpop", ("range",))
+    kinds = [unit.read_begins(layout, ("range",)) for layout in RANGES]
+    rows = pl.col("thread") * len(RANGES)
+    ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
     thread, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     group = np.load(str(unit.options.groups), mmap_mode="r")[name]
     order = order_by_thread(thread, begin)
@@ -150,7 +156,7 @@ def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[
     values = {
         "gpu_ns": lambda: time,
         "kernels": lambda: kernel.astype(np.int64),
-        "nccl_ns": lambda: time * (what == NCCL),
+        "nccl_ns": lambda: time * np.isin(what, COMMUNICATING),
         "memory_ns": lambda: time * ~kernel,
         "gemm_ns": lambda: time * (kernel & (kind == GEMM)),
         "gemm_tensor_ns": lambda: time * (kernel & (kind == GEMM) & (tensor == TENSOR_YES)),
@@ -255,7 +261,7 @@ ANALYSIS = Analysis(
         "NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM"
         " with and without tensor cores"
     ),
-    (("nvtx_pushpop",),),
+    (RANGES,),
     collect,
     conclude,
 )

@@ -10,10 +10,12 @@ import polars as pl
 from nsys2prv.analysis.intervals import count_concurrent, intersect_spans, sum_time_by_count
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     COMPUTE,
     GRAPH,
     MEMORY,
     NCCL,
+    OTHER_COMMUNICATION,
     WORK,
     Unit,
     label_values,
@@ -23,8 +25,8 @@ from nsys2prv.analysis.unit import (
 #: What the tables show.
 ABOUT = """Communication that overlaps computation, and that does not.
 
-Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
-device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
+Communication is kernels of NCCL, other kernels of the class Communication (`--useful bsc` leaves
+them out, as BSC's view does) and memory operations; it is exposed where its device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
 operations and classes are added up kernel by kernel; those of devices are of sets of times. All are
 of the time that the reports of all processes cover.
 """
@@ -32,12 +34,12 @@ of the time that the reports of all processes cover.
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect by device how much communication is overlapped, by kernel what runs beside it,
-    how many kernels run beside NCCL, and how many are in flight.
+    how many kernels run beside those that communicate, and how many are in flight.
     """
     for device in unit.devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
-        nccl = unit.find_device_spans(device, NCCL)
-        communication = unit.find_device_spans(device, NCCL, MEMORY)
+        nccl = unit.find_device_spans(device, *COMMUNICATING)
+        communication = unit.find_device_spans(device, MEMORY, *COMMUNICATING)
         sums = {
             "device": device,
             "communication_ns": communication.length,
@@ -50,7 +52,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         begin, end, what = to_arrays(work, "begin", "end", "what")
         time = unit.covered.within(begin, end)
         beside = np.where(
-            np.isin(what, (NCCL, MEMORY)),
+            np.isin(what, (MEMORY, *COMMUNICATING)),
             compute.within(begin, end),
             communication.within(begin, end),
         )
@@ -99,7 +101,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     in flight.
     """
     communicating = ("nccl_kernel", "memory_operation")
-    if not context.reader.layouts & set(communicating):
+    if not frames["devices"].height or not frames["devices"]["communication_ns"].sum():
         result.missing.append(f"overlap: {context.explain_absence(communicating)}")
         return
     devices, kernels = frames["devices"].sort("device"), frames["kernels"]
@@ -130,7 +132,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if concurrent.height:
         result.add(
             "concurrency",
-            "Concurrent kernels while NCCL kernels run (1: NCCL alone)",
+            "Concurrent kernels while kernels communicate (1: these alone)",
             concurrent.sort("kernels").with_columns(
                 share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
                 share_of_elapsed=pl.col("time_ns") / (context.elapsed * devices.height),
@@ -178,8 +180,15 @@ def _sum_by_operation(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return communication by operation: operation, count, time_ns, overlapped_ns."""
     of_nccl = label_values("operation", "nccl_operation", "operation unknown")
     of_memory = label_values("name", "memory_operation", "memory operation")
-    label = pl.when(pl.col("what") == NCCL).then(pl.format("NCCL {}", of_nccl)).otherwise(of_memory)
-    return _sum_by(kernels.filter(pl.col("what").is_in([NCCL, MEMORY])), "operation", label)
+    label = (
+        pl.when(pl.col("what") == NCCL)
+        .then(pl.format("NCCL {}", of_nccl))
+        .when(pl.col("what") == OTHER_COMMUNICATION)
+        .then(pl.lit("kernels other than NCCL's"))
+        .otherwise(of_memory)
+    )
+    moving = kernels.filter(pl.col("what").is_in([MEMORY, *COMMUNICATING]))
+    return _sum_by(moving, "operation", label)
 
 
 def _sum_by_class(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -382,7 +382,7 @@ def make_link_finding(job: JobRanks, link: SlowLink) -> Finding:
     where = f"within host {host}" if host else "across hosts"
     return Finding(
         "slow_link",
-        f"NCCL among {job.describe_ranks(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
+        f"Communication among {job.describe_ranks(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
         "its peers.",
         link.cost / job.length,
         job.list_ranks(link.tasks),
@@ -409,7 +409,9 @@ def make_hiccup_finding(job: JobRanks, hiccup: Hiccup) -> Finding:
         else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
     doing = "".join(f"; {text}" for text in _describe_meanwhile(job, hiccup))
-    evidence = (f"{when}the others waited in {'NCCL' if job.has_gpus else 'MPI'} meanwhile{doing}",)
+    evidence = (
+        f"{when}the others waited in {'communication' if job.has_gpus else 'MPI'} meanwhile{doing}",
+    )
     places = ("host", "GPU") if job.has_gpus else ("host",)
     where = " and ".join(f"its {place}" if alone else f"their {place}s" for place in places)
     return Finding(
@@ -439,7 +441,7 @@ def _describe_meanwhile(job: JobRanks, hiccup: Hiccup) -> Iterator[str]:
         row = near.row(0, named=True)
         doing = {
             "computing": row["computing"],
-            "in other NCCL kernels": row["other_nccl"],
+            "communicating otherwise": row["other_nccl"],
             "copying memory": row["memory"],
             "idle": row["late"] - row["busy"],
         }

@@ -30,8 +30,12 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.store.event_reader import HOST, EventReader, Samples
 
 T = TypeVar("T")
-#: What a device does.
-COMPUTE, NCCL, GRAPH, MEMORY = range(4)
+#: What a device does; other communication is that of kernels whose class is Communication.
+COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
+#: Kernels that move data between ranks, or wait for it.
+COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
+#: The useful time that BSC's tools mean: of all kernels but NCCL's.
+BSC = "bsc"
 #: Layouts of work on devices -> what it is, and its naming field.
 WORK = {
     "cuda_kernel": (COMPUTE, "kernel"),
@@ -49,6 +53,7 @@ FURTHER_WORK_COLUMNS = {"class": "class", "tensor": "tensor_cores", "operation":
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
+COMMUNICATION = _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
 #: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
 #: device, in another call of the CUDA API.
@@ -76,7 +81,8 @@ class Steady(Struct, frozen=True):
 class AnalysisOptions(Struct, frozen=True):
     """Options of all analyses."""
 
-    #: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP).
+    #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
+    #: (as TALP).
     useful: str = "compute"
     #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
     #: returns them.
@@ -179,6 +185,10 @@ class Unit:
                 )
             )
         work = pl.concat(frames)
+        if self.options.useful != BSC:
+            others = (pl.col("what") == COMPUTE) & (pl.col("class") == COMMUNICATION)
+            what = pl.when(others).then(pl.lit(OTHER_COMMUNICATION, pl.Int8)).otherwise("what")
+            work = work.with_columns(what=what)
         device = self.device_of.astype(np.int32)[work["thread"].to_numpy()]
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
@@ -192,12 +202,12 @@ class Unit:
 
     def find_useful_spans(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
-        of_nccl = () if self.options.useful == "compute" else (NCCL,)
-        return self.find_device_spans(device, COMPUTE, GRAPH, *of_nccl)
+        communicating = COMMUNICATING if self.options.useful == "all-kernels" else ()
+        return self.find_device_spans(device, COMPUTE, GRAPH, *communicating)
 
     def find_active_spans(self, device: int) -> Spans:
         """Return when a device executes anything."""
-        return self.find_device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
+        return self.find_device_spans(device, COMPUTE, GRAPH, MEMORY, *COMMUNICATING)
 
     @cached_property
     def api(self) -> pl.DataFrame:

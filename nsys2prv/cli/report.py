@@ -56,9 +56,9 @@ FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 SLOWER = 4
 #: Options of both commands, as Parser.add_arguments reads them.
 OPTIONS = f"""
-  --useful {{compute,all-kernels}}
-      count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels,
-      as TALP does)
+  --useful {{compute,bsc,all-kernels}}
+      count as useful the kernels that do not communicate (compute, default), those other than NCCL's (bsc, as
+      BSC's tools do) or all (all-kernels, as TALP does)
   --iterations PATTERN
       take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations
       automatically

@@ -63,8 +63,12 @@ def make_row_table(job: Job) -> RowTable:
         schema=dict.fromkeys(columns, pl.Int64)
         | dict.fromkeys(("row", "kind", "who", "node"), pl.String),
     )
+    main_rows = np.arange(count)
+    for (report, key), thread in model.rows.items():
+        if isinstance(key, ThreadKey) and key.lane:
+            main_rows[thread] = model.rows.get((report, key._replace(lane=0)), thread)
     return RowTable(
-        threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)
+        threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds), main_rows
     )
 
 

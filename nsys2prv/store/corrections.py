@@ -193,7 +193,9 @@ class _ValueStatistics(Struct):
         wanted = self.single if self.single >= 0 else self.decimals
         if not self.greatest:
             return wanted
-        most = int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1
+        # Numbers that are hardly more than 0 have more decimals than there are powers.
+        with np.errstate(over="ignore"):
+            most = int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1
         return min(wanted, max(most, 0))
 
 

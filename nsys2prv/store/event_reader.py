@@ -45,6 +45,8 @@ class RowTable(Struct, frozen=True):
     devices: pl.DataFrame
     #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
     units: np.ndarray
+    #: Of each thread the one whose further row it is, else itself.
+    main_rows: np.ndarray
 
     def get_column(self, name: str) -> np.ndarray:
         """Return a column of `threads`, -1 for null."""

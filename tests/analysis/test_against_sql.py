@@ -239,7 +239,7 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
 
 
 def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Check GPU time, kernels and calls of push/pop ranges, of all names together and by name."""
+    """Check GPU time, kernels and calls of ranges, of all names together and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
     for export in exports:
@@ -262,10 +262,10 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
             name or ""
             for (name,) in export.query(
                 "NVTX_EVENTS",
-                f"SELECT {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NULL",
+                f"SELECT {text} FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NULL",
             )
         }
-        query = f"SELECT globalTid, start, end, domainId, {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NOT NULL"
+        query = f"SELECT globalTid, start, end, domainId, {text} FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NOT NULL"
         ranges = [
             row for row in export.query("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
         ]

@@ -114,7 +114,7 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
         "B takes 20.0 % longer than A: the median iteration takes 1.20 us (A: 1.00 us); "
         "B has 10 iterations, A has 4; per GPU: "
     )
-    assert "per GPU: NCCL alone (exposed) +200 ns" in headline
+    assert "per GPU: communication alone (exposed) +200 ns" in headline
     (result,) = compare_jobs(first, second)
     each = result.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]

@@ -37,8 +37,9 @@ NAMES = make_strings(
     "ampere_h16816gemm_128x64_ldg8_stages_64x3_nn",
     "cudaMemcpyAsync",
     "cudaMemcpy",
+    "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)",
 )
-NCCL, SYNC, STEP, BARRIER, PLAIN, TENSOR, COPY, COPY_SYNC = 3, 4, 5, 6, 7, 8, 9, 10
+NCCL, SYNC, STEP, BARRIER, PLAIN, TENSOR, COPY, COPY_SYNC, CUSTOM = 3, 4, 5, 6, 7, 8, 9, 10, 11
 EXACT = 1e-9
 
 
@@ -133,6 +134,55 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]
         useful: analyze_tables(tmp_path_factory.mktemp(useful), [first, second], useful=useful)
         for useful in ("compute", "all-kernels")
     }
+
+
+def test_kernels_that_communicate_count_as_those_of_nccl(
+    two: dict[str, dict[str, Result]], tmp_path: Path
+) -> None:
+    """As `two`, without what is not on GPUs, but with vLLM's kernel in the place of NCCL's."""
+    name = {"demangledName": CUSTOM, "shortName": CUSTOM}
+    first = [
+        make_kernel(0, 400),
+        make_kernel(350, 600, streamId=8),
+        make_kernel(500, 700, streamId=9, **name),
+    ]
+    second = [
+        make_kernel(0, 300),
+        make_kernel(500, 700, streamId=9, **name),
+        make_kernel(900, 1000),
+    ]
+    ranks = [{KERNEL: first, MEMCPY: [make_copy(700, 750, 5_000)]}, {KERNEL: second}]
+    compute, bsc = (analyze_tables(tmp_path, ranks, useful=useful) for useful in ("compute", "bsc"))
+    for analysis, table in (("efficiencies", "devices"), ("overlap", "devices")):
+        expected = two["compute"][analysis].tables[table].frame
+        assert compute[analysis].tables[table].frame.equals(expected)
+    assert (
+        compute["overlap"].tables["operations"].frame["operation"][0] == "kernels other than NCCL's"
+    )
+    assert "exposed_communication" in {one.kind for one in compute["findings"].findings}
+    assert get_only_row(bsc, "efficiencies", "device")["useful_ns"] == 700 + 600
+    assert "exposed_communication" not in {one.kind for one in bsc["findings"].findings}
+
+
+def test_start_end_ranges_are_operations(tmp_path: Path) -> None:
+    """Two of them overlap on the launching thread, within a push/pop range."""
+    ranges = [
+        make_range(0, 1000),
+        {**make_range(100, 500, BARRIER), "eventType": 60},
+        {**make_range(300, 700, TENSOR), "eventType": 60},
+    ]
+    calls = [make_call(at, at + 10, at) for at in (200, 400, 600)]
+    kernels = [make_kernel(at + 20, at + 20 + at // 2, correlationId=at) for at in (200, 400, 600)]
+    tables = {"NVTX_EVENTS": ranges, RUNTIME: calls, KERNEL: kernels}
+    frame = analyze_tables(tmp_path, [tables])["operations"].tables["operations"].frame
+    columns = ("operation", "calls", "host_ns", "kernels", "gpu_ns", "gpu_exclusive_ns")
+    assert sorted(frame.select(columns).rows()) == sorted(
+        [
+            ("step", 1, 1000, 3, 600, 600),
+            ("MPI_Barrier", 1, 400, 2, 300, 300),
+            (NAMES[TENSOR - 1]["value"], 1, 400, 2, 500, 500),
+        ]
+    )
 
 
 #: useful (of each device), active.

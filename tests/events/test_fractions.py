@@ -137,6 +137,13 @@ def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [1e-300, 5e-324])
+def test_numbers_that_are_hardly_more_than_0_are_counted(tmp_path: Path, number: float) -> None:
+    _, summary = convert_numbers(tmp_path, number)
+    assert summary.repaired == {("nvtx_payloads", Reason.FRACTION_TOO_SMALL): 1}
+
+
 def test_extremes_are_what_a_trace_can_hold(tmp_path: Path) -> None:
     trace, summary = convert_numbers(
         tmp_path, '{"lr": 1e300}', '{"lr": 9e999}', '{"lr": -0.0}', '{"lr": -2.5}', '{"lr": 0.5}'

@@ -86,6 +86,18 @@ COUNTED = {
     "from 3 to here": ("from 3 to here", ABSENT),
     "id 123456789012345678901": ("id 123456789012345678901", ABSENT),
 }
+#: Steps of vLLM, and names that are dictionaries or end in one.
+SERVING = {
+    "execute_context_2(1024)_generation_30(30)": ("execute_context_generation", ABSENT),
+    "execute_context_0(0)_generation_1(1)": ("execute_context_generation", ABSENT),
+    "{'Module': 'model.layers.0.mlp', 'Inputs': [[1, 4096]]}": ("model.layers.0.mlp", ABSENT),
+    '{"op": "prefill", "tokens": 17}': ("prefill", ABSENT),
+    "forward {'batch': 3, 'seqlen': 128}": ("forward", ABSENT),
+    "decode({'tokens': 17})": ("decode", ABSENT),
+    "run: {batch=3}": ("run", ABSENT),
+    "lambda {x}": ("lambda {x}", ABSENT),
+    "{1, 2}": ("{1, 2}", ABSENT),
+}
 
 
 def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
@@ -106,7 +118,7 @@ def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | No
     ]
 
 
-@pytest.mark.parametrize("expected", [PYTORCH, COUNTED])
+@pytest.mark.parametrize("expected", [PYTORCH, COUNTED, SERVING])
 def test_names_by_the_rules_that_come_with_nsys2prv(
     expected: dict[str, tuple[str, int]],
 ) -> None:

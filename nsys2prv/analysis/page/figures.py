@@ -103,7 +103,7 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
     parts = {
         "computing": (COMPUTE, devices["compute_ns"].to_numpy() - overlapped),
         "computing and communicating": (OVERLAPPED, overlapped),
-        "NCCL alone": (NCCL, nccl),
+        "communication alone": (NCCL, nccl),
         "copies alone": (MEMORY, devices["exposed_ns"].to_numpy() - nccl),
     }
     gaps = material.find_frame("idle.gaps_of_devices")
@@ -131,7 +131,7 @@ def map_use(material: Material) -> Iterator[Block]:
     use = material.find_frame("metrics.use")
     for column, activity in (
         ("compute_share", "computing"),
-        ("nccl_share", "in NCCL"),
+        ("nccl_share", "communicating"),
         ("active_share", "doing any work"),
     ):
         if use is not None and use[column].max():
