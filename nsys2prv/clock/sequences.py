@@ -87,7 +87,7 @@ class Member(Struct, frozen=True):
     load: Callable[[], pl.DataFrame]
     #: True if its report has the beginning of the group.
     began: bool = False
-    #: Host, 0..hosts-1.
+    #: Host, or whatever has a clock of its own.
     clock: int = -1
 
 
@@ -187,13 +187,19 @@ def _to_findings(wrong: pl.DataFrame, kind: FindingKind) -> list[ClockFinding]:
 
 
 def number_group(
-    members: Sequence[Member], noise_kind: int, group: int, error: float
+    members: Sequence[Member],
+    noise_kind: int,
+    group: int,
+    error: float,
+    own_error: float | None = None,
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return the ordinals of one group's calls, as counted by the member that most of the others
     fit: of each member that fits, by its index among `members`, which ascend by member. Two
-    members' calls are in memory at a time. error: of the clocks as placed, ns.
+    members' calls are in memory at a time. error: of the clocks as placed, ns. own_error: of
+    times by one clock, if it is another.
     """
     noise = NOISE[noise_kind]
+    errors = error, error if own_error is None else own_error
     counts = [member.count for member in members]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
     order = sorted(
@@ -201,7 +207,7 @@ def number_group(
     )
     best: tuple[dict[int, np.ndarray], list[ClockFinding]] | None = None
     for at in order[:REFERENCES]:
-        fits, findings = _fit_members(members, at, noise, group, error)
+        fits, findings = _fit_members(members, at, noise, group, errors)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
         if len(fits) > len(members) // 2:
@@ -210,9 +216,11 @@ def number_group(
 
 
 def _fit_members(
-    members: Sequence[Member], at: int, noise: Noise, group: int, error: float
+    members: Sequence[Member], at: int, noise: Noise, group: int, errors: tuple[float, float]
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
-    """Return ordinals of every member that fits the one `at`."""
+    """Return ordinals of every member that fits the one `at`. errors: of the clocks as placed,
+    and of times by one clock (ns).
+    """
     others = members[at].load()
     reference = CallSequence.from_frame(others)
     in_order = np.arange(len(reference))
@@ -226,6 +234,7 @@ def _fit_members(
         whole = member.began and members[at].began and member.count == most
         own = member.load()
         calls = CallSequence.from_frame(own)
+        error = errors[member.clock == members[at].clock]
         partners, kind = pair_calls(calls, reference, noise, whole, error)
         if (
             partners is None
@@ -271,7 +280,7 @@ def pair_calls(
                 ends
             ) < ENOUGH_CALLS else FindingKind.AMBIGUOUS
     if error <= ALIGNED_ERROR:
-        partners = _pair_by_time(member, reference, error)
+        partners = _pair_by_time(member, reference, noise, error)
         if partners is not None:
             return partners, None
     return _pair_by_ends(member, reference, noise)
@@ -303,7 +312,9 @@ def do_meet(member: pl.DataFrame, reference: pl.DataFrame, noise: Noise) -> bool
     return bool((least.max(axis=1) <= most.min(axis=1) + noise.slack).any())
 
 
-def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
+def _pair_by_time(
+    member: CallSequence, reference: CallSequence, noise: Noise, error: float
+) -> np.ndarray | None:
     """Return the calls that ended at one time, by clocks that agree; None where calls follow each
     other too closely for that.
     """
@@ -311,7 +322,7 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
     if not len(own) or len(other) < 2:
         return None
     far = float(np.median(np.diff(other.time))) / 4
-    if far < error:
+    if far < error + noise.reach:
         return None
     index, late = find_nearest_partners(own, other)
     index = keep_nearest_partners(np.where(np.abs(late) < far, index, -1), np.abs(late))

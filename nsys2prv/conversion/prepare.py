@@ -39,6 +39,7 @@ from nsys2prv.conversion.opened_reports import (
 from nsys2prv.conversion.options import CutPlan, Plan
 from nsys2prv.conversion.timeline import (
     Timeline,
+    find_clock_error,
     find_host_clocks,
     group_comparable_reports,
     make_timeline,
@@ -295,7 +296,10 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
     timeline = _align_clocks(state)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
     clock_groups = group_comparable_reports(timeline, state.infos)
-    book = _make_fact_book(state, timeline.clocks, state.machines, clock_groups)
+    book = replace(
+        _make_fact_book(state, timeline.clocks, state.machines, clock_groups),
+        clock_error=find_clock_error(timeline, state.infos),
+    )
     _relate_reports(state, timeline, book, has_device_states=bool(gpus))
     # One warning is enough where the launcher's environment tells it.
     if is_complete:

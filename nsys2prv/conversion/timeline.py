@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
 from nsys2prv._util.text import format_count, hide_font_notes, list_some
+from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import (
     UNPLACED,
     ClockMap,
@@ -182,6 +183,17 @@ def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) ->
     # references are all to be believed.
     group_numbers = {name: number for number, name in enumerate(dict.fromkeys(references))}
     return [group_numbers[references[number]] for number in numbers]
+
+
+def find_clock_error(timeline: Timeline, infos: Sequence[ReportInfo]) -> int:
+    """Return the largest error (ns) of times of comparable reports against each other."""
+    if len(set(find_host_clocks(infos, timeline.placements)[0])) == 1:
+        return 0
+    hosts = timeline.record.hosts.values() if timeline.record else ()
+    bounds = [clock.bound_ns for clock in hosts if is_aligned(clock)]
+    if len(bounds) < 2 or None in bounds:
+        return ALIGNED_ERROR
+    return min(sum(sorted(bounds)[-2:]), ALIGNED_ERROR)
 
 
 def start_at_first_event(timeline: Timeline, spans: Mapping[int, Span]) -> Timeline:

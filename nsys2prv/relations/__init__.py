@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.task_result import FactBook, TaskResult, batch_by_report
@@ -63,6 +64,8 @@ class RelationContext(Struct, frozen=True):
     first_task: int
     #: Runs tasks on the workers.
     run_tasks: RunTasks
+    #: Largest error (ns) of times of one clock group against each other.
+    clock_error: int = ALIGNED_ERROR
 
     def run_steps(self, steps: Sequence[Callable[[], T]]) -> list[T]:
         """Call the steps on the workers and return their results in order. A step is a `partial` of
@@ -177,7 +180,9 @@ def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> li
         files = book.list_files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
             relation_results = relation.relate(
-                RelationContext(files, book.tasks, spill_folder, first_task, run_tasks)
+                RelationContext(
+                    files, book.tasks, spill_folder, first_task, run_tasks, book.clock_error
+                )
             )
             first_task = max((result.task + 1 for result in relation_results), default=first_task)
             results += relation_results

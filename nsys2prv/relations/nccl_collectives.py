@@ -192,7 +192,8 @@ def _number_by_ends(
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
     chosen = [pieces[communicator] for communicator in communicators["communicator"]]
-    results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=(pivot,))
+    more = pivot, context.clock_error
+    results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=more)
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, NoiseKind
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind
 from nsys2prv.events.call_indexes import SEND_RECEIVE, SEVERAL_OPERATIONS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
@@ -237,28 +237,32 @@ def _sort_records(parts: Sequence[np.ndarray], columns: tuple[str, ...]) -> pl.D
 
 
 def number_by_ends(
-    piece: CollectivePiece, even: bool, path: Path, pivot: int
+    piece: CollectivePiece, even: bool, path: Path, pivot: int, clock_error: int
 ) -> tuple[CollectivePiece, int]:
     """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
     how many kernels are of no collective. Where ends cannot tell, the order stands if all members
     have equally many operations (even).
 
     pivot: time amid all times of communicators that are numbered so. path: of new blocks.
+    clock_error: largest one of times of one clock group, ns.
     """
     from nsys2prv.clock.sequences import Member, number_group
 
-    owned, clock_groups = [], set()
+    owned = []
     for block in piece.blocks:
         columns = dict(zip(KERNEL_COLUMNS, block.read().T, strict=True))
-        owners, counts = np.unique(_number_members(columns), return_counts=True)
-        for member, count in zip(owners.tolist(), counts.tolist(), strict=True):
+        owners, first, counts = np.unique(
+            _number_members(columns), return_index=True, return_counts=True
+        )
+        clocks = columns["clock_group"][first]
+        for member, count, clock in zip(
+            *map(np.ndarray.tolist, (owners, counts, clocks)), strict=True
+        ):
             load = partial(_load_calls, block, member, pivot)
-            owned.append((Member(member, count, load), block))
-        clock_groups.update(np.unique(columns["clock_group"]).tolist())
+            owned.append((Member(member, count, load, clock=clock), block))
     owned.sort(key=lambda item: item[0].member)
-    # Times of one group are aligned.
-    error = ALIGNED_ERROR if len(clock_groups) == 1 else UTC_ERROR
-    fits, findings = number_group([member for member, _ in owned], NoiseKind.NCCL, 0, error)
+    members = [member for member, _ in owned]
+    fits, findings = number_group(members, NoiseKind.NCCL, 0, UTC_ERROR, clock_error)
     if even and any(finding.kind in UNCLEAR_KINDS for finding in findings):
         return replace(piece, settled=True), 0
     blocks = []

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
+from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
@@ -150,6 +151,8 @@ class FactBook(Struct, frozen=True):
     clock_groups: Sequence[int] = ()
     #: Capture of each report: what belongs together is in one. None: all reports are of one.
     captures: Sequence[int] = ()
+    #: Largest error (ns) of times of one clock group against each other.
+    clock_error: int = ALIGNED_ERROR
 
     def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
         """Return the files of these facts, in the order of their tasks."""
