@@ -11,9 +11,7 @@ from nsys2prv.cli import main
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, make_conversion_parser
 from nsys2prv.conversion.options import CutOptions, add_units
 from nsys2prv.events import all_kinds, list_kind_names
-from nsys2prv.events.catalogue import load_counter_tables
 
-DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
 
 
@@ -65,30 +63,6 @@ def test_what_the_answers_name_is_there() -> None:
     of_stats = {name for kind in all_kinds() for name in kind.selection.stats}
     assert len(of_stats) >= 10
     assert not of_stats & {*list_kind_names()}
-
-
-def test_the_page_tells_all_of_them() -> None:
-    page = (DOCS / "from-bsc.md").read_text()
-    assert all(f"`{option}" in page for option in LEGACY)
-
-
-@pytest.mark.parametrize(
-    ("message", "label"),
-    [
-        ("SMs active 9403", "SMs Active"),
-        ("SM issue 9404", "SM Issue"),
-        ("tensor cores active 9405", "Tensor Active"),
-        ("compute warps in flight 9412", "Compute Warps in Flight"),
-        ("unallocated warps 9415", "Unallocated Warps in Active SMs"),
-    ],
-)
-def test_the_types_of_metrics_that_the_page_names(message: str, label: str) -> None:
-    assert message in " ".join((DOCS / "from-bsc.md").read_text().split())
-    assert (
-        load_counter_tables()["gpu_metric"]
-        .labels[int(message.split()[-1])]
-        .startswith(f"{label} [")
-    )
 
 
 def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:

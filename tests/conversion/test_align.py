@@ -154,46 +154,6 @@ def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: AlignedJo
     assert all(any(name in warning for warning in job.summary.warnings) for name in alone)
 
 
-def test_causality_is_violated_before_and_not_after(job: AlignedJob) -> None:
-    for used in ("used", "held back"):
-        counts = job.clocks["causality"][used]
-        assert counts["before"]["checked"] == counts["after"]["checked"] > 10
-        assert counts["before"]["violated"] > 0.2 * counts["before"]["checked"]
-        assert counts["after"]["largest_ns"] < GOOD
-
-
-@pytest.mark.slow
-def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: AlignedJob) -> None:
-    """Every CUDA API call: where its report's UTC and the file's correction put it, hence all
-    reports of a host alike.
-    """
-    trace = read_trace(job.folder / "out.prv")
-    placed: dict[int, list[int]] = {}
-    for task, report in enumerate(job.reports, 1):
-        rank = job.truth["ranks"][task - 1]
-        host = [host["name"] for host in job.truth["hosts"]].index(rank["host"])
-        known = list(job.clocks["hosts"].values())[host]
-        with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
-            starts = [start for (start,) in connection.execute(f"SELECT start FROM {RUNTIME}")]
-        first = find_anchor(job, host)
-        utc = [
-            first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"] + start
-            for start in starts
-        ]
-        drift = known["drift_ppm"] / 1e6
-        placed[task] = sorted(
-            time + known["offset_ns"] + int((time - known["at_utc_ns"]) * drift // 1)
-            for time in utc
-        )
-    epoch = min(times[0] for times in placed.values())
-    shown: dict[int, list[int]] = {}
-    for item in trace.list_intervals(63000000):
-        shown.setdefault(item.row[0], []).append(item.begin)
-    begin = min(min(times) for times in shown.values())
-    for task, times in placed.items():
-        assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
-
-
 def find_anchor(job: AlignedJob, host: int) -> dict:
     """Return the report that ties a host's monotonic clock to UTC: its first."""
     names = [item["name"] for item in job.truth["hosts"]]
@@ -207,15 +167,6 @@ def test_a_clock_file_gives_the_same_trace_again(job: AlignedJob) -> None:
     assert (job.folder / "again.clock.yaml").read_bytes() == (
         job.folder / "out.clock.yaml"
     ).read_bytes()
-
-
-@pytest.mark.slow
-def test_the_order_of_the_reports_means_nothing(job: AlignedJob) -> None:
-    convert(job.reports[::-1], job.folder / "back.prv", Options(jobs=1))
-    for ending in ("prv", "clock.yaml"):
-        assert (job.folder / f"back.{ending}").read_bytes() == (
-            job.folder / f"out.{ending}"
-        ).read_bytes()
 
 
 @pytest.mark.slow
@@ -242,51 +193,6 @@ def test_utc_alone_and_no_clock_at_all(job: AlignedJob) -> None:
         assert [shown[task] - shown[1] for task in sorted(shown)] == [
             time - times[0] for time in times
         ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "observed"), [("mpi", "MPI"), ("nccl", "NCCL")])
-def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path: Path) -> None:
-    generate(
-        tmp_path, Job(ranks=4, hosts=2, steps=6, layers=1, pace_ms=100, seed=16, mpi=True, **NOISE)
-    )
-    reports = sorted(tmp_path.glob("rank*.sqlite"))
-    counts = {}
-    for align in ("auto", method):
-        convert(reports, tmp_path / f"{align}.prv", Options(align=align, jobs=1))
-        counts[align] = yaml.safe_load((tmp_path / f"{align}.clock.yaml").read_text())["causality"][
-            "used"
-        ]["before"]["checked"]
-    assert 0 < counts[method] < counts["auto"]
-
-
-def test_twenty_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Path) -> None:
-    folder = Path(__file__).parents[2] / "sample_reports" / "training"
-    truth = json.loads((folder / "truth.json").read_text())
-    summary = convert(sorted(folder.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
-    clock = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]["node02"]
-    host, reference = truth["hosts"][1], truth["hosts"][0]
-    ranks = truth["ranks"]
-    for true in (
-        min(rank["capture_start_true_ns"] for rank in ranks),
-        max(rank["capture_end_true_ns"] for rank in ranks),
-    ):
-        shown = true + host["offset_ns"] + true * host["drift_ppm"] / 1e6
-        corrected = (
-            shown
-            + clock["offset_ns"]
-            + clock["drift_ppm"] / 1e6 * (shown + truth["epoch_utc_ns"] - clock["at_utc_ns"])
-        )
-        error = abs(corrected - true - reference["offset_ns"] - true * reference["drift_ppm"] / 1e6)
-        assert error < 5_000
-        assert error <= clock["bound_ns"] < 50_000
-    assert clock["observed_bound_ns"] < clock["bound_ns"]
-    messages = [*summary.notes, *summary.warnings]
-    assert not [
-        line for line in messages if "clocks" in line or "ends before the last one begins" in line
-    ]
-    causality = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["causality"]["used"]
-    assert causality["before"]["violated"] > 0 == causality["after"]["violated"]
 
 
 @pytest.mark.slow
@@ -373,28 +279,6 @@ def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_s
             min(abs(took - true) for s, r, true in expected if (s, r) == (sender, receiver))
             < 100_000
         )
-
-
-@pytest.mark.slow
-def test_true_clocks_are_left_alone(tmp_path: Path) -> None:
-    generate(
-        tmp_path,
-        Job(
-            ranks=4,
-            hosts=2,
-            steps=6,
-            layers=1,
-            seed=17,
-            clock_offsets_ms=(0.0, 0.0),
-            clock_drifts_ppm=(0.0, 0.0),
-        ),
-    )
-    reports = sorted(tmp_path.glob("rank*.sqlite"))
-    convert(reports, tmp_path / "auto.prv", Options(jobs=1))
-    convert(reports, tmp_path / "utc.prv", Options(align="utc", jobs=1))
-    auto, utc = ((tmp_path / f"{name}.prv").read_bytes().splitlines() for name in ("auto", "utc"))
-    assert [line for line in auto if not line.startswith(b"# ")] == utc
-    assert "UTC, confirmed" in (tmp_path / "auto.clock.yaml").read_text()
 
 
 @pytest.mark.slow
@@ -538,24 +422,3 @@ def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> N
             first["offset_ns"] - host["offset_ns"], abs=2_000_000
         )
         assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kinds", [("osrt",), ("kernels",), ("-cuda_api_trace",), ("nvtx",)])
-def test_clocks_are_the_same_whatever_is_asked_for(kinds: tuple[str, ...], tmp_path: Path) -> None:
-    """What tells of clocks is read also where it is not written."""
-    reports = sorted(
-        (Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite")
-    )
-    convert(reports, tmp_path / "all.prv")
-    summary = convert(reports, tmp_path / "some.prv", Options(kinds=kinds))
-    clocks, some = (
-        yaml.safe_load((tmp_path / f"{name}.clock.yaml").read_text())["hosts"]
-        for name in ("all", "some")
-    )
-    assert not [line for line in summary.warnings if "clocks:" in line]
-    for host, clock in clocks.items():
-        # How sure one is depends on how long the trace is.
-        assert {key: value for key, value in clock.items() if "bound" not in key} == {
-            key: value for key, value in some[host].items() if "bound" not in key
-        }

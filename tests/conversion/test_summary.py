@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import re
 import sys
-from html import escape
 from pathlib import Path
 from types import ModuleType
 
@@ -119,29 +117,6 @@ def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
     assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
 
 
-def test_the_package_shows_what_it_offers() -> None:
-    assert {"convert", "open", "Options", "Summary", "OpenJob"} <= set(dir(nsys2prv))
-    with pytest.raises(nsys2prv.Nsys2prvError, match="nowhere: no such file"):
-        nsys2prv.convert("nowhere", "out.prv")
-    with nsys2prv.open(SAMPLES / "graphs") as job:
-        assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 host, 2 GPUs")
-        assert "<td>cuda_kernel</td>" in job._repr_html_()
-        results = job.analyse("efficiencies", "findings")
-        assert "<Result efficiencies: Efficiencies" in repr(results)
-        table = results["efficiencies"].tables["device"]
-        assert "1 row; .frame has devices, elapsed_ns" in repr(table)
-        assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
-        (first, *_) = job.findings()
-        assert repr(first).startswith(f"<Finding {first.kind}, costs up to {first.share:.1%}: ")
-        assert escape(first.advice) in first._repr_html_()
-
-
-def test_help_explains_every_option() -> None:
-    text = nsys2prv.Options.__doc__ or ""
-    for name in nsys2prv.Options.__struct_fields__:
-        assert f"\n    {name}: " in text
-
-
 def test_options_may_be_given_by_name(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
     result = nsys2prv.convert(
@@ -151,28 +126,6 @@ def test_options_may_be_given_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "out.prv.gz").stat().st_size
     with pytest.raises(nsys2prv.Nsys2prvError, match=r"^colour: no such option; there are kinds, "):
         nsys2prv.convert(reports, tmp_path / "out.prv", colour="red")
-
-
-def test_completion_offers_nothing_private() -> None:
-    assert [name for name in dir(nsys2prv) if name[:2] != "__"] == sorted(
-        {*nsys2prv.__all__, "open"} - {"__version__"}
-    )
-
-
-@pytest.mark.parametrize(
-    ("what", "phrases"),
-    [
-        (nsys2prv.convert, ("reports: files", "Raises Nsys2prvError", "summary")),
-        (nsys2prv.open, ("reports: files", "Raises Nsys2prvError")),
-        (nsys2prv.OpenJob.frame, ("(ns, Int64)", "a row for each", "bytes", "Raises UsageError")),
-        (nsys2prv.OpenJob.samples, ("shape (n,)", "ns")),
-        (nsys2prv.OpenJob.lines, ("(ns)", "bytes")),
-        (nsys2prv.OpenJob.analyse, ("useful:", "region:", "bins:", "polars frame")),
-    ],
-)
-def test_help_gives_shapes_and_units(what: object, phrases: tuple[str, ...]) -> None:
-    text = inspect.getdoc(what) or ""
-    assert all(part in text for part in phrases), text
 
 
 def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,7 @@ truth.
 
 from __future__ import annotations
 
-import json
 import random
-import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from tools.exports import PID, Row, make_export, make_global_pid, make_global_ti
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
-from nsys2prv import Options, Summary, convert
+from nsys2prv import Summary
 from nsys2prv._util.errors import UsageError
 from nsys2prv.cli import main
 from nsys2prv.conversion import reading
@@ -31,7 +28,6 @@ STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = (
     67000102,
     67000200,
 )
-MACHINE = Path(__file__).parents[2] / "sample_reports" / "machine"
 OTHER = 777
 
 
@@ -465,97 +461,6 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(
         ("CPU core 1", 60, {"CYCLES [cycles]": 0}),
     ]
     assert summary.dropped == {("cpu_counters", Reason.SAMPLE_INCOMPLETE): 1}
-
-
-# ------------------------------------------------------------------------------------------------------------- the sample
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, list[dict]]:
-    output = tmp_path_factory.mktemp("machine") / "out.prv"
-    summary = convert(
-        sorted(MACHINE.glob("rank*.sqlite")), output, Options(kinds=("cpu",), callstack=2)
-    )
-    truth = json.loads((MACHINE / "truth.json").read_text())["ranks"]
-    return read_trace(output), summary, [rank["additions"]["cpu"] for rank in truth]
-
-
-def group_by_thread(trace: Trace, code: int) -> dict[str, list]:
-    """Return thread id -> intervals of a type."""
-    result: dict[str, list] = {}
-    for item in trace.list_intervals(code):
-        result.setdefault(trace.get_row_name(item.row).split()[-1], []).append(item)
-    return result
-
-
-def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
-    trace, summary, truth = machine
-    assert not trace.violations, str(trace.violations)
-    assert sum(summary.dropped.values()) == sum(rank["others"] for rank in truth)
-    by_thread = group_by_thread(trace, STATE)
-    assert by_thread.keys() == {thread for rank in truth for thread in rank["threads"]}
-    numbers = {
-        "Off the CPU": "0",
-        "Ready to run": "1",
-        "Interruptible": "2",
-        "Uninterruptible": "3",
-        "Terminated": "5",
-    }
-    reasons = {"NonBlocked": "0", "Mutex": "6", "CondVar": "7"}
-    for rank in truth:
-        for thread, true in rank["threads"].items():
-            items = by_thread[thread]
-            running = [item for item in items if trace.get_label(STATE, item.value) == "Running"]
-            off = [item for item in items if item not in running]
-            assert (len(running), sum(item.end - item.begin for item in running)) == (
-                true["turns"],
-                true["running_ns"],
-            )
-            assert Counter(str(item.others[CPU] - 1) for item in running) == true["on_cpu"]
-            assert (
-                Counter(numbers[trace.get_label(STATE, item.value)] for item in off)
-                == true["off_by_state"]
-            )
-            assert {item.others[CPU] for item in off} == {0}
-            labels = (
-                trace.get_label(REASON, item.others[REASON])
-                for item in off
-                if REASON in item.others
-            )
-            assert Counter(reasons[reason] for reason in labels) == true["off_by_reason"]
-
-
-def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
-    trace, _, truth = machine
-    for code, key in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
-        result = {
-            thread: Counter(trace.get_label(code, item.value) for item in items)
-            for thread, items in group_by_thread(trace, code).items()
-        }
-        assert result == {
-            thread: {
-                re.sub(r"^\[(.*)\]$", r"(\1)", name): count
-                for name, count in true["samples"][key].items()
-            }
-            for rank in truth
-            for thread, true in rank["threads"].items()
-        }
-
-
-def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
-    trace, _, truth = machine
-    sums: Counter[tuple[str, str]] = Counter()
-    for sample in trace.samples:
-        for code, value in sample.numbers.items():
-            sums[trace.get_row_name(sample.row), trace.labels.types[code]] += (
-                value / 10 ** trace.labels.precision.get(code, 0)
-            )
-    true = {
-        (row, metric): figures["sum"]
-        for rank in truth
-        for row, metrics in rank.get("counters", {}).items()
-        for metric, figures in metrics.items()
-    }
-    assert sums.keys() == true.keys()
-    assert all(abs(sums[key] - total) < 0.0005 * 30 for key, total in true.items())
 
 
 def test_messages_of_no_process_do_not_tell_which_are_profiled(tmp_path: Path) -> None:

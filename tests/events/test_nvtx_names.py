@@ -36,7 +36,6 @@ from nsys2prv.nsight.source import Part, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
-DOMAIN = 75
 
 PYTORCH = {
     "aten::mm": ("aten::mm", ABSENT),

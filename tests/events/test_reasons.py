@@ -34,12 +34,6 @@ def test_a_reason_is_its_key_everywhere(reason: Reason) -> None:
     )
 
 
-def test_every_key_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "cutting.md").read_text()
-    for reason in Reason:
-        assert f"| `{reason.value}` | {reason.text.replace('{}', '…')} |" in text
-
-
 def test_nobody_else_makes_reasons() -> None:
     """Counts of accounts are by members of the enumeration, never by texts."""
     package = Path(kind.__file__).parents[1]

@@ -20,7 +20,6 @@ SAMPLE = Path(__file__).parents[2] / "sample_reports" / "mpi"
 RANKS, STEPS, DOUBLE = range(4), 6, 8
 POINT_TO_POINT, COLLECTIVE = 50000001, 50000002
 SENT, RECEIVED, ROOT, COMMUNICATOR = 50100001, 50100002, 50100013, 50100015
-PAIRS = ((1, 0), (3, 2))
 WORLD, LINE = "MPI_COMM_WORLD", "ranks 0-3 #1 of MPI_COMM_WORLD"
 PAIR_NAMES = {0: "ranks 1,0 #1.0", 1: "ranks 3,2 #3.0"}
 

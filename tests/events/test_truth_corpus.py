@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tools.conversions import find_time_zero
-from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.corpus import EXPORTS, REPORTS, name_report, skip_without_corpus
 from tools.pertalde import check_with_pertalde, needs_pertalde
 from tools.sql_truth import GEOMETRY, Truth, make_label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
@@ -63,26 +64,24 @@ class Pair:
     path: Path
 
 
-@pytest.fixture(
-    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
+@pytest.fixture(scope="module", params=REPORTS, ids=name_report)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
-    truth = Truth(request.param)
+    options = Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none")
     try:
-        convert(
-            [request.param],
-            output,
-            Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
-        )
-        truth.zero = find_time_zero(output, request.param)
-        yield Pair(truth, read_trace(output), True, output)
+        convert([request.param], output, options)
     except NothingToWrite:
-        yield Pair(truth, Trace(), False, output)
-    finally:
-        truth.close()
+        with closing(Truth(request.param)) as truth:
+            yield Pair(truth, Trace(), False, output)
+        return
+    trace, zero = read_trace(output), find_time_zero(output, request.param)
+    with closing(Truth(request.param, zero + trace.duration)) as truth:
+        truth.zero = zero
+        # Calls of NCCL are a kind of their own.
+        truth.query("DELETE FROM event WHERE domain = 'NCCL'")
+        yield Pair(truth, trace, True, output)
 
 
 # ---- a trace in the terms of the truth --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import find_time_zero
-from tools.corpus import EXPORTS, UNSET, read_rows_from_corpus
+from tools.corpus import REPORTS, name_report, read_rows_from_corpus
 from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
@@ -23,7 +23,6 @@ from nsys2prv._util.errors import NothingToWrite
 
 STATE, CPU, FUNCTION, MODULE, CALLER = 67000000, 67000002, 67000100, 67000101, 67000200
 FRAMES = 4
-RUNNING, OFF = "Running", "Off the CPU"
 #: Process and thread id.
 Thread = tuple[int, int]
 
@@ -147,9 +146,7 @@ def get_thread(trace: Trace, row: tuple[int, int]) -> Thread:
     return int(trace.get_task_name(row).split()[-1]), int(trace.get_row_name(row).split()[-1])
 
 
-@pytest.fixture(
-    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
+@pytest.fixture(scope="module", params=REPORTS, ids=name_report)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     try:

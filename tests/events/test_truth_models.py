@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, skip_without_corpus
-from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv.events.catalogue import load_catalogue
@@ -47,20 +46,6 @@ def sum_figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]
     return {name: (count[name], time[name]) for name in count}
 
 
-def count_by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
-    """Count ranges by thread id, value's label, length and attributes (0 where a record lacks one)."""
-    return Counter(
-        (
-            int(trace.get_row_name(item.row).split()[-1]),
-            trace.get_label(code, item.value),
-            item.end - item.begin,
-            *(item.others.get(attribute, 0) for attribute in attributes),
-        )
-        for item in trace.list_intervals(code)
-        if item.row[0] == rank + 1
-    )
-
-
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
 @pytest.mark.parametrize("table", CONSTRUCTS)
 def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None:
@@ -76,26 +61,6 @@ def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None
             if item.row[0] == rank + 1:
                 result[trace.get_label(code, item.value)] += item.others.get(BYTES, 0)
         assert result == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
-
-
-@pytest.mark.parametrize("rank", range(len(REPORTS)))
-@pytest.mark.parametrize(
-    ("table", "attributes"),
-    [
-        ("OTHER", {LINE: "lineNo"}),
-        ("DATA", {LINE: "lineNo", BYTES: "bytes"}),
-        ("LAUNCH", {LINE: "lineNo", GANGS: "numGangs"}),
-    ],
-)
-def test_openacc_by_thread(trace: Trace, table: str, attributes: dict[int, str], rank: int) -> None:
-    columns = ", ".join(f"coalesce({column}, 0)" for column in attributes.values())
-    query = (
-        f"SELECT globalTid & 0xFFFFFF, label, end - start, {columns} FROM CUPTI_ACTIVITY_KIND_OPENACC_{table} "
-        "JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"
-    )
-    assert count_by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
-        query_export(REPORTS[rank], query)
-    )
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -127,35 +92,6 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
-@pytest.mark.parametrize(
-    ("code", "table", "enum", "more"),
-    [
-        (
-            60000075,
-            "WORKSHARE",
-            "WORK",
-            {60000092: "count", 60000090: "parallelId", 60000091: "taskId"},
-        ),
-        (60000076, "MUTEX_WAIT", "MUTEX", {60000093: "waitId", 60000091: "taskId"}),
-        (60000072, "SYNC_REGION_WAIT", "SYNC_REGION", {60000090: "parallelId", 60000091: "taskId"}),
-    ],
-)
-def test_openmp_by_thread(
-    trace: Trace, code: int, table: str, enum: str, more: dict[int, str], rank: int
-) -> None:
-    query = (
-        f"SELECT globalTid & 0xFFFFFF, kind, end - start, {', '.join(more.values())} FROM OPENMP_EVENT_KIND_{table} "
-        f"JOIN ENUM_OPENMP_{enum} ON id = kind"
-    )
-    values = {trace.get_label(code, item.value): item.value for item in trace.list_intervals(code)}
-    result = count_by_thread(trace, rank, code, *more)
-    by_number = Counter(
-        {(tid, values[label], *rest): count for (tid, label, *rest), count in result.items()}
-    )
-    assert by_number == Counter(query_export(REPORTS[rank], query))
-
-
-@pytest.mark.parametrize("rank", range(len(REPORTS)))
 def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
     truth = TRUTH[rank]["additions"]["libraries"]
     for code, name in (
@@ -167,21 +103,6 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
             call: (entry["rows"], entry["ns"]) for call, entry in truth[name].items()
         }, name
     assert trace.deepest[CUBLAS] == 2
-
-
-@pytest.mark.parametrize("rank", range(len(REPORTS)))
-@pytest.mark.parametrize(
-    ("code", "table", "own"), [(CUBLAS, "CUBLAS_EVENTS", 29), (CUDNN, "CUDNN_EVENTS", 28)]
-)
-def test_library_calls_by_thread(trace: Trace, code: int, table: str, own: int, rank: int) -> None:
-    query = f"SELECT globalTid & 0xFFFFFF, value, end - start FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
-    assert count_by_thread(trace, rank, code) == Counter(query_export(REPORTS[rank], query))
-
-
-def test_domains_of_libraries_have_their_labels(trace: Trace) -> None:
-    assert {trace.labels.types[code] for code in DOMAINS.values()} == {
-        f"NVTX pushpop ranges {name}" for name in DOMAINS
-    }
 
 
 @pytest.mark.parametrize(

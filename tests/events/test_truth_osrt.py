@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import find_time_zero
-from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.corpus import EXPORTS, REPORTS, name_report, skip_without_corpus
 from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
@@ -118,9 +118,7 @@ def sum_totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
     return {key: (count, sums[key]) for key, count in counts.items()}
 
 
-@pytest.fixture(
-    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
+@pytest.fixture(scope="module", params=REPORTS, ids=name_report)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     trace, summary = convert_calls([request.param], output)

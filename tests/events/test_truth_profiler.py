@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.corpus import EXPORTS, UNSET
+from tools.corpus import REPORTS, name_report
 from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
 from tools.sql_truth import make_label
 from tools.trace import Trace
@@ -83,9 +83,7 @@ def get_thread(trace: Trace, row: tuple[int, int]) -> int:
     return int(trace.get_row_name(row).split()[-1])
 
 
-@pytest.fixture(
-    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
+@pytest.fixture(scope="module", params=REPORTS, ids=name_report)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[sqlite3.Connection, Trace, dict]:
@@ -167,33 +165,6 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
         for start in words
         if not any(text.startswith(start.removesuffix(" C")) for text in labels)
     ]
-
-
-@pytest.mark.parametrize("name", ["training", "graphs", "cluster", "machine"])
-def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
-    truth = json.loads((SAMPLES / name / "truth.json").read_text())
-    trace, _ = convert_and_read(
-        [
-            copy_profiler_events(SAMPLES / name / rank["report"], tmp_path)
-            for rank in truth["ranks"]
-        ],
-        tmp_path / "o.prv",
-        align="utc",
-        kinds=("profiler_overhead",),
-    )
-    for task, rank in enumerate(truth["ranks"], 1):
-        intervals = [item for item in trace.list_intervals(OVERHEAD) if item.row[0] == task]
-        tables = [rank["tables"][table] for table in TABLES]
-        assert len(intervals) == sum(table["rows"] for table in tables)
-        # Clocks that drift change a sum by some ns for each range.
-        assert (
-            abs(
-                sum(item.end - item.begin for item in intervals)
-                - sum(table["ns"] for table in tables)
-            )
-            <= 2000
-        )
-        assert {item.others.get(TYPE) for item in intervals} == {None, 3, 4, 5, 6, 7}
 
 
 def test_losses_come_first_in_the_summary(

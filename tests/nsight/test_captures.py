@@ -22,7 +22,6 @@ import nsys2prv
 from nsys2prv._util.errors import Nsys2prvError
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports" / "training"
-RUNNING, IDLE = 1, 0
 MS = 1_000_000
 COLLECTIVE, LATE, WAIT = 9540, 9542, 9543
 

@@ -6,27 +6,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from samples import Options, generate
 from tools.clocks import concatenate_calls
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
-from tools.view_answers import SAMPLES
 
-import nsys2prv
-from nsys2prv._util.columns import read_frame
 from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
 from nsys2prv.clock.observations import Calls, make_call_frame
 from nsys2prv.clock.sequences import Member
-from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.relations import MODULES, all_relations, blocks, nccl_collectives, nccl_messages
+from nsys2prv.relations import blocks, nccl_collectives
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
@@ -37,16 +30,7 @@ from nsys2prv.relations.nccl_kernels import (
 from nsys2prv.store import task_result
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
-NOISE: dict[str, object] = {
-    "clock_offset_range_ms": 50.0,
-    "clock_drift_range_ppm": 50.0,
-    "end_jitter_us": 3.0,
-    "waited_us": (0.0, 17.0),
-}
 EXACT: dict[str, object] = {"clock_offsets_ms": (0.0, 0.0), "clock_drifts_ppm": (0.0, 0.0)}
-#: What alignment must reach, ns.
-GOOD = 10_000
-FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03}
 
 
 @pytest.fixture(autouse=True)
@@ -124,69 +108,6 @@ def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
-    ids=["rows missing and added", "a report that begins late"],
-)
-def test_what_ends_tell_does_not_depend_on_the_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
-) -> None:
-    """That it is right, test_nccl_faults.py tells."""
-    load_truth(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
-    reports = sorted(tmp_path.glob("rank*.sqlite"))
-    _, small = convert_and_read(reports, tmp_path / "small.prv")
-    monkeypatch.undo()
-    _, usual = convert_and_read(reports, tmp_path / "usual.prv")
-    assert any("the times at which they ended" in note for note in usual.notes)
-    assert small.notes == usual.notes
-    # Lines of equal time come in the order in which they were found.
-    lines = [
-        sorted((tmp_path / name).read_bytes().splitlines()) for name in ("small.prv", "usual.prv")
-    ]
-    assert lines[0] == lines[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"seed": 11},
-        {"seed": 12, "cut_report": "begin", "cut_rank": 3, **FAULTS},
-        {"seed": 22, "nccl_trace": "advanced"},
-        {"seed": 13, "mpi": True, "nccl": False, **FAULTS},
-    ],
-    ids=["whole", "faults", "advanced trace", "MPI"],
-)
-def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) -> None:
-    truth = load_truth(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
-    convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    record = list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"].values())
-    span = (
-        min(rank["capture_start_true_ns"] for rank in truth["ranks"]),
-        max(rank["capture_end_true_ns"] for rank in truth["ranks"]),
-    )
-    for true in (*span, sum(span) // 2):
-        reference, *errors = (
-            correct_true_time(known, host, truth, true) - true
-            for known, host in zip(record, truth["hosts"], strict=True)
-        )
-        assert all(
-            abs(error - reference) < min(GOOD, known["bound_ns"])
-            for error, known in zip(errors, record[1:], strict=True)
-        )
-
-
-def correct_true_time(known: dict, host: dict, truth: dict, true: int) -> float:
-    """Return a true time (ns since the job's begin) as the host's clock shows it and the record
-    corrects it.
-    """
-    shown = Fraction(true) * (1 + Fraction(str(host["drift_ppm"])) / 10**6) + host["offset_ns"]
-    at = known["at_utc_ns"] - truth["epoch_utc_ns"]
-    return float(shown + known["offset_ns"] + Fraction(known["drift_ppm"]) / 10**6 * (shown - at))
-
-
 def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     rng = np.random.default_rng(3)
     ends = np.cumsum(rng.integers(20_000, 900_000, 300))
@@ -255,37 +176,3 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
         if piece.low is not None and piece.high is not None
     ):
         assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
-
-
-def test_every_module_with_relations_is_listed() -> None:
-    folder = Path(nccl_messages.__file__).parent
-    assert (
-        tuple(
-            file.stem
-            for file in sorted(folder.glob("*.py"))
-            if "\nRELATIONS = " in file.read_text(encoding="utf-8")
-        )
-        == MODULES
-    )
-
-
-@pytest.mark.slow
-def test_facts_set_aside_are_those_that_are_read() -> None:
-    """By one name on both sides: of every sample, with all kinds; and what says times, objects and
-    names by its column's name is whole numbers.
-    """
-    read = {name for relation in all_relations() for name in relation.facts} | {
-        name for kind in all_kinds() if kind.derived for name in kind.derived.collects
-    }
-    facts = set()
-    for reports in SAMPLES.values():
-        with nsys2prv.open(reports, demanded=("nvtx_on_gpu",)) as job:
-            for result in job._job.results:
-                facts |= result.facts.keys()
-                for frame in map(read_frame, result.facts.values()):
-                    assert all(
-                        frame[name].dtype.is_integer()
-                        for name in frame.columns
-                        if name.startswith((TIME, OBJECT, NAME))
-                    )
-    assert facts == read

@@ -170,9 +170,12 @@ def make_label(name: str | None) -> str:
 
 
 class Truth:
-    """The events of one export as a table, and sums over it."""
+    """The events of one export as a table, and sums over it.
 
-    def __init__(self, path: Path) -> None:
+    Ranges without an end last to `end`, or to the last of these events.
+    """
+
+    def __init__(self, path: Path, end: int | None = None) -> None:
         self.connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
         self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self.connection.create_function(
@@ -185,7 +188,7 @@ class Truth:
         #: The time that is 0 in the trace; None: that of the first of these events.
         self.zero: int | None = None
         self.connection.execute(EVENTS)
-        self._load()
+        self._load(end)
 
     def query(self, sql: str, **parameters: object) -> list[tuple]:
         """Return the rows of a query."""
@@ -195,7 +198,7 @@ class Truth:
         """Return the columns of a table, none if the export lacks it."""
         return {row[1] for row in self.query(f"PRAGMA table_info({table})")}
 
-    def _load(self) -> None:
+    def _load(self, end: int | None) -> None:
         """Fill the table of events from the export's tables."""
         self.connection.execute(
             "CREATE TEMP TABLE call (process, thread, correlation, name, start, end, result)"
@@ -220,7 +223,7 @@ class Truth:
             if self.list_columns(table):
                 self._insert(statement, table)
         self.connection.execute("UPDATE event SET name = label(name)")
-        last = self.query("SELECT max(coalesce(end, start + 1)) FROM event")[0][0]
+        last = end or self.query("SELECT max(coalesce(end, start + 1)) FROM event")[0][0]
         self.connection.execute(
             "UPDATE event SET end = max(:last, start + 1) WHERE end IS NULL", {"last": last}
         )

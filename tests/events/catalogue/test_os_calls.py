@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.corpus import read_rows_from_corpus
 
 FOLDER = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue"
 FILES = ("osrt.txt", "pthread.txt")
@@ -50,31 +49,3 @@ def test_every_name_stands_once_and_in_the_file_of_its_kind() -> None:
     for name, file in names:
         assert re.fullmatch(r"[A-Za-z_]\w*", name), name
         assert name.startswith("pthread") == (file == "pthread.txt"), name
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("pthread_exit", 1),
-        ("pthread_create", 2),
-        ("pthread_join", 3),
-        ("pthread_detach", 4),
-        ("pthread_rwlock_wrlock", 5),
-        ("pthread_rwlock_rdlock", 6),
-        ("pthread_rwlock_unlock", 7),
-        ("pthread_mutex_lock", 8),
-        ("pthread_mutex_unlock", 9),
-        ("pthread_cond_signal", 10),
-        ("pthread_cond_broadcast", 11),
-        ("pthread_cond_wait", 12),
-        ("pthread_barrier_wait", 13),
-    ],
-)
-def test_pthread_values_are_extraes(name: str, value: int) -> None:
-    assert (value, name) in list_entries("pthread.txt")
-
-
-def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
-    known = {name for file in FILES for _, name in list_entries(file)}
-    query = "SELECT DISTINCT value FROM OSRT_API AS call JOIN StringIds ON StringIds.id = call.nameId WHERE eventClass = 27"
-    assert {name for (name,) in read_rows_from_corpus(query)} - known == set()
