@@ -13,6 +13,7 @@ ROOMS = (
     "events",
     "store",
     "relations",
+    "replay",
     "paraver",
     "conversion",
     "analysis",

@@ -24,6 +24,21 @@ static PyMethodDef FUNCTIONS[] = {
     {"time_before", time_before, METH_VARARGS,
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
+    {"find_outermost", find_outermost, METH_VARARGS,
+     "find_outermost(begin, end, thread, rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
+     "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},
+    {"find_dependencies", find_dependencies, METH_VARARGS,
+     "find_dependencies((begin, end, thread, does), (begin, end, stream, call, copy), (time, says, thread, stream, event), process): return targets,\n"
+     "sources (int32) and kinds (uint8) of the dependencies of calls, operations and rows about events, as bytes.\n\n"
+     "Nodes are the begins of operations, their ends, the begins of calls and their ends, in this order. Times are int64, what calls do, copy and says\n"
+     "uint8, all else int32. process: of each row of the trace. Raises ValueError where something does not fit."},
+    {"sort_nodes", sort_nodes, METH_VARARGS,
+     "sort_nodes(source, target, order, out): put into `out` the nodes with sources before targets, otherwise as `order` has them (all int32);\n"
+     "returns how many could be placed: the rest, on cycles, is behind them."},
+    {"replay", replay, METH_VARARGS,
+     "replay(first, source, weight, changed, changed_to, time, why): put into `time` when each node is, its edges being first[n] to first[n + 1],\n"
+     "and into `why` (or None) the edge that it waited for, -1 for none. Nodes are in an order that has sources before targets.\n"
+     "changed: edges, ascending, with another weight; of the least int64 it does not hold. source is int32, all else int64."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -24,6 +24,12 @@ PyObject *fill_records(PyObject *self, PyObject *arguments);
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
 
+/* replay.c */
+PyObject *find_outermost(PyObject *self, PyObject *arguments);
+PyObject *find_dependencies(PyObject *self, PyObject *arguments);
+PyObject *sort_nodes(PyObject *self, PyObject *arguments);
+PyObject *replay(PyObject *self, PyObject *arguments);
+
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */
 int add_tables(PyObject *module);
 

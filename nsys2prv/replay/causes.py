@@ -1,0 +1,178 @@
+"""What holds a job back: changes of its work, the one that gains most first, each replayed with
+those before it done, for causes do not add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.suspects import Suspect, choose_culprit, list_suspects, work_as_others
+from nsys2prv.replay.whatif import GPU, HOST_TIME, Changes, Replay
+
+#: A cause gains at least this by itself, and that share of it beyond the causes before it.
+LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
+#: Culprits that are looked for.
+MOST_CULPRITS = 3
+#: Calls and places between calls that are tried: those with most time on the critical path.
+MOST_PLACES = 8
+#: Who was held up a few times: this share of what it does longer is in so few times of all.
+HICCUP_SHARE, HICCUP_TIMES = 0.7, 0.1
+#: Calls that have one cause together.
+FAMILIES = {
+    "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
+    "module_loading": re.compile(r"(?i)^cu(?:da)?(?:Module|Library|Link)"),
+}
+#: A bound that nobody reaches, of all communication or all time of hosts, comes behind a cause that
+#: gains this share of it.
+OF_BOUND = 0.5
+#: How many times as fast matrix products are with tensor cores.
+TENSOR_SPEED_UP = 3.0
+
+
+class Cause(Struct, frozen=True):
+    """A change that gains time."""
+
+    #: gpu, host, copies, link within, link to others (of some processes); hiccup; imbalance,
+    #: transfers, host_time, place, allocation, module_loading, pageable, tensor_cores (of the
+    #: whole job).
+    kind: str
+    #: Share of the span that it gains by itself.
+    gain: float
+    #: The change.
+    changes: Changes
+    #: Whose work it is, if it is some processes'.
+    suspect: Suspect | None = None
+    #: Of a place: its kind of edge (CALL, GAP) and key.
+    place: tuple[Kind, int] | None = None
+
+    @property
+    def is_specific(self) -> bool:
+        """True if it names who or what, rather than all of a kind of time."""
+        return self.kind not in ("transfers", "host_time")
+
+
+class KernelFacts(Struct, frozen=True):
+    """What is known of kernels and memory by their event values."""
+
+    #: Kernels that are matrix products without tensor cores.
+    without_tensor_cores: Collection[int] = ()
+    #: Kinds of memory: pageable and pinned memory of the host.
+    pageable: int = -2
+    pinned: int = -2
+
+
+def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
+    """Return what gains time, the greatest gain first."""
+    causes, base = _find_culprits(replay)
+    candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
+    # Bounds that nobody reaches come last: what is specific is part of them.
+    for cause in sorted(candidates, key=lambda one: (not one.is_specific, -one.gain)):
+        gain = base.compute_gain(cause.changes)
+        if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
+            causes.append(cause)
+            base = base.change(cause.changes)
+    return sorted(causes, key=lambda one: -one.gain * (1 if one.is_specific else OF_BOUND))
+
+
+def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
+    """Return the sets of processes, and links, that hold the others up, and the replay without what
+    they cost.
+    """
+    causes: list[Cause] = []
+    base = replay
+    for _ in range(MOST_CULPRITS):
+        suspects = [
+            one
+            for one in list_suspects(base)
+            if not any(_is_same(one, cause.suspect) for cause in causes)
+        ]
+        culprit = choose_culprit(base, suspects)
+        if culprit is None:
+            break
+        changes = _list_changes(base, culprit)
+        kind = "hiccup" if _is_hiccup(base, changes, culprit) else culprit.kind
+        causes.append(Cause(kind, culprit.gain, changes, culprit))
+        base = base.change(changes)
+    return causes, base
+
+
+def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
+    return other is not None and suspect.kind == other.kind and bool(
+        {*suspect.processes} & {*other.processes}
+    )
+
+
+def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
+    if suspect.kind.startswith("link"):
+        within, host = suspect.kind == "link within", suspect.host
+        return replay.transfer_as_others(
+            lambda _, hosts: hosts == (host,) if within else host in hosts and len(hosts) > 1
+        )
+    if suspect.ratio:
+        return replay.scale_work(GPU, suspect.processes, 1 / suspect.ratio)
+    return work_as_others(replay, suspect.kind, suspect.processes)
+
+
+def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
+    """Return whether most of what the culprit does longer is in few of its times."""
+    if culprit.kind.startswith("link") or culprit.ratio:
+        return False
+    saved = np.concatenate([replay.job.graph.weight[edges] - new for edges, new in changes])
+    longer = np.sort(saved[saved > 0])[::-1]
+    if not len(longer):
+        return False
+    few = max(1, int(HICCUP_TIMES * _count_repetitions(replay, changes)))
+    return longer[:few].sum() >= HICCUP_SHARE * longer.sum()
+
+
+def _count_repetitions(replay: Replay, changes: Changes) -> int:
+    """Return how often the work of the changes is repeated: the median over its keys."""
+    keys = replay.job.graph.edges.key[np.concatenate([edges for edges, _ in changes])]
+    _, counts = np.unique(keys, return_counts=True)
+    return int(np.median(counts)) if len(counts) else 0
+
+
+def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
+    """Yield changes that concern the whole job, with what they gain by themselves."""
+
+    def try_changes(kind: str, changes: Changes, place: tuple[Kind, int] | None = None) -> Cause:
+        return Cause(kind, replay.compute_gain(changes), changes, place=place)
+
+    if len(replay.processes) > 1:
+        yield try_changes("imbalance", replay.balance())
+    yield try_changes("transfers", replay.scale_all(TRANSFERS))
+    yield try_changes("host_time", replay.scale_all(HOST_TIME))
+    yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
+    slow = replay.select(
+        GPU, np.isin(replay.job.graph.edges.key, np.array([*facts.without_tensor_cores], np.int64))
+    )
+    weight = (replay.job.graph.weight[slow] / TENSOR_SPEED_UP).astype(np.int64)
+    yield try_changes("tensor_cores", [(slow, weight)] if len(slow) else [])
+    for family, names in FAMILIES.items():
+        calls = [name for name, label in replay.job.calls.items() if names.match(label)]
+        yield try_changes(family, replay.remove_calls(calls))
+    for place in _list_places(replay):
+        yield try_changes("place", replay.remove_place(*place), place)
+
+
+def _list_places(replay: Replay) -> list[tuple[Kind, int]]:
+    """Return calls, and places between calls, by their time on the critical path."""
+    edges, graph = replay.job.graph.edges, replay.job.graph
+    path = replay.trace_path()
+    path = path[np.isin(edges.kind[path], (Kind.GAP, Kind.CALL, Kind.RETURN))]
+    frame = pl.DataFrame(
+        {
+            "kind": np.where(edges.kind[path] == Kind.RETURN, int(Kind.CALL), edges.kind[path]),
+            "key": edges.key[path],
+            "lasts": graph.weight[path],
+        }
+    )
+    places = frame.group_by("kind", "key").agg(pl.col("lasts").sum()).sort("lasts", descending=True)
+    places = places.filter(pl.col("lasts") > LEAST_GAIN * replay.span / 2).head(MOST_PLACES)
+    return [(Kind(kind), key) for kind, key in places.select("kind", "key").rows()]

@@ -1,0 +1,279 @@
+"""Build the graph of a whole job: those of its units, joined by the meetings of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.replay.events import label_calls
+from nsys2prv.replay.graph import (
+    TRANSFERS,
+    US,
+    Edges,
+    Graph,
+    Kind,
+    arrange_graph,
+    join_edges,
+    make_edges,
+)
+from nsys2prv.replay.meetings import (
+    MEETING_CALL,
+    Meetings,
+    find_mpi_meetings,
+    find_nccl_meetings,
+)
+from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
+from nsys2prv.store.event_reader import EventReader
+
+#: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
+#: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
+#: so often on a rank.
+LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 8, 300 * US, 3
+#: Share of the messages of one size from which the transfer alone is taken: the others also wait.
+QUICK_SHARE = 0.3
+
+
+class JobGraph(Struct, frozen=True, dict=True):
+    """The graph of a job, and what its numbers stand for."""
+
+    #: Nodes and edges.
+    graph: Graph
+    #: Channels of transfers: (processes, hosts), by the key of their edges.
+    channels: list[tuple[tuple[int, ...], tuple[str, ...]]]
+    #: Host of each process of the trace.
+    hosts: list[str]
+    #: Label of each call.
+    calls: Mapping[int, str]
+    #: For each edge of a copy: bytes, kinds of memory from and to (event values); by edge.
+    copies: pl.DataFrame
+    #: Number of NCCL kernels, and how many of them meet others.
+    kernels: int
+    met: int
+
+
+def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
+    """Return the graph of a job. labels: name set -> frame of value and label."""
+    calls = label_calls(labels)
+    units = np.unique(reader.rows.units).tolist()
+    return join_units(reader, calls, [build_unit_graph(reader, unit, calls) for unit in units])
+
+
+def join_units(
+    reader: EventReader, labels: Mapping[int, str], units: Sequence[UnitGraph]
+) -> JobGraph:
+    """Join the graphs of all units by the meetings of ranks. labels: of calls."""
+    offsets = np.cumsum([0, *(len(unit.times) for unit in units)]).tolist()
+    edges = [_move_edges(unit.edges, offset) for unit, offset in zip(units, offsets, strict=False)]
+    kernels = _list_nccl_kernels(units, offsets)
+    task_of = reader.rows.get_column("task") - 1
+    tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
+    hosts = tasks["node"].to_list()
+    channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
+
+    def number_channel(rows: np.ndarray) -> int:
+        processes = tuple(np.unique(task_of[rows]).tolist())
+        names = tuple(sorted({hosts[process] for process in processes}))
+        return channels.setdefault((processes, names), len(channels))
+
+    times = [unit.times for unit in units]
+    total = offsets[-1]
+    joined = join_edges(edges)
+    nccl = find_nccl_meetings(reader, kernels)
+    mpi = find_mpi_meetings(reader, _list_mpi_calls(units, offsets, task_of), labels)
+    recorded = np.concatenate(times) if times else np.zeros(0, np.int64)
+    parts, met = [], 0
+    for kind, meetings in ((Kind.NCCL, nccl), (Kind.MPI, mpi)):
+        more, moments = _make_meeting_edges(
+            kind, meetings, total, recorded, task_of, number_channel
+        )
+        parts.append(more)
+        times.append(moments)
+        total += len(moments)
+        joined = _free_members(joined, kind, meetings)
+        met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
+    # The clock, which what comes from outside of the job waits for.
+    times.append(np.zeros(1, np.int64))
+    joined, outside = _find_outside(joined, np.concatenate(times), total)
+    is_nccl = joined.kind == Kind.NCCL
+    joined.key[is_nccl] = 0
+    graph = arrange_graph(np.concatenate(times), join_edges([joined, *parts, outside]))
+    return JobGraph(
+        graph,
+        list(channels),
+        hosts,
+        labels,
+        _list_copies(graph, units, offsets),
+        kernels.height,
+        met,
+    )
+
+
+def _move_edges(edges: Edges, by: int) -> Edges:
+    return Edges(
+        edges.target + np.int32(by),
+        edges.source + np.int32(by),
+        *(getattr(edges, name) for name in Edges.__struct_fields__[2:]),
+    )
+
+
+def _list_nccl_kernels(units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:
+    """Return thread, begin, end, node_begin, node_end, name, bytes of the NCCL kernels."""
+    frames = []
+    for unit, offset in zip(units, offsets, strict=False):
+        work = unit.operations
+        rows = np.flatnonzero(work.kind == Kind.NCCL)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "thread": work.stream[rows].astype(np.int64),
+                    "begin": work.begin[rows],
+                    "end": work.end[rows],
+                    "node_begin": offset + rows,
+                    "node_end": offset + len(work.begin) + rows,
+                    "name": work.name[rows],
+                    "bytes": work.bytes[rows],
+                }
+            )
+        )
+    return pl.concat(frames)
+
+
+def _list_mpi_calls(
+    units: Sequence[UnitGraph], offsets: Sequence[int], task_of: np.ndarray
+) -> pl.DataFrame:
+    """Return thread, begin, end, node_begin, node_end, name and task of the calls of MPI."""
+    frames = []
+    for unit, offset in zip(units, offsets, strict=False):
+        calls = unit.calls
+        rows = np.flatnonzero(calls.is_mpi)
+        begins = offset + 2 * len(unit.operations.begin)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "thread": calls.thread[rows].astype(np.int64),
+                    "begin": calls.begin[rows],
+                    "end": calls.end[rows],
+                    "node_begin": begins + rows,
+                    "node_end": begins + len(calls.begin) + rows,
+                    "name": calls.name[rows],
+                    "task": task_of[calls.thread[rows]],
+                }
+            )
+        )
+    return pl.concat(frames)
+
+
+def _make_meeting_edges(
+    kind: Kind,
+    meetings: Meetings,
+    first: int,
+    times: np.ndarray,
+    task_of: np.ndarray,
+    number_channel: object,
+) -> tuple[Edges, np.ndarray]:
+    """Return the edges of meetings, and when these are. first: node of the first one."""
+    count = int(meetings.meeting.max(initial=-1)) + 1
+    moments = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(moments, meetings.meeting, times[meetings.begin])
+    node = first + meetings.meeting
+    come = make_edges(Kind.MEET, node, meetings.begin, -1, 0, 0)
+    bounds = np.searchsorted(meetings.meeting, np.arange(count + 1))
+    channel = np.array(
+        [number_channel(meetings.row[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)],
+        np.int64,
+    )
+    goes_on = ~meetings.eager & (times[meetings.end] >= moments[meetings.meeting])
+    rows = np.flatnonzero(goes_on)
+    end, meeting = meetings.end[rows], meetings.meeting[rows]
+    typical: np.ndarray | int = -1
+    if kind == Kind.MPI:
+        typical = _find_quick_transfers(
+            times[end] - moments[meeting], channel[meeting], meetings.size[rows]
+        )
+    go = make_edges(
+        kind, end, first + meeting, task_of[meetings.row[rows]], channel[meeting], typical,
+        meetings.size[rows],
+    )  # fmt: skip
+    return join_edges([come, go]), moments
+
+
+def _find_quick_transfers(lasts: np.ndarray, channel: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return what the messages of one size take on their channel (ns), -1 for collectives."""
+    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": size})
+    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size")
+    typical = frame.select(pl.when(pl.col("size") < 0).then(quick).otherwise(-1))
+    return typical.to_series().cast(pl.Int64).to_numpy()
+
+
+def _free_members(edges: Edges, kind: Kind, meetings: Meetings) -> Edges:
+    """Return the edges without the work of NCCL kernels that meet others, whose work is the transfer;
+    and calls of MPI that meet others last no time by themselves.
+    """
+    nodes = np.zeros(int(edges.target.max(initial=0)) + 1, bool)
+    nodes[meetings.end[meetings.end < len(nodes)]] = True
+    own = nodes[edges.target]
+    if kind == Kind.NCCL:
+        return edges.take(~(own & (edges.kind == Kind.NCCL)))
+    calls = own & (edges.kind == Kind.CALL)
+    edges.typical[calls] = MEETING_CALL
+    return edges
+
+
+def _find_outside(edges: Edges, times: np.ndarray, clock: int) -> tuple[Edges, Edges]:
+    """Let pauses that something outside of the job ends wait for the clock: they are much longer than
+    usual at their place, and end together with those of other ranks. Returns all edges, and the
+    further ones.
+    """
+    rows = np.flatnonzero((edges.kind == Kind.GAP) & (edges.typical < 0))
+    frame = pl.DataFrame(
+        {
+            "key": edges.key[rows],
+            "process": edges.process[rows],
+            "gap": times[edges.target[rows]] - times[edges.source[rows]],
+            "at": times[edges.target[rows]],
+        }
+    ).with_row_index("row")
+    usual = pl.col("gap").median().over("key")
+    frame = frame.with_columns(usual=usual)
+    is_long = (pl.col("gap") > LONG_PAUSE) & (pl.col("gap") > TIMES_USUAL * pl.col("usual"))
+    pauses = frame.filter(is_long).sort("at")
+    follows = (
+        (pl.col("at").diff() < TOGETHER)
+        & (pl.col("process").diff() != 0)
+        & (pl.col("key").diff() == 0)
+    ).fill_null(False)
+    pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
+    pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
+    chosen = rows[pauses["row"].to_numpy()]
+    edges.typical[chosen] = pauses["usual"].cast(pl.Int64).to_numpy()
+    target = edges.target[chosen]
+    outside = make_edges(
+        Kind.OUTSIDE, target, np.full(len(target), clock), edges.process[chosen], 0, times[target]
+    )
+    return edges, outside
+
+
+def _list_copies(graph: Graph, units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:
+    """Return edge, bytes, source, destination (kinds of memory) of each copy."""
+    edges = np.flatnonzero(graph.edges.kind == Kind.COPY)
+    by_node = dict.fromkeys(("bytes", "source", "destination"))
+    frames = []
+    for unit, offset in zip(units, offsets, strict=False):
+        work = unit.operations
+        rows = np.flatnonzero(work.kind == Kind.COPY)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "node": graph.number[offset + len(work.begin) + rows].astype(np.int64),
+                    **{name: getattr(work, name)[rows].astype(np.int64) for name in by_node},
+                }
+            )
+        )
+    ends = pl.DataFrame({"edge": edges, "node": graph.edges.target[edges].astype(np.int64)})
+    return ends.join(pl.concat(frames), on="node", maintain_order="left").drop("node")
+
+
+__all__ = ["TRANSFERS", "JobGraph", "build_job_graph", "join_units"]

@@ -1,0 +1,187 @@
+"""Who holds the job back: sets of ranks and links whose work, done as the others do it, gains most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, median_of_rows
+
+#: A rank is tried if it has this share of the span more work than the median rank, a set if each of
+#: its ranks has the second, and ranks with that share of the greatest excess are a set.
+LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
+#: Ranks of a set must have at least this excess to be one by their excess.
+LEAST_HIGH = 0.02
+#: The smallest set with this share of the greatest gain is the culprit.
+NEARLY_ALL = 0.85
+#: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
+#: random.
+OF_BALANCED = 0.75
+#: Gains below this name nobody, except where the evidence is certain.
+LEAST_GAIN, LEAST_CERTAIN = 0.015, 0.01
+#: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
+#: many times as far from the median rank as half of all ranks are.
+SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
+
+
+class Suspect(Struct, frozen=True):
+    """A set of processes, and what is gained if some of their work is as the others'."""
+
+    #: Share of the span that is gained.
+    gain: float
+    #: gpu, host, copies, link within a host, link to other hosts.
+    kind: str
+    #: Processes, ascending.
+    processes: tuple[int, ...]
+    #: What the set is: the name of a host, or nothing.
+    host: str = ""
+    #: How many times as long as the others' its kernels last, where all are slow; else 0.
+    ratio: float = 0.0
+
+
+def list_suspects(replay: Replay) -> list[Suspect]:
+    """Return sets of processes by what is gained if they work as the others, the greatest first."""
+    if len(replay.processes) < 2:
+        return []
+    return sorted(
+        [*_try_work(replay), *_try_ratios(replay), *_try_links(replay)],
+        key=lambda suspect: -suspect.gain,
+    )
+
+
+def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
+    """Return the smallest set that gains nearly what the best gains; None where it is not one set."""
+    certain = [one for one in suspects if one.ratio and one.gain >= LEAST_CERTAIN]
+    if not suspects or (suspects[0].gain < LEAST_GAIN and not certain):
+        return None
+    near = [one for one in suspects if one.gain >= NEARLY_ALL * suspects[0].gain]
+    found = min(near, key=lambda one: (len(one.processes), -one.gain))
+    if found.gain < LEAST_GAIN:
+        return certain[0] if found.processes == certain[0].processes else None
+    is_gpu = found.kind == "gpu"
+    if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
+        return next((one for one in certain if one.processes == found.processes), None)
+    return found
+
+
+def _try_work(replay: Replay) -> Iterator[Suspect]:
+    sets = list_sets(replay)
+    for name, kinds in (("gpu", GPU), ("host", HOST), ("copies", COPIES)):
+        excess = measure_excess(replay, kinds)
+        # Only who has more work than others can gain anything.
+        chosen = {
+            (int(replay.processes[column]),): ""
+            for column in np.flatnonzero(excess > LEAST_EXCESS * replay.span)
+        }
+        for members, host in sets.items():
+            columns = np.searchsorted(replay.processes, members)
+            if excess[columns].min() > LEAST_OF_SET * replay.span:
+                chosen.setdefault(members, host)
+        most = max(LEAST_HIGH * replay.span, SHARE_OF_GREATEST * excess.max(initial=0))
+        high = tuple(replay.processes[excess > most].tolist())
+        if 1 < len(high) <= len(replay.processes) / 2:
+            chosen.setdefault(high, "")
+        for members, host in chosen.items():
+            gain = replay.compute_gain(work_as_others(replay, name, members))
+            yield Suspect(gain, name, members, host)
+
+
+def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:
+    """Return the changes that give processes the GPU work, host work or copies of the others."""
+    if kind == "gpu":
+        return replay.do_as_others(GPU, processes)
+    if kind == "copies":
+        return replay.do_as_others(COPIES, processes)
+    return replay.do_as_others(HOST, processes) + replay.react_as_others(processes)
+
+
+def measure_excess(replay: Replay, kinds: tuple) -> np.ndarray:
+    """Return how much more work each process has than the median process (ns)."""
+    table = replay.tabulate(kinds)
+    if not len(table.edges):
+        return np.zeros(len(replay.processes))
+    more = replay.job.graph.weight[table.edges] - table.usual[table.row]
+    return np.bincount(table.column, more, len(replay.processes))
+
+
+def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
+    """Return sets of processes that may share a cause, each with the host that it is: hosts, members
+    of communicators, equal blocks.
+    """
+    hosts = group_by_host(replay)
+    sets: dict[tuple[int, ...], str] = {members: host for host, members in hosts.items()}
+    count = len(replay.processes)
+    for members, _ in replay.job.channels:
+        if 1 < len(members) <= count / 2:
+            sets.setdefault(members, "")
+    for parts in (2, 4, 8):
+        if count % parts == 0 and count // parts > 1:
+            for block in np.split(replay.processes, parts):
+                sets.setdefault(tuple(block.tolist()), "")
+    return {members: host for members, host in sets.items() if 1 < len(members) < count}
+
+
+def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
+    """Return host -> its processes, ascending."""
+    hosts: dict[str, list[int]] = {}
+    for process in replay.processes.tolist():
+        hosts.setdefault(replay.job.hosts[process], []).append(process)
+    return {host: tuple(members) for host, members in hosts.items()}
+
+
+def _try_ratios(replay: Replay) -> Iterator[Suspect]:
+    """Yield processes whose GPU is slower than the others' in nearly every kernel, however their
+    work is numbered: by the medians of each kernel's durations.
+    """
+    edges, graph = replay.job.graph.edges, replay.job.graph
+    rows = replay.select(GPU, edges.process >= 0)
+    if not len(rows):
+        return
+    frame = pl.DataFrame(
+        {
+            "name": edges.key[rows],
+            "process": np.searchsorted(replay.processes, edges.process[rows]),
+            "lasts": graph.weight[rows],
+        }
+    )
+    medians = frame.group_by("name", "process").agg(
+        usual=pl.col("lasts").median(), total=pl.col("lasts").sum()
+    )
+    names = medians["name"].rank("dense").to_numpy().astype(np.int64) - 1
+    table = np.full((int(names.max()) + 1, len(replay.processes)), np.nan)
+    table[names, medians["process"].to_numpy()] = medians["usual"].to_numpy()
+    others = median_of_rows(table)
+    ratio = medians["usual"].to_numpy() / np.maximum(others[names], 1)
+    medians = medians.with_columns(ratio=pl.Series(ratio)).sort("process", "ratio")
+    whole = pl.col("total").sum().over("process")
+    weighted = medians.with_columns(
+        reached=pl.col("total").cum_sum().over("process") / whole,
+        slower=(pl.col("total") * (pl.col("ratio") > 1)).sum().over("process") / whole,
+    )
+    middle = (
+        weighted.filter(pl.col("reached") >= 0.5).unique("process", keep="first").sort("process")
+    )
+    logs = np.log(middle["ratio"].to_numpy())
+    spread = float(np.median(np.abs(logs - np.median(logs))))
+    far = logs - np.median(logs) > FAR_OUT * max(spread, 1e-4)
+    for process, slow, share in (
+        middle.filter(pl.Series(far)).select("process", "ratio", "slower").rows()
+    ):
+        if slow > SLOWER and share >= NEARLY_ALL_KERNELS:
+            members = (int(replay.processes[process]),)
+            gain = replay.compute_gain(replay.scale_work(GPU, members, 1 / slow))
+            yield Suspect(gain, "gpu", members, "", slow)
+
+
+def _try_links(replay: Replay) -> Iterator[Suspect]:
+    for host, members in group_by_host(replay).items():
+        tests = {
+            "link within": lambda _, hosts, host=host: hosts == (host,),
+            "link to others": lambda _, hosts, host=host: host in hosts and len(hosts) > 1,
+        }
+        for kind, test in tests.items():
+            if changes := replay.transfer_as_others(test):
+                yield Suspect(replay.compute_gain(changes), kind, members, host)

@@ -1,0 +1,312 @@
+"""What-ifs: the replay of a job within a span of time, with other weights of some of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Kind
+from nsys2prv.replay.job_graph import JobGraph
+
+#: Edges that get other weights (ns), which may name an edge more than once: the least counts.
+Changes = list[tuple[np.ndarray, np.ndarray]]
+#: Kinds of work that a rank may do slower than others, and what people call it.
+GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
+#: Kinds of edges that are time of the host.
+HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
+#: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
+COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
+#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
+SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
+
+
+class WorkTable(Struct, frozen=True):
+    """Work of some kinds by who does it: the k-th time that a process does it."""
+
+    #: Edges of the work.
+    edges: np.ndarray
+    #: Row of each edge in `durations`: work that processes have in common.
+    row: np.ndarray
+    #: Index of each edge's process in `Replay.processes`.
+    column: np.ndarray
+    #: (rows, processes) ns, NaN where a process has no such work.
+    durations: np.ndarray
+
+    @property
+    def usual(self) -> np.ndarray:
+        """Return the median of each row (ns)."""
+        return median_of_rows(self.durations)
+
+
+def median_of_rows(durations: np.ndarray) -> np.ndarray:
+    """Return the median of the known numbers in each row, NaN of none."""
+    if not durations.size:
+        return np.full(len(durations), np.nan)
+    ordered = np.sort(durations, axis=1)
+    count = (~np.isnan(ordered)).sum(axis=1)
+    rows = np.arange(len(ordered))
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
+    return np.where(count > 0, (ordered[rows, low] + ordered[rows, high]) / 2, np.nan)
+
+
+class Replay(Struct, frozen=True, dict=True):
+    """What-ifs of a job within a span of its time."""
+
+    #: The graph.
+    job: JobGraph
+    #: First and last time that count (ns of the trace).
+    begin: int
+    end: int
+    #: What is changed already: gains are of what is changed beyond.
+    done: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Edges whose target lies in the span."""
+        at = self.job.graph.time[self.job.graph.edges.target]
+        return (at > self.begin) & (at <= self.end)
+
+    @cached_property
+    def last_nodes(self) -> np.ndarray:
+        """Nodes that lie in the span."""
+        time = self.job.graph.time
+        return np.flatnonzero((time > self.begin) & (time <= self.end))
+
+    @cached_property
+    def processes(self) -> np.ndarray:
+        """Processes with work, ascending."""
+        process = self.job.graph.edges.process
+        return np.unique(process[process >= 0])
+
+    @cached_property
+    def span(self) -> int:
+        """How long the recorded span lasts (ns)."""
+        return self.find_end(self.job.graph.time) - self.begin
+
+    def find_end(self, time: np.ndarray) -> int:
+        """Return when the last moment of the span is, by these times of all nodes."""
+        return int(time[self.last_nodes].max()) if len(self.last_nodes) else self.begin
+
+    def compute_gain(self, changes: Changes) -> float:
+        """Return the share of the recorded span that these changes save, beyond those done."""
+        if not changes or self.span <= 0:
+            return 0.0
+        return (self._end_done - self._run_to_end(changes)) / self.span
+
+    def change(self, changes: Changes) -> Replay:
+        """Return the replay with these changes done."""
+        return Replay(self.job, self.begin, self.end, (*self.done, *changes))
+
+    @cached_property
+    def _end_done(self) -> int:
+        return self._run_to_end([])
+
+    def _run_to_end(self, changes: Changes) -> int:
+        """Return when the span ends with these changes and those done."""
+        if not (changes or self.done):
+            return self.begin + self.span
+        edges, weights = merge_changes([*self.done, *changes])
+        return self.find_end(self.job.graph.run(edges, weights))
+
+    def select(self, kinds: Collection[Kind], also: np.ndarray | bool = True) -> np.ndarray:
+        """Return the edges of some kinds in the span."""
+        return np.flatnonzero(self.inside & np.isin(self.job.graph.edges.kind, kinds) & also)
+
+    # What one process, or several, do as the others do it.
+
+    @cached_property
+    def _tables(self) -> dict[tuple[Kind, ...], WorkTable]:
+        return {}
+
+    def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
+        """Return the work of some kinds, by process."""
+        if kinds not in self._tables:
+            self._tables[kinds] = self._make_table(kinds)
+        return self._tables[kinds]
+
+    def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
+        edges, graph = self.job.graph.edges, self.job.graph
+        rows = self.select(kinds, edges.process >= 0)
+        rows = rows[np.argsort(graph.time[edges.target[rows]], kind="stable")]
+        frame = pl.DataFrame({"key": edges.key[rows], "process": edges.process[rows]})
+        frame = frame.with_columns(number=pl.int_range(pl.len()).over("key", "process"))
+        row = (
+            frame.select(pl.struct("key", "number").rank("dense"))["key"]
+            .to_numpy()
+            .astype(np.int64)
+            - 1
+        )
+        column = np.searchsorted(self.processes, edges.process[rows])
+        durations = np.full((int(row.max(initial=-1)) + 1, len(self.processes)), np.nan)
+        durations[row, column] = graph.weight[rows]
+        return WorkTable(rows, row, column, durations)
+
+    def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
+        """Give processes the work of the others: the median of who did the same, the k-th time. Work
+        that no other did gets as much shorter as the rest.
+        """
+        table = self.tabulate(kinds)
+        members = np.searchsorted(self.processes, processes)
+        own = np.flatnonzero(np.isin(table.column, members))
+        others = np.setdiff1d(np.arange(len(self.processes)), members)
+        if not len(own) or not len(others):
+            return []
+        rows, at = np.unique(table.row[own], return_inverse=True)
+        others_do = median_of_rows(table.durations[np.ix_(rows, others)])[at]
+        edges = table.edges[own]
+        weight = self.job.graph.weight[edges]
+        known = ~np.isnan(others_do)
+        factor = others_do[known].sum() / max(weight[known].sum(), 1) if known.any() else 1.0
+        new = np.where(known, np.nan_to_num(others_do), weight * min(factor, 1.0))
+        return [(edges, new.astype(np.int64))]
+
+    def react_as_others(self, processes: Sequence[int]) -> Changes:
+        """Give processes the latencies of launches, returns and hand-offs of the others."""
+        edges, changes = self.job.graph.edges, []
+        for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF):
+            rows = self.select((kind,))
+            is_own = np.isin(edges.process[rows], processes)
+            own, others = rows[is_own], rows[~is_own]
+            if len(own) and len(others):
+                usual = int(np.median(edges.typical[others]))
+                typical = edges.typical[own]
+                weight = self.job.graph.weight[own] - typical + np.minimum(typical, usual)
+                changes.append((own, weight))
+        return changes
+
+    def scale_work(
+        self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
+    ) -> Changes:
+        """Let work of some processes take this share of its time."""
+        rows = self.select(kinds, np.isin(self.job.graph.edges.process, processes))
+        return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
+
+    def balance(self) -> Changes:
+        """Let every process do the k-th work of its GPU in the time of the median process."""
+        table = self.tabulate(GPU)
+        return [(table.edges, table.usual[table.row].astype(np.int64))] if len(table.edges) else []
+
+    def transfer_as_others(
+        self, is_wanted: Callable[[tuple[int, ...], tuple[str, ...]], bool]
+    ) -> Changes:
+        """Give the channels that `is_wanted(processes, hosts)` names the transfers of the others: the
+        median of the same operation, size, and number of members and hosts.
+        """
+        edges = self.job.graph.edges
+        rows = self.select(TRANSFERS)
+        wanted = np.array([is_wanted(*channel) for channel in self.job.channels])
+        shape = np.array(
+            [len(members) * 2 + (len(hosts) > 1) for members, hosts in self.job.channels]
+        )
+        channel = edges.key[rows]
+        own = wanted[channel]
+        if not own.any() or own.all():
+            return []
+        frame = pl.DataFrame(
+            {
+                "size": edges.size[rows],
+                "shape": shape[channel],
+                "edge": rows,
+                "lasts": self.job.graph.weight[rows],
+            }
+        )
+        keys = ("size", "shape")
+        usual = frame.filter(~pl.Series(own)).group_by(keys).agg(usual=pl.col("lasts").median())
+        joined = frame.filter(pl.Series(own)).join(usual, on=keys, maintain_order="left")
+        if not joined.height:
+            return []
+        new = joined.select(pl.min_horizontal("usual", "lasts").cast(pl.Int64)).to_series()
+        return [(joined["edge"].to_numpy(), new.to_numpy())]
+
+    # What the whole job could do.
+
+    def scale_all(self, kinds: Collection[Kind], factor: float = 0.0) -> Changes:
+        """Let all work of some kinds take this share of its time."""
+        rows = self.select(kinds)
+        return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
+
+    def remove_calls(self, names: Collection[int]) -> Changes:
+        """Let calls of these names take no time, and wait for nothing."""
+        is_named = np.isin(self.job.graph.edges.key, np.array([*names], np.int64))
+        calls, returns = self.select((Kind.CALL,), is_named), self.select((Kind.RETURN,), is_named)
+        if not len(calls):
+            return []
+        no_time = np.zeros(len(calls), np.int64)
+        return [(calls, no_time), (returns, np.full(len(returns), NO_WEIGHT))]
+
+    def remove_place(self, kind: Kind, key: int) -> Changes:
+        """Let one call, or the time between two calls, take no time; the call waits for nothing."""
+        if kind == Kind.CALL:
+            return self.remove_calls([key])
+        rows = self.select((kind,), self.job.graph.edges.key == key)
+        return [(rows, np.zeros(len(rows), np.int64))]
+
+    def pin_copies(self, pageable: int, pinned: int) -> Changes:
+        """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
+        for them. pageable, pinned: event values of the kinds of memory.
+        """
+        copies, edges = self.job.copies, self.job.graph.edges
+        lasts = pl.Series(self.job.graph.weight[copies["edge"].to_numpy()])
+        copies = copies.with_columns(lasts=lasts)
+        is_pinned = (pl.col("source") == pinned) | (pl.col("destination") == pinned)
+        fast = copies.filter(is_pinned & (pl.col("bytes") > LARGE_COPY) & (pl.col("lasts") > 0))
+        speed = USUAL_COPY_SPEED
+        if fast.height > 5:
+            speed = fast.select((pl.col("bytes") / pl.col("lasts")).median()).item()
+        of_pageable = (pl.col("source") == pageable) | (pl.col("destination") == pageable)
+        slow = copies.filter(
+            of_pageable
+            & (pl.col("bytes") > SMALL_COPY)
+            & pl.Series(self.inside[copies["edge"].to_numpy()])
+        )
+        if not slow.height:
+            return []
+        new = slow.select(
+            pl.min_horizontal(pl.col("bytes") / speed + COPY_LATENCY, "lasts").cast(pl.Int64)
+        )
+        rows = slow["edge"].to_numpy()
+        ends = np.zeros(len(self.job.graph.time), bool)
+        ends[edges.target[rows]] = True
+        returns = self.select((Kind.RETURN,), ends[edges.source])
+        return [(rows, new.to_series().to_numpy()), (returns, np.full(len(returns), NO_WEIGHT))]
+
+    # What the time of the span is made of.
+
+    def trace_path(self) -> np.ndarray:
+        """Return the edges of the critical path of the span, the last first."""
+        graph = self.job.graph
+        why = np.empty(len(graph.time), np.int64)
+        graph.run(why=why)
+        if not len(self.last_nodes):
+            return np.zeros(0, np.int64)
+        node = int(self.last_nodes[np.argmax(graph.time[self.last_nodes])])
+        path, edge_of, source = [], memoryview(why), memoryview(graph.edges.source)
+        while graph.time[node] > self.begin and (edge := edge_of[node]) >= 0:
+            path.append(edge)
+            node = source[edge]
+        return np.array(path, np.int64)
+
+    def measure_unexplained(self, path: np.ndarray) -> float:
+        """Return the share of the span in which the path waits for nothing that is known."""
+        edges, graph = self.job.graph.edges, self.job.graph
+        latencies = path[edges.kind[path] >= Kind.LAUNCH]
+        latencies = latencies[edges.kind[latencies] != Kind.MEET]
+        excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
+        return float(excess) / max(self.span, 1)
+
+
+def merge_changes(changes: Changes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges of all changes, ascending, with their weights: of several the least."""
+    edges = np.concatenate([rows for rows, _ in changes]).astype(np.int64)
+    weights = np.concatenate([new for _, new in changes]).astype(np.int64)
+    order = np.lexsort((weights, edges))
+    edges, weights = edges[order], weights[order]
+    first = np.append(True, edges[1:] != edges[:-1]) if len(edges) else np.zeros(0, bool)
+    return np.ascontiguousarray(edges[first]), np.ascontiguousarray(weights[first])
+
+
+__all__ = ["COPIES", "GPU", "HOST", "HOST_TIME", "US", "Changes", "Replay", "merge_changes"]
