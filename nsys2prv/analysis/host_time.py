@@ -80,7 +80,9 @@ def _find_state(unit: Unit, thread: int, state: str) -> Spans:
     """Return when a thread was in a state, from the changes of its state."""
     if not unit.has(*STATES_OF_THREADS):
         return EMPTY
-    changes = unit.remember("thread_states", lambda: _read_layouts(unit, STATES_OF_THREADS, "state"))
+    changes = unit.remember(
+        "thread_states", lambda: _read_layouts(unit, STATES_OF_THREADS, "state")
+    )
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
     in_state = value[:-1] == _STATES[state.lower()]
@@ -167,9 +169,11 @@ def compare_with_others(
         .otherwise(0.0),
     )
     sums = sums.filter(pl.col("own") > pl.col("usual"))
-    return sums.sort(pl.col("own") - pl.col("usual"), descending=True).select(
-        name, "own", "usual"
-    ).rows()
+    return (
+        sums.sort(pl.col("own") - pl.col("usual"), descending=True)
+        .select(name, "own", "usual")
+        .rows()
+    )
 
 
 def describe_parts(parts: Mapping[str, float], most: int = 3) -> str:

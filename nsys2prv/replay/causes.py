@@ -103,8 +103,10 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
 
 
 def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
-    return other is not None and suspect.kind == other.kind and bool(
-        {*suspect.processes} & {*other.processes}
+    return (
+        other is not None
+        and suspect.kind == other.kind
+        and bool({*suspect.processes} & {*other.processes})
     )
 
 

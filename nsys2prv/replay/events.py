@@ -19,8 +19,8 @@ from nsys2prv.replay.graph import Kind
 from nsys2prv.store.event_reader import EventReader
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
-#: and what copies.
-SYNCHRONISES, FREES, COPIES = 1, 2, 4
+#: what copies, and what only looks whether something is done.
+SYNCHRONISES, FREES, COPIES, POLLS = 1, 2, 4, 8
 _CALLS = {
     SYNCHRONISES: re.compile(
         r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
@@ -30,6 +30,7 @@ _CALLS = {
         r"|CtxDestroy|ModuleUnload|LibraryUnload)(?!.*Async)"
     ),
     COPIES: re.compile(r"(?i)^cu(?:da)?Mem(cpy|set)"),
+    POLLS: re.compile(r"(?i)^cu(?:da)?(?:Event|Stream)Query"),
 }
 #: What a row about an event or a synchronisation says; the numbers are those of native/replay.c.
 RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM = range(5)
@@ -113,10 +114,17 @@ def read_calls(reader: EventReader, unit: int) -> tuple[Calls, np.ndarray]:
         if layout in reader.layouts:
             fields = ("call", "correlation") if layout == "cuda_api" else ("call",)
             frame = reader.read_begins(layout, fields, unit)
-            more = {} if "correlation" in fields else {"correlation": pl.lit(ABSENT, pl.Int64)}
             is_mpi = layout != "cuda_api"
-            name = pl.col("call") + (MPI_NAMES if is_mpi else 0)
-            frames.append(frame.with_columns(name, is_mpi=pl.lit(is_mpi), **more))
+            frames.append(
+                frame.select(
+                    "begin",
+                    "end",
+                    "thread",
+                    pl.col("call") + (MPI_NAMES if is_mpi else 0),
+                    pl.lit(ABSENT, pl.Int64).alias("correlation") if is_mpi else "correlation",
+                    is_mpi=pl.lit(is_mpi),
+                )
+            )
     if not frames:
         frames = [
             pl.DataFrame(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -41,6 +42,8 @@ class JobGraph(Struct, frozen=True, dict=True):
 
     #: Nodes and edges.
     graph: Graph
+    #: Nodes that nothing waits for and that only look whether something is done.
+    idle_nodes: np.ndarray
     #: Channels of transfers: (processes, hosts), by the key of their edges.
     channels: list[tuple[tuple[int, ...], tuple[str, ...]]]
     #: Host of each process of the trace.
@@ -102,6 +105,7 @@ def join_units(
     graph = arrange_graph(np.concatenate(times), join_edges([joined, *parts, outside]))
     return JobGraph(
         graph,
+        _list_idle_nodes(graph, units, offsets),
         list(channels),
         hosts,
         labels,
@@ -109,6 +113,20 @@ def join_units(
         kernels.height,
         met,
     )
+
+
+def _list_idle_nodes(
+    graph: Graph, units: Sequence[UnitGraph], offsets: Sequence[int]
+) -> np.ndarray:
+    """Return the nodes of calls that only look whether something is done, by which a thread sets its
+    own pace.
+    """
+    nodes = [np.zeros(0, np.int64)]
+    for unit, offset in zip(units, offsets, strict=False):
+        calls = np.flatnonzero(unit.polls)
+        begins = offset + 2 * len(unit.operations.begin)
+        nodes += [begins + calls, begins + len(unit.calls.begin) + calls]
+    return graph.number[np.concatenate(nodes)]
 
 
 def _move_edges(edges: Edges, by: int) -> Edges:
@@ -182,7 +200,7 @@ def _make_meeting_edges(
     come = make_edges(Kind.MEET, node, meetings.begin, -1, 0, 0)
     bounds = np.searchsorted(meetings.meeting, np.arange(count + 1))
     channel = np.array(
-        [number_channel(meetings.row[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)],
+        [number_channel(meetings.row[a:b]) for a, b in pairwise(bounds.tolist())],
         np.int64,
     )
     goes_on = ~meetings.eager & (times[meetings.end] >= moments[meetings.meeting])

@@ -17,6 +17,8 @@ LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 LEAST_HIGH = 0.02
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
+#: A process of a set that gains this share of what the set does is a cause of its own.
+MUCH_ALONE = 0.35
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
@@ -59,6 +61,15 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         return None
     near = [one for one in suspects if one.gain >= NEARLY_ALL * suspects[0].gain]
     found = min(near, key=lambda one: (len(one.processes), -one.gain))
+    # Who gains much alone is a cause alone: the others of the set are looked at after it.
+    alone = [
+        one
+        for one in suspects
+        if len(one.processes) == 1
+        and {*one.processes} < {*found.processes}
+        and one.gain >= max(LEAST_GAIN, MUCH_ALONE * found.gain)
+    ]
+    found = max(alone, key=lambda one: one.gain, default=found)
     if found.gain < LEAST_GAIN:
         return certain[0] if found.processes == certain[0].processes else None
     is_gpu = found.kind == "gpu"

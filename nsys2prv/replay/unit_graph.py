@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nsys2prv._util.native import core
 from nsys2prv.replay.events import (
+    POLLS,
     Calls,
     Markers,
     Operations,
@@ -48,6 +49,8 @@ class UnitGraph(Struct, frozen=True):
     operations: Operations
     #: Outermost calls.
     calls: Calls
+    #: Whether a call only looks whether something is done.
+    polls: np.ndarray
 
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -72,7 +75,8 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     operations = read_operations(reader, unit, calls, launches)
     markers = read_markers(reader, unit)
     task_of = reader.rows.get_column("task").astype(np.int32) - 1
-    edges = _find_dependencies(calls, operations, markers, describe_calls(calls, labels), task_of)
+    does = describe_calls(calls, labels)
+    edges = _find_dependencies(calls, operations, markers, does, task_of)
     times = np.concatenate([operations.begin, operations.end, calls.begin, calls.end])
     edges = [
         _describe_edges(edges, calls, operations, task_of),
@@ -80,7 +84,8 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     ]
     joined = join_edges(edges)
     others = _find_other_streams(times, joined, operations, reader, task_of)
-    return UnitGraph(times, join_edges([joined, others]), operations, calls)
+    polls = (does & POLLS) > 0
+    return UnitGraph(times, join_edges([joined, others]), operations, calls, polls)
 
 
 def _find_dependencies(

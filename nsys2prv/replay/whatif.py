@@ -72,9 +72,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def last_nodes(self) -> np.ndarray:
-        """Nodes that lie in the span."""
+        """Nodes that lie in the span, without those that only look whether something is done."""
         time = self.job.graph.time
-        return np.flatnonzero((time > self.begin) & (time <= self.end))
+        inside = (time > self.begin) & (time <= self.end)
+        inside[self.job.idle_nodes] = False
+        return np.flatnonzero(inside)
 
     @cached_property
     def processes(self) -> np.ndarray:

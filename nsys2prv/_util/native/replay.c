@@ -16,7 +16,7 @@
 /* Kinds of dependencies, as nsys2prv/replay/graph.py numbers them. */
 enum { KERNEL, COPY, GAP, CALL, NCCL, MPI, LAUNCH, RETURN, STREAM, EVENT, MEET, HANDOFF, QUEUE, OTHER, OUTSIDE };
 /* What a call may do, and what a row of the tables about events and synchronisation says. */
-enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4 };
+enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4, POLLS = 8 };
 enum { RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM };
 
 /* Columns of one call of find_dependencies. */
@@ -132,7 +132,7 @@ static void return_after_last(Edges *edges, const Input *in, const State *state,
     add_return(edges, in, call, last);
 }
 
-/* The call of another thread of the process that ended last before this time; -1 for none. */
+/* The call of another thread of the process that ended last before this time, which none that only looks is; -1 for none. */
 static int32_t find_waker(const Input *in, const State *state, int32_t thread, int64_t time) {
     int32_t waker = -1;
     for (int32_t row = state->first_row[in->process[thread]]; row >= 0; row = state->next_row[row]) {
@@ -141,7 +141,7 @@ static int32_t find_waker(const Input *in, const State *state, int32_t thread, i
         int32_t one = state->last_call[row];
         if (one >= 0 && in->call_end[one] > time)
             one = state->call_before[row];
-        if (one >= 0 && in->call_end[one] <= time && (waker < 0 || in->call_end[one] > in->call_end[waker]))
+        if (one >= 0 && !(in->does[one] & POLLS) && in->call_end[one] <= time && (waker < 0 || in->call_end[one] > in->call_end[waker]))
             waker = one;
     }
     return waker;
