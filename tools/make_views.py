@@ -49,9 +49,9 @@ One attribute each, or named so by BSC's nsys2prv.
 EXTRA_HEAD = """
 ## extra
 
-Written by `nsys2prv cfgs DIR` only: what is asked for less often, one attribute of an event each, calls that few programs make. Many are
-made by rule of what is declared of events: `extra/basics/LAYOUT_FIELD` is a timeline, `extra/analysis/LAYOUT_time_2dh` a table of times,
-`extra/analysis/LAYOUT_calls_2dh` one of numbers, `extra/hwcounters/NAME` a sampled metric.
+Written by `nsys2prv cfgs --all DIR`: one view of each attribute that no view above shows alone, made by rule of what is declared of events.
+`extra/basics/LAYOUT_FIELD` is a timeline, `extra/analysis/LAYOUT_time_2dh` a table of times, `extra/analysis/LAYOUT_calls_2dh` one of
+numbers, `extra/hwcounters/NAME` a sampled metric.
 
 | view | title |
 |---|---|

@@ -220,18 +220,16 @@ def run_cfgs(arguments: list[str]) -> int:
     cfgs.add_arguments(
         """
   folder DIR
-      folder to write all views to, with workspaces for Paraver's menu Hints; default: list them
+      folder to write the views to, with workspaces for Paraver's menu Hints; default: list them
   --for TRACE
       list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
       tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
   --all
-      list every view; default: the most important ones
+      list or write also the views in extra/: one of each attribute, and tables of time and number
 """,
         {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
     )
     options = cfgs.parse_args(arguments)
-    if options.all and options.folder:
-        raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
     if options.folder:
         check_folder_of_views(options.folder)
     if options.trace:
@@ -244,7 +242,7 @@ def run_cfgs(arguments: list[str]) -> int:
     from nsys2prv.paraver import views
 
     if options.folder:
-        copied, workspaces = views.copy_views(options.folder, options.trace)
+        copied, workspaces = views.copy_views(options.folder, options.trace, options.all)
         lines = [
             f"{len(copied)} views written to {options.folder}",
             "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "

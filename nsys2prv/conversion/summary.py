@@ -315,7 +315,8 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     width = max(map(len, summary.views), default=0)
     trace = summary.trace or "TRACE"
     views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]
-    opening = f"in Paraver: copy the views with `nsys2prv cfgs views`; open one with `wxparaver {trace} views/VIEW`; to begin with:"
+    made_by_rule = "--all " * any(view.startswith("extra/") for view in summary.views)
+    opening = f"in Paraver: copy the views with `nsys2prv cfgs {made_by_rule}views`; open one with `wxparaver {trace} views/VIEW`; to begin with:"
     return [
         *([opening, *views] if views else []),
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",

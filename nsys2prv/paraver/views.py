@@ -41,7 +41,7 @@ from nsys2prv.paraver.check.check_trace import TraceContents
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
-NO_MENU_TITLE = "In no menu"
+NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
 #: The folder of workspaces among the views, and the ending of their names.
 WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
 SEPARATOR = "============="
@@ -102,7 +102,7 @@ def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = Fals
 
 def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
     """Return the views that a listing begins with: of all menus the first that shows something of
-    the trace, then of all the second, until there are enough.
+    the trace, then of all the second, until there are enough; then those that no menu has.
     """
     by_path = {fit.path: fit for fit in shown}
     menus = [
@@ -110,7 +110,7 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
         for group in load_menus(find_catalogue()).values()
     ]
     turns = (fit for turn in zip_longest(*menus) for fit in turn if fit)
-    return list(islice(dict.fromkeys(turns), MOST_VIEWS_LISTED))
+    return list(islice(dict.fromkeys((*turns, *by_path.values())), MOST_VIEWS_LISTED))
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
@@ -125,15 +125,20 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     return {title: group for title, group in groups.items() if group}
 
 
-def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list[str]]:
-    """Write all views into a folder, which is made, with workspaces that make Paraver offer them;
-    returns what was written.
+def copy_views(
+    target: Path, trace: Path | None = None, everything: bool = False
+) -> tuple[list[str], list[str]]:
+    """Write the views of the core into a folder, which is made, with workspaces that make Paraver
+    offer them; returns what was written.
 
     trace: the one that they are for. Long lists of event types then name those alone that it has,
     for Paraver compares every event with each type of a list, tables have those rows alone that
     show something, and windows open as high as their rows need.
+
+    everything: also those made by rule of what is declared of events.
     """
-    cfgs = {view.path: view.cfg for view in load_views(find_catalogue())}
+    views = load_views(find_catalogue())
+    cfgs = {view.path: view.cfg for view in views if everything or is_core_view(view)}
     rows: dict[str, int] = {}
     if trace:
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)

@@ -19,7 +19,7 @@ from nsys2prv.paraver.views import copy_views
 
 ROOT = Path(__file__).parents[2]
 #: Tables of when a device does nothing; those of hosts' network devices never do.
-OF_GAPS = ("analysis/gpu-gaps-time_2dh.cfg", "extra/analysis/gpu-gaps-count_2dh.cfg")
+OF_GAPS = ("analysis/gpu-gaps-time_2dh.cfg",)
 KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403
 #: Two tasks of three threads and one of two: a thread, a stream with kernels and one without; in the
 #: third a thread and the samples of a GPU.
@@ -84,9 +84,7 @@ def test_a_trace_with_a_damaged_header_keeps_all_rows(tmp_path: Path) -> None:
         ("analysis/kernel-class-time_2dh", "1,4"),
         # Of all of the trace, of lines, of states with a column for 0, and of what the trace lacks.
         ("model/device_load_balance", "All"),
-        ("extra/analysis/nccl_traffic_2dh", "All"),
         ("analysis/state_time_2dh", "All"),
-        ("analysis/nccl_time_2dh", "All"),
     ],
 )
 def test_tables_written_for_a_trace_have_rows_with_data(

@@ -4,8 +4,6 @@ of the trace read by other means.
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import chain, pairwise
@@ -64,15 +62,8 @@ def _is_nccl(one: Work) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- efficiencies of POP and TALP
-@pytest.mark.parametrize(
-    ("before", "useful"),
-    [("", lambda one: one.computes), ("talp_", _is_kernel)],
-    ids=["BSC", "TALP"],
-)
-def test_efficiencies_of_devices(
-    answers: Answers, tasks: list[list[Work]], before: str, useful
-) -> None:
-    times = [_sum_busy(filter(useful, task)) for task in tasks]
+def test_efficiencies_of_devices(answers: Answers, tasks: list[list[Work]]) -> None:
+    times = [_sum_busy(item for item in task if item.computes) for task in tasks]
     active = [_sum_busy(task) for task in tasks]
     total, mean = answers.duration * len(tasks), sum(times) / len(times)
     for name, expected in {
@@ -81,18 +72,12 @@ def test_efficiencies_of_devices(
         "communication_efficiency": max(times) / max(active),
         "orchestration_efficiency": max(active) / answers.duration,
     }.items():
-        prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.read_rows(f"model/{prefix}device_{name}.cfg")
+        ((cell,),) = answers.read_rows(f"model/device_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=CLOSE), name
-    shares = answers.read_totals(
-        "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
-    )
+    shares = answers.read_totals("model/GPU_LB.cfg")
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=CLOSE)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / answers.duration, rel=CLOSE)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=CLOSE)]
-    assert answers.read_totals("model/device_active_2dh.cfg")["Maximum"] == [
-        pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)
-    ]
     assert answers.read_totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
 
 
@@ -124,16 +109,6 @@ def test_states_of_main_threads(answers: Answers) -> None:
     share = 100 / answers.duration
     useful = [row[0] for row in answers.read_rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
-    states = answers.sum_columns("extra/model/Host_State.cfg")
-    assert {state: time for state, time in states.items() if time} == {
-        state: time
-        for state, time in {
-            "Neither MPI nor CUDA": answers.duration * len(cuda) - sum(in_either),
-            "CUDA API": sum(in_either) - sum(in_mpi),
-            "MPI": sum(in_mpi),
-        }.items()
-        if time
-    }
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
         assert sum(in_mpi)
         outside = answers.read_totals("model/host_outside_mpi_2dh.cfg")
@@ -144,49 +119,15 @@ def test_states_of_main_threads(answers: Answers) -> None:
 
 # ------------------------------------------------------------------------------------------------------- overlap and gaps
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
-    for view, kind in (
-        ("nccl-exposed-2dh", _is_nccl),
-        ("memory-overlap-2dh", lambda item: not _is_kernel(item)),
-    ):
-        alone, both = [], []
-        for task in tasks:
-            times = _sum_busy(filter(kind, task))
-            alone.append(
-                _sum_busy(item for item in task if kind(item) or item.computes)
-                - _sum_busy(item for item in task if item.computes)
-            )
-            both.append(times - alone[-1])
-        shown = [
-            (row.get("Exposed", 0), row.get("Overlapped", 0))
-            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
-        ]
-        assert shown == list(zip(alone, both, strict=True))
-        if view.startswith("nccl"):
-            shares = [
-                row.get("Overlapped", 0)
-                for row in answers.read_labelled_rows("extra/analysis/nccl-overlap-2dh.cfg")
-            ]
-            assert shares == pytest.approx(
-                [
-                    100 * second / (first + second)
-                    for first, second in zip(alone, both, strict=True)
-                ],
-                rel=CLOSE,
-            )
-
-
-def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[Work]]) -> None:
     expected = []
     for task in tasks:
-        communicating, computing = (
-            _sum_busy(item for item in task if item.computes == computes)
-            for computes in (False, True)
-        )
-        expected.append(100 * (communicating + computing - _sum_busy(task)) / communicating)
+        alone = _sum_busy(item for item in task if _is_nccl(item) or item.computes)
+        alone -= _sum_busy(item for item in task if item.computes)
+        expected.append((alone, _sum_busy(filter(_is_nccl, task)) - alone))
     assert [
-        row.get("Overlapped", 0)
-        for row in answers.read_labelled_rows("analysis/overlap-of-communication-2dh.cfg")
-    ] == pytest.approx(expected, rel=CLOSE)
+        (row.get("Exposed", 0), row.get("Overlapped", 0))
+        for row in answers.read_labelled_rows("analysis/nccl-exposed-2dh.cfg")
+    ] == expected
 
 
 #: Digits of a gap's length in ns -> how a view calls it, and what is added to them for it.
@@ -218,9 +159,6 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
         drawn[code] += lasting
     assert {LENGTHS[int(code) - OF_LENGTHS]: time for code, time in drawn.items() if code} == times
     assert _drop_zeros(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
-    assert _drop_zeros(answers.sum_columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
-        LENGTHS[len(str(int(gap)))] for gap in bursts
-    )
 
 
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL
@@ -237,28 +175,16 @@ def _drop_zeros(columns: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in columns.items() if figure}
 
 
-@pytest.mark.parametrize(
-    ("code", "time", "calls"),
-    [
-        (CLASS, "analysis/kernel-class-time_2dh", None),
-        (TENSOR, "extra/analysis/tensor_cores_time_2dh", None),
-        (GEMM, "extra/analysis/gemm_time_2dh", "extra/analysis/gemm_calls_2dh"),
-        (NCCL, "extra/analysis/nccl_time_2dh", "analysis/nccl_calls_2dh"),
-    ],
-)
-def test_kernels_by_what_is_told_of_them(
-    answers: Answers, code: int, time: str, calls: str | None
-) -> None:
-    result = _group_by_label(answers, code)
-    ((count,),) = {(len(answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
-    assert code not in (CLASS, TENSOR) or sum(map(len, result.values())) == count
-    assert _drop_zeros(answers.sum_columns(f"{time}.cfg")) == {
-        name: sum(item.end - item.begin for item in each) for name, each in result.items()
+def test_kernels_by_class_and_nccl_kernels(answers: Answers) -> None:
+    classes = _group_by_label(answers, CLASS)
+    kernels = answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    assert sum(map(len, classes.values())) == len(kernels)
+    assert _drop_zeros(answers.sum_columns("analysis/kernel-class-time_2dh.cfg")) == {
+        name: sum(item.end - item.begin for item in each) for name, each in classes.items()
     }
-    if calls:
-        assert _drop_zeros(answers.sum_columns(f"{calls}.cfg")) == {
-            name: len(each) for name, each in result.items()
-        }
+    assert _drop_zeros(answers.sum_columns("analysis/nccl_calls_2dh.cfg")) == {
+        name: len(each) for name, each in _group_by_label(answers, NCCL).items()
+    }
 
 
 def test_gemms_without_tensor_cores(answers: Answers) -> None:
@@ -308,14 +234,6 @@ def test_occupancy_and_threads(answers: Answers) -> None:
 
 def test_collectives_across_ranks(answers: Answers) -> None:
     result = _group_by_label(answers, COLLECTIVE)
-    for view, code in (
-        ("nccl_wait_2dh", WAIT),
-        ("nccl_late_2dh", LATE),
-        ("nccl_transfer_2dh", TRANSFER),
-    ):
-        assert _drop_zeros(answers.sum_columns(f"analysis/{view}.cfg")) == _drop_zeros(
-            {name: sum(item.others.get(code, 0) for item in each) for name, each in result.items()}
-        )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
         each_task = Counter(dict.fromkeys(range(1, len(answers.exports) + 1), 0))
         for item in answers.load_trace().events[COLLECTIVE]:
@@ -345,196 +263,18 @@ def test_collectives_across_ranks(answers: Answers) -> None:
     )
 
 
-def _sum_planes(text: str) -> dict[str, dict[str, float]]:
-    """Return plane -> column -> sum over the rows of a 3D table."""
-    result: dict[str, dict[str, float]] = {}
-    for block in re.split(r"^(?=[^\t\n]+\n\t)", text, flags=re.M)[1:]:
-        name, head, *rows = block.split("\n\n")[0].split("\n")
-        sums: dict[str, float] = defaultdict(float)
-        for row in rows:
-            for column, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
-                if column:
-                    sums[column] += float(cell)
-        result[name] = _drop_zeros(sums)
-    return result
-
-
-def test_nccl_kernels_by_size(answers: Answers) -> None:
-    trace = answers.load_trace()
-    calls: dict[str, Counter[str]] = defaultdict(Counter)
-    times: dict[str, Counter[str]] = defaultdict(Counter)
-    bytes_: Counter[str] = Counter()
-    for item in trace.events[NCCL]:
-        if NCCL_BYTES in item.others:
-            name = trace.labels.values[NCCL_OPERATION][item.others[NCCL_OPERATION]]
-            size = str(int(math.log2(item.others[NCCL_BYTES])))
-            calls[name][size] += 1
-            times[name][size] += item.end - item.begin
-            bytes_[name] += item.others[NCCL_BYTES]
-    assert _sum_planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
-    assert _sum_planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
-    assert _drop_zeros(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
-
-
-def test_messages_between_tasks(answers: Answers) -> None:
-    trace = answers.load_trace()
-    for view, belongs, is_size in (
-        ("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
-        ("mpi_traffic_2dh", lambda tag: not 55000 <= tag < 56000, True),
-        ("nccl_traffic_2dh", lambda tag: tag == NCCL_MESSAGE, True),
-    ):
-        if f"analysis/{view}.cfg" not in answers.tables:
-            continue
-        expected: dict[int, Counter[str]] = defaultdict(Counter)
-        for comm in trace.comms:
-            if belongs(comm.tag):
-                expected[comm.sender[0] - 1][trace.names["TASK"][comm.receiver[0] - 1]] += (
-                    comm.size if is_size else 1
-                )
-        assert {
-            number: row
-            for number, row in enumerate(answers.read_labelled_rows(f"analysis/{view}.cfg"))
-            if row
-        } == expected
-
-
 # --------------------------------------------------------------------------------------------------------- calls and memory
-def test_bandwidth_of_memory_operations(answers: Answers) -> None:
-    moved: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
-    rows = answers.query(
-        "SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY"
-    )
-    rows += answers.query(
-        "SELECT streamId, 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET"
-    )
-    for export, stream, kind, size, lasting in rows:
-        for place, figure in enumerate((size, lasting, 1)):
-            moved[export, stream, kind][place] += figure
-    for view, expected in (
-        ("memory_bandwidth_2dh", [size / lasting for size, lasting, _ in moved.values()]),
-        ("memory_size_2dh", [size / count for size, _, count in moved.values()]),
-    ):
-        cells = sorted(
-            cell
-            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
-            for cell in row.values()
-        )
-        assert cells == pytest.approx(sorted(expected), rel=1e-6)
-
-
-def test_synchronizations(answers: Answers) -> None:
-    rows = answers.query("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
-    counts, times = Counter(kind for _, kind, _ in rows), Counter()
-    for _, kind, lasting in rows:
-        times[kind] += lasting
-    assert sorted(
-        _drop_zeros(answers.sum_columns("extra/analysis/sync_calls_2dh.cfg")).values()
-    ) == sorted(counts.values())
-    assert sorted(
-        _drop_zeros(answers.sum_columns("extra/analysis/sync_time_2dh.cfg")).values()
-    ) == sorted(times.values())
-    assert sum(answers.sum_columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
-        value != 0
-        for _, value in answers.query("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-    )
-
-
-def test_calls_of_the_system(answers: Answers) -> None:
-    rows = answers.query(
-        "SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'"
-    )
-    calls = {
-        is_pthread: [
-            ((export, tid), begin, end, name)
-            for export, tid, begin, end, name in rows
-            if name.startswith("pthread_") == is_pthread
-        ]
-        for is_pthread in (False, True)
-    }
-    assert _drop_zeros(answers.sum_columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
-        name for *_, name in calls[False]
-    )
-    assert _drop_zeros(
-        answers.sum_columns("extra/analysis/osrt_time_2dh.cfg")
-    ) == sum_innermost_times(calls[False])
-    assert _drop_zeros(
-        answers.sum_columns("extra/analysis/pthread_time_2dh.cfg")
-    ) == sum_innermost_times(calls[True])
-    depths: Counter[str] = Counter()
-    for export in range(len(answers.exports)):
-        edges = sorted(
-            (time, step)
-            for (number, _), begin, end, name in calls[True]
-            if number == export and name in ("pthread_mutex_lock", "pthread_mutex_timedlock")
-            for time, step in ((begin, 1), (end, -1))
-        )
-        depth = 0
-        for (time, step), (later, _) in pairwise(edges):
-            depth += step
-            depths[str(depth)] += later - time if depth else 0
-    result = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
-    assert {depth: time for depth, time in result.items() if time and depth != "0"} == _drop_zeros(
-        depths
-    )
-
-
 def test_mpi_profile(answers: Answers) -> None:
-    # A call that completes several requests has a row for each; MPI_Sendrecv may have two, of which
-    # the trace has one size.
-    sizes = dict.fromkeys(MPI_TABLES, "NULL") | {
-        "MPI_P2P_EVENTS": "max(size)",
-        "MPI_COLLECTIVES_EVENTS": "size",
-    }
+    # A call that completes several requests has a row for each.
     calls = [
-        ((export, tid), begin, end, name, table, size)
-        for table, size_of in sizes.items()
-        for export, tid, begin, end, name, size in answers.query(
-            f"SELECT globalTid, start, end, value, {size_of} FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4"
+        ((export, tid), begin, end, name)
+        for table in MPI_TABLES
+        for export, tid, begin, end, name in answers.query(
+            f"SELECT globalTid, start, end, value FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4"
         )
     ]
-    if not calls:
+    if calls:
+        times = _drop_zeros(answers.sum_columns("analysis/mpi_time_2dh.cfg"))
+        assert times == sum_innermost_times(calls)
+    else:
         assert "analysis/mpi_time_2dh.cfg" not in answers.tables
-        return
-    assert _drop_zeros(answers.sum_columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
-        call[3] for call in calls
-    )
-    assert _drop_zeros(answers.sum_columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
-        call[:4] for call in calls
-    )
-    messages: Counter[str] = Counter()
-    for *_, name, table, size in calls:
-        messages[name] += size or 0 if table == "MPI_P2P_EVENTS" and name != "MPI_Sendrecv" else 0
-    messages["MPI_Sendrecv"] = sum(
-        item.others[MESSAGE_BYTES]
-        for item in _group_by_label(answers, MPI_MESSAGES)["MPI_Sendrecv"]
-    )
-    assert _drop_zeros(
-        answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")
-    ) == _drop_zeros(messages)
-    by_row: dict[tuple, list[int]] = defaultdict(list)
-    for item in answers.load_trace().events[MPI_MESSAGES]:
-        by_row[item.row, item.value].append(item.others.get(MESSAGE_BYTES, 0))
-    cells = sorted(
-        cell
-        for row in answers.read_labelled_rows("extra/analysis/mpi_message_size_2dh.cfg")
-        for cell in row.values()
-    )
-    assert cells == pytest.approx(
-        sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in by_row.values()) if mean),
-        rel=CLOSE,
-    )
-    expected_calls: dict[tuple, list[int]] = defaultdict(list)
-    for thread, *_, name, table, size in calls:
-        if table == "MPI_COLLECTIVES_EVENTS":
-            expected_calls[thread, name].append(size or 0)
-    cells = sorted(
-        cell
-        for row in answers.read_labelled_rows("extra/analysis/mpi_collective_sent_2dh.cfg")
-        for cell in row.values()
-    )
-    assert cells == pytest.approx(
-        sorted(
-            mean for mean in (sum(sizes) / len(sizes) for sizes in expected_calls.values()) if mean
-        ),
-        rel=CLOSE,
-    )

@@ -43,7 +43,6 @@ from nsys2prv.paraver.cfg import (
 )
 from nsys2prv.paraver.cfg.catalogue import (
     CATALOGUE,
-    EXTRA,
     MENUS,
     View,
     is_core_view,
@@ -98,22 +97,23 @@ def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
     assert sum(map(is_core_view, VIEWS)) <= 135
 
 
-def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
+def test_views_of_files_are_those_of_menus(tmp_path: Path) -> None:
     text = "codes: {first: 63000006, second: 63000007}\nviews:\n" + "".join(
         f"  basics/{name}: {{title: {name}, shows: {name}, unit: k, types: {name}}}\n"
         for name in ("first", "second")
     )
-    write_view(tmp_path, text)
-    (tmp_path / CATALOGUE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
-    result = {view.path: view for view in load_views(tmp_path / CATALOGUE)}
-    assert [path for path, view in result.items() if is_core_view(view)] == ["basics/first.cfg"]
-    assert f"{EXTRA}/basics/second.cfg" in result
-    assert load_menus(tmp_path / CATALOGUE) == {"1 One": (result["basics/first.cfg"],)}
-    (tmp_path / "other").mkdir()
-    write_view(tmp_path / "other", text)
-    (tmp_path / "other" / CATALOGUE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
-    with pytest.raises(CfgError, match="no view is called basics/third"):
-        load_views(tmp_path / "other" / CATALOGUE)
+    for number, (listed, wrong) in enumerate(
+        {
+            "basics/first": "basics/second",
+            "basics/first, basics/second, basics/third": "basics/third",
+        }.items()
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_view(folder, text)
+        (folder / CATALOGUE / MENUS).write_text(f"menus: {{1 One: [{listed}]}}\n")
+        with pytest.raises(CfgError, match=f"not both in a menu and in a file: {wrong}"):
+            load_views(folder / CATALOGUE)
 
 
 def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
@@ -175,21 +175,12 @@ def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> No
             sort,
             (
                 "analysis/kernel_time_2dh.cfg",
-                "extra/analysis/nccl_wait_2dh.cfg",
+                "extra/analysis/mpi_collective_calls_2dh.cfg",
                 "analysis/nvtx_time_2dh.cfg",
             ),
         )
     )
-    assert not any(
-        map(
-            sort,
-            (
-                "analysis/gpu-gaps-time_2dh.cfg",
-                "extra/analysis/nccl_traffic_2dh.cfg",
-                "extra/analysis/launch_latency_2dh.cfg",
-            ),
-        )
-    )
+    assert not sort("analysis/gpu-gaps-time_2dh.cfg")
 
 
 def test_pictures_are_of_views_and_small() -> None:
@@ -264,7 +255,7 @@ def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
     [
         ("name: n", "name: k", "another view has this path"),
         ("words: NCCL kernels", "words: Kernels", "another view has the title"),
-        ("name: n, ", "", "'name'"),
+        ("words: NCCL kernels, ", "", "'words'"),
     ],
 )
 def test_members_that_do_not_fit_their_family_are_refused(
@@ -346,11 +337,11 @@ def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
 
 def test_nvtx_views_show_all_domains() -> None:
     for layout, paths in {
-        "nvtx_mark": ("extra/views/nvtx_marks.cfg",),
+        "nvtx_mark": ("extra/basics/nvtx_mark.cfg",),
         "nvtx_pushpop": (
             "views/nvtx_ranges.cfg",
             "analysis/nvtx_time_2dh.cfg",
-            "extra/analysis/nvtx_calls_2dh.cfg",
+            "extra/analysis/nvtx_pushpop_calls_2dh.cfg",
         ),
     }.items():
         fields = {field.name: field.code for field in load_catalogue().layouts[layout].fields}
@@ -545,16 +536,10 @@ def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
         == "an event of the view is missing"
     )
     assert find_reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
-    for view in ("analysis/nccl-exposed-2dh.cfg", "extra/analysis/nccl-overlap-2dh.cfg"):
-        assert (
-            find_reason_to_ask(BY_PATH[view].cfg, {NCCL})
-            == find_reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
-            == ""
-        )
-        assert find_reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
-    assert find_reason_to_ask(
-        BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061}
-    )
+    exposed = BY_PATH["analysis/nccl-exposed-2dh.cfg"].cfg
+    assert find_reason_to_ask(exposed, {NCCL}) == ""
+    assert find_reason_to_ask(exposed, {NCCL, KERNEL, 63000061}) == ""
+    assert find_reason_to_ask(exposed, {KERNEL, MEMORY, 63000061})
 
 
 def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: Path) -> None:

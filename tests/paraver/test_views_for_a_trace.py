@@ -45,7 +45,15 @@ ROOT = Path(__file__).parents[2]
 VIEWS = {view.path: view for view in load_views(find_catalogue())}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
-KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
+KERNEL, NCCL, GRAPH, API, GRID, METRIC, TENSOR = (
+    63000006,
+    63000007,
+    63000008,
+    63000000,
+    9101,
+    9403,
+    9405,
+)
 NVTX, OWN_NVTX, ON_GPU, PTHREAD = 9600, 69100000, 9630, 61000000
 #: What Paraver calls a column or plane of the value 0: all of the time, where a window is 0
 #: throughout.
@@ -230,12 +238,10 @@ def _find_reason(
 
 
 def test_views_need_their_events() -> None:
-    assert _find_reason("extra/basics/cuda_kernels.cfg", {KERNEL}) == ""
-    assert _find_reason("extra/basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
-    assert (
-        _find_reason("extra/basics/cuda_kernels.cfg", {KERNEL}, filled=set())
-        == f"nothing but 0 in kernel ({KERNEL})"
-    )
+    kernels = "extra/basics/cuda_kernel.cfg"
+    assert _find_reason(kernels, {KERNEL}) == ""
+    assert _find_reason(kernels, {NCCL}) == f"no kernel ({KERNEL})"
+    assert _find_reason(kernels, {KERNEL}, filled=set()) == f"nothing but 0 in kernel ({KERNEL})"
     assert _find_reason("views/cuda_activities.cfg", {GRAPH}) == ""
     assert (
         _find_reason("views/cuda_activities.cfg", {GRID})
@@ -244,19 +250,20 @@ def test_views_need_their_events() -> None:
 
 
 def test_views_need_every_kind_of_event_that_they_join() -> None:
-    both = "extra/hwcounters/sm_active_per_kernel-2dh.cfg"
-    assert _find_reason(both, {GRAPH, METRIC}) == ""
-    assert _find_reason(both, {KERNEL}) == "no SMs active (9403)"
-    assert _find_reason(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
+    both = "hwcounters/tensor_util_per_kernel-2dh.cfg"
+    assert _find_reason(both, {GRAPH, TENSOR}) == ""
+    assert _find_reason(both, {KERNEL}) == "no event type 9405"
+    assert _find_reason(both, {TENSOR}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
 
 
 def test_of_the_types_of_a_window_one_suffices() -> None:
+    while_computing = "hwcounters/sm-active-avg-2dh.cfg"
     for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
-        assert _find_reason("extra/hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
+        assert _find_reason(while_computing, computing | {METRIC}) == ""
     either = f"kernel ({KERNEL}), event type {GRAPH}"
-    assert _find_reason("extra/hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
+    assert _find_reason(while_computing, {NCCL, METRIC}) == f"no {either}"
     assert (
-        _find_reason("extra/hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC})
+        _find_reason(while_computing, {KERNEL, METRIC}, filled={METRIC})
         == f"nothing but 0 in {either}"
     )
 
@@ -275,10 +282,6 @@ def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> Non
         == ""
     )
     assert _find_reason("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
-    assert (
-        _find_reason("extra/analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508})
-        == "no event type 9501"
-    )
     assert (
         _find_reason("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
     )
@@ -322,18 +325,10 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
         _find_reason("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
         == "no communication of tag 55001"
     )
-    assert _find_reason("extra/views/launch_lines.cfg", {API}) == ""
-    assert (
-        _find_reason("extra/analysis/nccl_traffic_2dh.cfg", {NCCL})
-        == "no communication of tag 55010"
-    )
 
 
-@pytest.mark.parametrize(
-    "view",
-    ["extra/views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"],
-)
-def test_views_of_states_need_states(view: str) -> None:
+def test_views_of_states_need_states() -> None:
+    view = "analysis/state_time_2dh.cfg"
     assert _find_reason(view, {KERNEL}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
     assert explain_empty_view(VIEWS[view].cfg, with_states, {}) == ""
@@ -490,7 +485,7 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
 
 def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) -> None:
     path = _write_views(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{OWN_NVTX}:1\n")
-    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
+    assert main(["cfgs", "--all", "--for", str(path), str(tmp_path / "views")]) == 0
     assert sorted(
         str(file.relative_to(tmp_path / "views")) for file in (tmp_path / "views").rglob("*.cfg")
     ) == sorted(VIEWS)
@@ -499,7 +494,7 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
     assert replace(narrow, windows=narrow.windows[1:]) == replace(
         VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:]
     )
-    for unchanged in ("extra/views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
+    for unchanged in ("extra/basics/nvtx_mark.cfg", "views/cuda_activities.cfg"):
         assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
 
 
@@ -533,13 +528,13 @@ def test_views_written_for_a_trace_are_as_high_as_its_rows_need(
 #: of devices that never compute are 0 %, NCCL's types lie among those of NVTX ranges, and of NVLink's
 #: metrics a GPU has some or others.
 OPENED = {
-    "extra/hwcounters/nvlink_per_class-2dh.cfg",
-    "extra/hwcounters/nvlink_per_kernel-2dh.cfg",
     "model/device_communication_efficiency.cfg",
     "model/device_load_balance.cfg",
     "model/device_parallel_efficiency.cfg",
     "analysis/nvtx_time_2dh.cfg",
-    "extra/analysis/nvtx_calls_2dh.cfg",
+    "extra/analysis/nccl_call_category_time_2dh.cfg",
+    "extra/analysis/nvtx_pushpop_calls_2dh.cfg",
+    "extra/analysis/nvtx_pushpop_time_2dh.cfg",
 }
 
 
@@ -573,10 +568,6 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     assert silent - states - OPENED == set()
 
 
-#: Of OpenMP's barriers alone, which no runtime tells without its tasks.
-ASKED = {"extra/views/openmp_working_threads.cfg", "extra/analysis/openmp_working_threads_2dh.cfg"}
-
-
 def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_alone() -> None:
     """Three timelines of which a trace has one, too."""
     questioned = set()
@@ -590,7 +581,7 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
                 if not explain_empty_view(view.cfg, contents, {})
                 and find_reason_to_ask(view.cfg, codes)
             }
-    assert questioned - ASKED == set()
+    assert questioned == set()
 
 
 # ------------------------------------------------------------------------------------------------------ workspaces
@@ -689,11 +680,11 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 
 
 def test_names_are_written_as_xml_and_not_twice() -> None:
-    kernels = VIEWS["extra/basics/cuda_kernels.cfg"]
+    kernels = VIEWS["extra/basics/cuda_kernel.cfg"]
     odd = format_workspace("a & b", (1,), (replace(kernels, title="1 < 2"),))
     space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
     assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
     (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
     assert isinstance(window, Single)
     with pytest.raises(CfgError, match="one file name"):
-        format_workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))
+        format_workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernel.cfg")))

@@ -8,11 +8,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from nsys2prv.paraver.cfg.catalogue import EXTRA, find_catalogue, load_views
+from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
 from nsys2prv.paraver.views import copy_views
 
 VIEWS = load_views(find_catalogue())
-BY_PATH = {view.path: view for view in VIEWS}
 
 
 @cache
@@ -20,15 +19,10 @@ def install_views() -> Path:
     """Install all views once a session; return their folder."""
     target = Path(tempfile.mkdtemp(prefix="views-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
-    copy_views(target)
+    copy_views(target, everything=True)
     return target
-
-
-def find_view_path(view: str) -> str:
-    """Return the full path of a view, which lies in the core or in :data:`EXTRA`."""
-    return f"{EXTRA}/{view}" if f"{EXTRA}/{view}" in BY_PATH else view
 
 
 def find_view_file(view: str) -> Path:
     """Return the installed file of a view."""
-    return install_views() / find_view_path(view)
+    return install_views() / view

@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tools.installed_views import VIEWS, find_view_path, install_views
+from tools.installed_views import VIEWS, install_views
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import View
+from nsys2prv.paraver.cfg.catalogue import View, is_core_view
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
@@ -82,7 +82,6 @@ class Tables(Mapping[str, str]):
         self.known, self.unrecorded, self.long = known, frozenset(unrecorded), frozenset(long)
 
     def __getitem__(self, view: str) -> str:
-        view = find_view_path(view)
         if view in self.unrecorded:
             pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
         if view in self.long:
@@ -92,9 +91,7 @@ class Tables(Mapping[str, str]):
         return self.known[view]
 
     def __contains__(self, view: object) -> bool:
-        return isinstance(view, str) and (
-            find_view_path(view) in self.known or find_view_path(view) in self.unrecorded
-        )
+        return view in self.known or view in self.unrecorded
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.known, *self.unrecorded])
@@ -203,7 +200,8 @@ def answer_views(sample: str) -> Answers:
         int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
     }
     if PARAMEDIR:
-        output, known = run_paramedir_on_views(folder, trace, present)
+        views = list_views_with_events(present)
+        output, known = run_paramedir_on_views(folder, trace, views)
         tables = Tables(known)
     else:
         output, tables = (
@@ -229,8 +227,10 @@ def load_records(sample: str) -> dict[str, Record]:
 
 
 def list_views_with_events(present: set[int]) -> list[View]:
-    """Return the views that a trace with these event types has the events of."""
-    return [view for view in VIEWS if not find_reason_to_ask(view.cfg, present)]
+    """Return the views of the core that a trace with these event types has the events of."""
+    return [
+        view for view in VIEWS if is_core_view(view) and not find_reason_to_ask(view.cfg, present)
+    ]
 
 
 def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
@@ -293,10 +293,9 @@ def write_records(sample: str) -> list[str]:
 
 
 def run_paramedir_on_views(
-    folder: Path, trace: Path, present: set[int]
+    folder: Path, trace: Path, views: list[View]
 ) -> tuple[str, dict[str, str]]:
     """Return paramedir's messages, and its tables by view."""
-    views = list_views_with_events(present)
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(views):
         command_line += [str(install_views() / view.path), str(folder / f"view{number:03d}")]

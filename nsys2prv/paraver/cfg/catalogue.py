@@ -21,10 +21,12 @@ from msgspec.structs import replace
 
 from nsys2prv._util.data_files import parse_yaml
 from nsys2prv.events.catalogue import (
+    DomainCode,
     Field,
     Layout,
     NameSet,
     find_code,
+    find_hashed_types,
     load_catalogue,
     load_counter_tables,
 )
@@ -66,7 +68,11 @@ SAMPLED_RATES = frozenset(
 RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
 #: Layouts of counters that have views -> what a window takes of their samples: each tells of the
 #: time before it, or from it on.
-COUNTERS = {"gpu_metric": "Next Evt Val", "network_metric": "Last Evt Val"}
+COUNTERS = {
+    "gpu_metric": "Next Evt Val",
+    "network_metric": "Last Evt Val",
+    "memory_in_use": "Last Evt Val",
+}
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
 #: Key of a window -> field of its look.
 _LOOK = {
@@ -115,15 +121,13 @@ def load_views(path: Path) -> tuple[View, ...]:
     codes = load_codes(path)
     listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
     core = {name for menu in _read_menu_places(path).values() for name in menu}
-    specs = listed
+    specs = [*listed]
     if core:
-        unknown = core - {name for name, _ in listed}
-        if unknown:
-            raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
-        specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
-        specs += _make_declared_views(
-            [spec for _, spec in listed], {name for name, _ in specs}, codes
-        )
+        if differing := core ^ {name for name, _ in listed}:
+            raise CfgError(
+                f"{path / MENUS}: not both in a menu and in a file: {', '.join(sorted(differing))}"
+            )
+        specs += _make_declared_views([spec for _, spec in listed], core, codes)
     views = []
     for name, spec in specs:
         try:
@@ -172,6 +176,7 @@ def load_codes(path: Path) -> Codes:
             for label, code in _list_declared_types().items()
             if label not in code_lists and code not in named
         )
+        code_lists.update(_list_type_series())
     return code_lists
 
 
@@ -225,9 +230,13 @@ def _read_specs(topic: Spec) -> Iterator[tuple[str, Spec]]:
 
 
 def _expand_family(family: Spec) -> Iterator[tuple[str, Spec]]:
-    """Yield the views of a family: each of its patterns with the words of each member."""
+    """Yield the views of a family: each of its patterns with the words of each member that has a
+    word for the name of the file.
+    """
     for words in family["members"]:
         for path, pattern in family["views"].items():
+            if not set(_WORD.findall(path)) <= set(words):
+                continue
             try:
                 yield _fill_in(path, words), _fill_in(pattern, words)
             except KeyError as error:
@@ -497,6 +506,40 @@ def _list_declared_types() -> dict[str, int]:
     }
 
 
+def _list_type_series() -> dict[str, tuple[int, ...]]:
+    """Return name -> event types, of fields that have one for each NVTX domain, and of counters
+    whose types follow from their names the first and the last.
+    """
+    series = _list_unlisted_counters()
+    for layout in load_catalogue().layouts.values():
+        for field in layout.fields:
+            if isinstance(field.code, DomainCode):
+                series[_name_of_all_domains(field)] = _list_domain_types(layout, field)
+    return series
+
+
+def _list_unlisted_counters() -> dict[str, tuple[int, ...]]:
+    titles: dict[tuple[int, int], list[str]] = {}
+    for layout, types in find_hashed_types().items():
+        titles.setdefault(types, []).append(load_catalogue().layouts[layout].title)
+    return {f"Unlisted: {', '.join(names)}": types for types, names in titles.items()}
+
+
+def _name_of_all_domains(field: Field) -> str:
+    return field.label.format(domain="of all domains")
+
+
+def _list_domain_types(layout: Layout, field: Field) -> tuple[int, ...]:
+    """Return the types of a field in the domains whose numbers are fixed, and the one for those of
+    the program.
+    """
+    own = "own" if field is layout.fields[0] else f"own_{field.name}"
+    domains = enumerate(load_catalogue().domains)
+    assert isinstance(field.code, DomainCode)
+    codes = [field.code.code_of(domain, number) for number, domain in domains]
+    return tuple(codes + [other.code for other in layout.fields if other.name == own])
+
+
 def _make_declared_views(
     listed: list[Spec], taken: Collection[str], codes: Codes
 ) -> list[tuple[str, Spec]]:
@@ -506,76 +549,84 @@ def _make_declared_views(
     same kind. taken: names of views. codes: name -> event types.
     """
     shown = _list_shown_types(listed, codes)
-    names = {code: name for name, types in codes.items() if len(types) == 1 for code in types}
+    names = {types: name for name, types in codes.items()}
     views: dict[str, Spec] = {}
     titles = {spec["title"] for spec in listed}
-    for kind, code, name, spec in (*_make_counter_views(), *_make_layout_views()):
-        if code in shown[kind]:
+    for kind, types, name, spec in (*_make_counter_views(), *_make_layout_views()):
+        if frozenset(types) in shown[kind]:
             continue
-        shown[kind].add(code)
-        name = f"{name}_{code}" if name in taken or name in views else name
+        shown[kind].add(frozenset(types))
+        name = f"{name}_{types[0]}" if name in taken or name in views else name
         if spec["title"] in titles:
-            spec["title"] += f" ({code})"
+            spec["title"] += f" ({types[0]})"
         titles.add(spec["title"])
-        views[name] = {**spec, "types": names[code]}
+        several = {"any_of": {"from": names[types], "to": names[types]}} if len(types) > 2 else {}
+        views[name] = {"types": names[types], **several, **spec}
     return list(views.items())
 
 
-def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[int]]:
+def _list_shown_types(listed: list[Spec], codes: Codes) -> dict[str, set[frozenset[int]]]:
     """Return statistic of a table, "" for timelines -> event types that a view of one plain window
     shows.
     """
-    shown: dict[str, set[int]] = {"": set(), "Time": set(), "# Bursts": set()}
+    shown: dict[str, set[frozenset[int]]] = {"": set(), "Time": set(), "# Bursts": set()}
     for spec in listed:
         types, statistic = spec.get("types"), spec.get("histogram", {}).get("statistic", "")
-        plain = isinstance(types, str) and "level" not in spec and "values" not in spec
-        if plain and len(codes[types]) == 1 and statistic in shown:
-            shown[statistic].update(codes[types])
+        plain = isinstance(types, str | list) and "level" not in spec and "values" not in spec
+        if plain and statistic in shown:
+            shown[statistic].add(frozenset(c for name in _to_list(types) for c in codes[name]))
     return shown
 
 
-def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Yield statistic of a table ("" for timelines), event type, name and specification of each view of
-    a field.
+def _make_layout_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
+    """Yield statistic of a table ("" for timelines), event types, name and specification of each view
+    of a field.
     """
     for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
-            if not isinstance(field.code, int):
-                continue
+            types = (field.code,)
+            if isinstance(field.code, DomainCode):
+                if field.code.only_named or any(f.name == "any_domain" for f in layout.fields[:2]):
+                    continue
+                types = _list_domain_types(layout, field)
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"
             window: Spec = {"compose_thread": "Stacked Val"} if layout.nests else {}
-            yield "", field.code, f"extra/basics/{name}", _make_timeline(layout, field, window)
+            yield "", types, f"extra/basics/{name}", _make_timeline(layout, field, window)
             if field.values is None:
                 continue
+            label = _name_of_all_domains(field)
             if place == 0 or (layout.nests and isinstance(field.values, NameSet)):
-                shows = f"Time that each row spends with each value of: {field.label}."
+                shows = f"Time that each row spends with each value of: {label}."
                 spec = _make_table(field, "Time", "time", shows, "ns") | window
-                yield "Time", field.code, f"extra/analysis/{name}_time_2dh", spec
+                yield "Time", types, f"extra/analysis/{name}_time_2dh", spec
             if place == 0:
-                shows = f"How often each row has each value of: {field.label}."
+                shows = f"How often each row has each value of: {label}."
                 spec = _make_table(field, "# Bursts", "number", shows, "times")
-                yield "# Bursts", field.code, f"extra/analysis/{name}_calls_2dh", spec
+                yield "# Bursts", types, f"extra/analysis/{name}_calls_2dh", spec
 
 
 def _make_table(field: Field, statistic: str, quantity: str, shows: str, unit: str) -> Spec:
-    title = f"{_make_title(field.label)}: {quantity}"
+    title = f"{_make_title(_name_of_all_domains(field))}: {quantity}"
     return {"title": title, "shows": shows, "unit": unit, "histogram": {"statistic": statistic}}
 
 
 def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
     nested = " Of records within others the innermost." if layout.nests else ""
     number = {"look": "gradient"} if field.values is None else {}
+    label = _name_of_all_domains(field)
     return {
-        "title": _make_title(field.label),
-        "shows": f"{field.label}, as the records of {layout.title} tell it, while they last.{nested}",
+        "title": _make_title(label),
+        "shows": f"{label}, as the records of {layout.title} tell it, while they last.{nested}",
         "unit": field.unit or ("number" if field.values is None else "name"),
         **window,
         **number,
     }
 
 
-def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Yield what :func:`_make_layout_views` yields, for each view of a sampled number."""
+def _make_counter_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
+    """Yield what :func:`_make_layout_views` yields, for each view of a sampled number, and for those
+    of all numbers whose types follow from their names.
+    """
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
@@ -588,7 +639,17 @@ def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
             }
             if unit and unit[1].endswith("%"):
                 spec["scale"] = [0, 100]
-            yield "", code, f"extra/hwcounters/{_make_file_name(label)}", spec
+            yield "", (code,), f"extra/hwcounters/{_make_file_name(label)}", spec
+    for title, types in _list_unlisted_counters().items():
+        spec = {
+            "title": title,
+            "shows": f"{title.removeprefix('Unlisted: ')} that have no number of their own, each on "
+            "its device's row. Of several in a record the last: choose one by its event type.",
+            "unit": "that of the counter",
+            "types": {"from": title, "to": title},
+            "look": "gradient",
+        }
+        yield "", types, f"extra/hwcounters/unlisted_{types[0]}", spec
 
 
 def _make_title(label: str) -> str:
