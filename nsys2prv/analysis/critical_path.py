@@ -155,7 +155,7 @@ def _make_finding(
         (),
         tuple(evidence),
         "shorten what takes most of the path; what is not on it has slack",
-        ("critical_path", "critical_path_time_2dh"),
+        ("critical_path_time_2dh",),
     )
 
 
