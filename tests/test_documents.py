@@ -1,14 +1,15 @@
-"""Documents that are made from declarations are those of the declarations."""
+"""Documents say what is so: pages that are made, links, what is quoted."""
 
 from __future__ import annotations
 
 import re
-import runpy
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from declaration_checks import check_event_types
+from make_command_line import man_page
+from make_pages import PAGES
 from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert
@@ -22,24 +23,18 @@ TRAINING = DOCS.parent / "sample_reports" / "training"
 
 
 @pytest.fixture(scope="module")
-def events() -> str:
-    """Return the page of events, as its script makes it."""
-    return runpy.run_path(str(DOCS.parent / "tools" / "make_events.py"))["page"]()
+def made() -> dict[str, str]:
+    """Return name -> text of the pages that are made with the site."""
+    return {name: make() for name, make in PAGES.items()}
 
 
-def test_the_command_line_is_up_to_date() -> None:
-    script = runpy.run_path(str(DOCS / "make_command_line.py"))
-    again = "python docs/make_command_line.py writes them"
-    assert script["page"]() == (DOCS / "command-line.md").read_text(encoding="utf-8"), again
-    assert script["man_page"]() == (DOCS / "nsys2prv.1").read_text(encoding="utf-8"), again
+def test_the_man_page_is_up_to_date() -> None:
+    again = "python tools/make_command_line.py writes it"
+    assert man_page() == (DOCS / "nsys2prv.1").read_text(encoding="utf-8"), again
 
 
-def test_the_page_of_events_is_up_to_date(events: str) -> None:
-    again = "python tools/make_all.py writes it"
-    assert events == (DOCS / "events.md").read_text(encoding="utf-8"), again
-
-
-def test_layouts_of_counters_have_headings(events: str) -> None:
+def test_layouts_of_counters_have_headings(made: dict[str, str]) -> None:
+    events = made["events.md"]
     for title in ("samples of CPU counters", "samples of CPU metrics", "GPU metric samples"):
         assert f"### {title}\n" in events
     lines = [line for line in events.splitlines() if line]
@@ -109,34 +104,46 @@ def test_nobody_is_told_to_install_from_the_index() -> None:
         )
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index(made: dict[str, str]) -> None:
     index, site = (DOCS / "index.md").read_text(), (DOCS.parent / "mkdocs.yml").read_text()
-    assert [
-        page.name
-        for page in DOCS.glob("*.md")
-        if page.name != "index.md" and f"]({page.name}" not in index
-    ] == []
-    assert [page.name for page in DOCS.glob("*.md") if f": {page.name}\n" not in site] == []
+    pages = {page.name for page in DOCS.glob("*.md")}
+    assert [name for name in pages - {"index.md"} if f"]({name}" not in index] == []
+    assert [name for name in pages | made.keys() if f": {name}\n" not in site] == []
 
 
-def test_links_of_documents_lead_to_files() -> None:
-    for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).exists(), (page.name, link)
-
-
-def test_links_of_the_site_stay_on_it_and_lead_to_headings() -> None:
-    def anchors(page: Path) -> set[str]:
-        titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
-        return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower())) for title in titles}
-
-    for page in DOCS.glob("*.md"):
-        for link, anchor in re.findall(
-            r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
-        ):
+def test_links_of_documents_lead_to_files_and_headings(made: dict[str, str]) -> None:
+    """Also in a checkout, which lacks the pages that are made with the site."""
+    root = DOCS.parent
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    for page, text in (texts | {DOCS / name: text for name, text in made.items()}).items():
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
             target = (page.parent / link if link else page).resolve()
-            assert target.is_relative_to(DOCS), (page.name, link)
-            assert not anchor or anchor in anchors(target), (page.name, link, anchor)
+            assert target.exists() or page.name in made, (page.name, link)
+            assert target.is_relative_to(DOCS) or page.parent == root, (page.name, link)
+            titles = re.findall(r"^#+ (.+)$", texts.get(target, text if not link else ""), re.M)
+            plain = (re.sub(r"[^\w\s-]", "", title.lower()) for title in titles)
+            assert not anchor or anchor in {re.sub(r"[\s-]+", "-", title) for title in plain}, (
+                page.name,
+                link,
+                anchor,
+            )
+
+
+def test_messages_name_documents_that_there_are() -> None:
+    for path in (DOCS.parent / "nsys2prv").rglob("*.*"):
+        if path.suffix in (".py", ".yaml", ".md") and path.name != "shipped_data.py":
+            for name in re.findall(r"\bdocs/[\w.-]+\.(?:md|ipynb)", path.read_text()):
+                assert (DOCS.parent / name).exists(), (path.name, name)
+
+
+def test_pictures_are_those_of_the_page_of_views_and_small(made: dict[str, str]) -> None:
+    pictures = sorted((DOCS / "views").rglob("*.png"))
+    named = re.findall(r"\]\((.*\.png)\)", made["views.md"])
+    assert sorted(named) == [str(path.relative_to(DOCS)) for path in pictures]
+    sizes = [path.stat().st_size for path in pictures]
+    assert max(sizes) <= 40_000
+    assert sum(sizes) <= 1_500_000
 
 
 def test_the_tutorial_names_entries_of_menus() -> None:

@@ -1,6 +1,6 @@
 """Make everything anew that is made from declarations: ``python tools/make_all.py``.
 
-These are views, pages, the man page, and the golden traces of the tests. ``git diff`` then shows
+These are views, the page of analyses, the man page, and the golden traces of the tests. ``git diff`` then shows
 what a change of a declaration comes to. Needs ruff, which formats the code in pages.
 """
 
@@ -13,10 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 MAKERS = (
     "tools/make_views.py",
-    "tools/make_events.py",
-    "tools/make_checks.py",
     "tools/make_analysis.py",
-    "docs/make_command_line.py",
+    "tools/make_command_line.py",
     "tests/test_golden.py",
 )
 

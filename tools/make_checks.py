@@ -1,8 +1,6 @@
-"""Write ``docs/checks.md`` from the rules of `nsys2prv check`: ``python tools/make_checks.py``."""
+"""Make the page of checks from the rules of `nsys2prv check`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from nsys2prv.paraver.check import PARTS, RULES, Rule
 
@@ -11,7 +9,7 @@ def page() -> str:
     """Return the text of the page."""
     head = """# What `nsys2prv check` checks
 
-Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python tools/make_checks.py`.
+Made from the declarations in `nsys2prv/paraver/check/rules.yaml`.
 
     nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
 
@@ -36,7 +34,3 @@ Exit status: 0 no error, 1 errors (with `--strict` warnings too, and what cannot
 
 def _row(rule: Rule) -> str:
     return f"| `{rule.name}` | {rule.severity.value} | {rule.wrong.replace('|', chr(92) + '|')} | {rule.effect} |\n"
-
-
-if __name__ == "__main__":
-    (Path(__file__).parent.parent / "docs" / "checks.md").write_text(page(), encoding="utf-8")

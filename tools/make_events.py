@@ -1,14 +1,8 @@
-"""Write ``docs/events.md`` from the declarations of the event kinds: ``python
-tools/make_events.py``.
-"""
+"""Make the page of events from the declarations of their kinds."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-
-from declaration_checks import check_declarations
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import (
@@ -24,7 +18,7 @@ from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
 
-Made from the declarations in `nsys2prv/events/` and `nsys2prv/events/catalogue/events/` by `python tools/make_events.py`.
+Made from the declarations in `nsys2prv/events/` and `nsys2prv/events/catalogue/events/`.
 
 A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
@@ -211,11 +205,3 @@ def _domains() -> Iterator[str]:
         )
         + "\n"
     )
-
-
-if __name__ == "__main__":
-    try:
-        check_declarations()
-    except ValueError as error:
-        sys.exit(f"make_events: {error}")
-    (Path(__file__).parent.parent / "docs" / "events.md").write_text(page(), encoding="utf-8")

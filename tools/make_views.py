@@ -1,12 +1,12 @@
-"""Write the views of ``cfgs/catalogue``, a list of those to open first, and a table of all for
-people: ``python tools/make_views.py [FOLDER]``.
+"""Write the views of ``cfgs/catalogue`` and a list of those to open first: ``python
+tools/make_views.py [FOLDER]``; and make the page of views.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from declaration_checks import check_declarations
@@ -15,15 +15,21 @@ from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import FIRST_VIEWS_FILE, TYPE_GROUPS_FILE, Single
-from nsys2prv.paraver.cfg.catalogue import CATALOGUE, VIEW_SUFFIX, View, is_core_view, load_menus
+from nsys2prv.paraver.cfg.catalogue import (
+    CATALOGUE,
+    VIEW_SUFFIX,
+    View,
+    is_core_view,
+    load_menus,
+    load_views,
+)
 
-TABLE, PICTURES = "views.md", "views"
+ROOT = Path(__file__).parent.parent
+PICTURES = "views"
 #: Views that show types with more names than this together show more than anyone tells apart by
 #: label.
 MOST_TOGETHER = 64
 HEAD = """# The Paraver views
-
-<!-- Made from cfgs/catalogue/ by `python tools/make_views.py`; change the files there instead. -->
 
 `nsys2prv cfgs DIR` writes them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
 `Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events, by the questions that they answer.
@@ -51,10 +57,7 @@ EXTRA_HEAD = """
 
 Written by `nsys2prv cfgs --all DIR`: one view of each attribute that no view above shows alone, made by rule of what is declared of events.
 `extra/basics/LAYOUT_FIELD` is a timeline, `extra/analysis/LAYOUT_time_2dh` a table of times, `extra/analysis/LAYOUT_calls_2dh` one of
-numbers, `extra/hwcounters/NAME` a sampled metric.
-
-| view | title |
-|---|---|
+numbers, `extra/hwcounters/NAME` a sampled metric. `nsys2prv cfgs --all` lists them.
 """
 
 
@@ -67,9 +70,6 @@ def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     made[folder / FIRST_VIEWS_FILE] = json.Encoder().encode_lines(first).decode()
     groups = sorted(map(sorted, group_types(views)))
     made[folder / TYPE_GROUPS_FILE] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
-    table = find_table_path(folder)
-    if table is not None:
-        made[table] = format_table(views, load_menus(folder / CATALOGUE), table.parent)
     return made
 
 
@@ -84,37 +84,22 @@ def group_types(views: Sequence[View]) -> set[frozenset[int]]:
     }
 
 
-def find_table_path(folder: Path) -> Path | None:
-    """Return the path of the table: in the docs folder next to the views, if there is one."""
-    docs = folder.resolve().parent / "docs"
-    return docs / TABLE if docs.is_dir() else None
-
-
 def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
     """Return views in the folder that the catalogue does not make."""
     made = {folder / view.path for view in views if is_core_view(view)}
     return sorted(path for path in folder.rglob(f"*{VIEW_SUFFIX}") if path not in made)
 
 
-def format_table(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
-    """Return the views of the core in a table per menu, each where it comes first, and the pictures
-    that there are of them; then the others.
+def page() -> str:
+    """Return the page of views: those of the core in a table per menu, each where it comes first, and
+    the pictures that there are of them; then the others.
     """
-    parts, left = [HEAD], {view.path: view for view in views}
-    for title, group in menus.items():
+    docs, catalogue = ROOT / "docs", ROOT / "cfgs" / CATALOGUE
+    parts, left = [HEAD], {view.path: view for view in load_views(catalogue) if is_core_view(view)}
+    for title, group in load_menus(catalogue).items():
         own = [left.pop(view.path) for view in group if view.path in left]
         parts += [f"\n## {title}\n", *_describe_views(own, docs)]
-    parts += [
-        OTHERS_HEAD,
-        *_describe_views([view for view in left.values() if is_core_view(view)], docs),
-        EXTRA_HEAD,
-    ]
-    parts += [
-        f"| `{view.path}` | {_format_cell(view.title)} |\n"
-        for view in left.values()
-        if not is_core_view(view)
-    ]
-    return "".join(parts)
+    return "".join([*parts, OTHERS_HEAD, *_describe_views([*left.values()], docs), EXTRA_HEAD])
 
 
 def _describe_views(views: Sequence[View], docs: Path) -> Iterator[str]:
@@ -139,8 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="?",
         type=Path,
         default=Path("cfgs"),
-        help=f"folder of {CATALOGUE}, where the views are written; "
-        "docs/views.md is written beside it if there is a docs folder (default: cfgs)",
+        help=f"folder of {CATALOGUE}, where the views are written (default: cfgs)",
     )
     folder: Path = parser.parse_args(arguments).folder
     try:
@@ -155,10 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path in find_stray_views(views, folder):
         print(f"not in the catalogue: {path}", file=sys.stderr)
     core = sum(map(is_core_view, views))
-    print(
-        f"{core} views in {folder}, {len(views) - core} more when they are installed"
-        + (f", listed in {find_table_path(folder)}" if find_table_path(folder) else "")
-    )
+    print(f"{core} views in {folder}, {len(views) - core} more with `nsys2prv cfgs --all DIR`")
     return 0
 
 

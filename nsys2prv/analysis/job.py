@@ -217,7 +217,7 @@ class OpenJob:
         The frame has begin and end (ns, Int64), rank, row, node, device and stream (where the
         event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
         null where an event lacks the field. A field that is called like one of the first columns is
-        called event_<name>. docs/events.md lists layouts and fields.
+        called event_<name>.
 
         Raises UsageError for an unknown layout or field; the message lists those there are.
         """

@@ -307,7 +307,7 @@ def run_check(arguments: list[str]) -> int:
 
     parser = Parser(
         "nsys2prv check",
-        description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
+        description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it.",
     )
     parser.add_arguments(
         """

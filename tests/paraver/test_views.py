@@ -6,7 +6,6 @@ What Paraver says to them is in ``test_views_in_paraver.py``.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import make_views
 import pytest
 import yaml
-from make_views import find_stray_views, find_table_path, make_files
+from make_views import find_stray_views, make_files
 from msgspec.structs import replace
 from tools.view_reader import find_reason_to_ask, read_cfg
 from view_checks import check_view, load_checked_views
@@ -71,7 +70,6 @@ OWN_DOMAINS = [
 # ----------------------------------------------------------------------------------------------- files and catalogue
 def test_files_are_those_of_the_catalogue() -> None:
     files = make_files(VIEWS, FOLDER)
-    assert find_table_path(FOLDER) in files
     old = [
         str(path)
         for path, text in files.items()
@@ -183,15 +181,6 @@ def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> No
     assert not sort("analysis/gpu-gaps-time_2dh.cfg")
 
 
-def test_pictures_are_of_views_and_small() -> None:
-    pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
-    named = re.findall(r"\]\((.*\.png)\)", find_table_path(FOLDER).read_text(encoding="utf-8"))
-    assert sorted(named) == [str(path.relative_to(FOLDER.parent / "docs")) for path in pictures]
-    sizes = [path.stat().st_size for path in pictures]
-    assert max(sizes) <= 40_000
-    assert sum(sizes) <= 1_500_000
-
-
 def write_view(folder: Path, text: str) -> None:
     (folder / CATALOGUE).mkdir()
     (folder / CATALOGUE / "own.yaml").write_text(text)
@@ -208,7 +197,6 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [
         view.text for view in core
     ]
-    assert not (tmp_path / "docs").exists()
 
 
 def test_the_command_names_the_view_that_is_wrong(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -184,13 +183,6 @@ def test_numbers_are_read_as_python_reads_them() -> None:
     ]
     assert lines.overflow.tolist() == [place for place, fit in enumerate(fits) if not fit]
     assert not len(lines.broken)
-
-
-def test_the_page_of_rules_is_current() -> None:
-    page = runpy.run_path(str(DOCS.parent / "tools" / "make_checks.py"))["page"]
-    assert (DOCS / "checks.md").read_text(encoding="utf-8") == page(), (
-        "run python tools/make_checks.py"
-    )
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

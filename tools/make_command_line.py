@@ -1,5 +1,5 @@
-"""Write ``command-line.md`` and the man page ``nsys2prv.1`` beside this file from the parsers:
-``python docs/make_command_line.py``.
+"""Make the page of the command line and the man page from the parsers; ``python
+tools/make_command_line.py`` writes the latter, ``docs/nsys2prv.1``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nsys2prv.cli import COMMANDS
 from nsys2prv.cli.arguments import make_conversion_parser
 from nsys2prv.cli.parsing import Parser
 
+MAN_PAGE = Path(__file__).parent.parent / "docs" / "nsys2prv.1"
 HEAD = """# Command line
 
-`nsys2prv help COMMAND` and `man nsys2prv` show the same. For completion in bash and zsh: `. completions/nsys2prv` in the checkout. This page is made
-by `python docs/make_command_line.py`.
+`nsys2prv help COMMAND` and `man nsys2prv` show the same. For completion in bash and zsh: `. completions/nsys2prv` in the checkout.
 """
 STATUS = """## Exit status
 
@@ -32,7 +32,7 @@ STATUS = """## Exit status
 | 130 | interrupted (Ctrl-C) |
 | 128 + n | ended by signal n |
 
-Warnings do not change it. [faults.md](faults.md) says what happens on full disks and the like.
+Warnings do not change it. [Troubleshooting](troubleshooting.md) says what happens on full disks and the like.
 """
 
 
@@ -141,5 +141,4 @@ def man_page() -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("command-line.md").write_text(page(), encoding="utf-8")
-    Path(__file__).with_name("nsys2prv.1").write_text(man_page(), encoding="utf-8")
+    MAN_PAGE.write_text(man_page(), encoding="utf-8")
