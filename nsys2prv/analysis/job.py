@@ -442,7 +442,7 @@ class OpenJob:
         infos, model = self._job.infos, self._job.model
         machines = [placement.machine for placement in self._job.timeline.placements]
         device_of = self.reader.rows.get_column("device")
-        devices: dict[tuple, int] = {}
+        devices: dict[tuple[object, ...], int] = {}
         users: dict[tuple[int, int], set[int]] = defaultdict(set)
         for (report, key), thread in model.rows.items():
             if isinstance(key, StreamKey):
