@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from tools.corpus import EXPORTS
 from tools.exports import make_large_export
 from tools.slow import LARGE_SAMPLES
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 # Hundreds of tests start the command in a process of its own: each would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# However slow the machine is, no example fails for its time.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 #: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named).

@@ -29,7 +29,7 @@ intervals = st.lists(
     ),
     max_size=12,
 )
-relaxed = settings(max_examples=200, deadline=None, derandomize=True)
+relaxed = settings(max_examples=200, derandomize=True)
 
 
 def split_columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ from nsys2prv.clock.solve import Alignment
 #: Rounding of times to whole ns, and of sums in another order.
 ROUNDING = 10.0
 seeds = st.integers(0, 10**6)
-relaxed = settings(max_examples=25, deadline=None, derandomize=True)
+relaxed = settings(max_examples=25, derandomize=True)
 
 
 def draw_job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
