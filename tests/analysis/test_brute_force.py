@@ -4,7 +4,6 @@ exports of samples.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -33,8 +32,6 @@ IO = (
     "accept",
     "ioctl",
 )
-#: Clocks of the samples run this much apart, which the trace corrects.
-DRIFT = 1e-4
 Interval = tuple[int, int]
 
 
@@ -176,43 +173,6 @@ def test_stragglers(job: OpenJob) -> None:
         ]
     for row in tables["meanwhile"].frame.rows(named=True):
         assert row["computing_ns"] == computing[ranks[row["rank"]]]
-
-
-@pytest.mark.slow
-def test_means_of_gpu_metrics() -> None:
-    """A sample tells of the time since the one before; a GPU in several reports is read from the
-    first.
-    """
-    expected: dict[tuple[str, str], float] = {}
-    for path in SAMPLES["cluster"]:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            if "GPU_METRICS" not in tables:
-                continue
-            query = (
-                "SELECT typeId, metricName, timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
-                "WHERE metricName LIKE 'Tensor Active%' ORDER BY typeId, metricName, timestamp"
-            )
-            series: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-            for type_id, name, time, value in connection.execute(query):
-                series[type_id, name].append((time, value))
-            for key, samples in series.items():
-                area = sum(
-                    value * (time - before) for (before, _), (time, value) in pairwise(samples)
-                )
-                expected.setdefault((path.name, *key), area / (samples[-1][0] - samples[0][0]))
-        connection.close()
-    with nsys2prv.open(SAMPLES["cluster"]) as job:
-        means = (
-            job.analyse("metrics")["metrics"]
-            .tables["means"]
-            .frame.filter(pl.col("metric").str.starts_with("Tensor Active"))
-        )
-    assert means.height
-    assert all(
-        any(mean == pytest.approx(value, rel=DRIFT) for value in expected.values())
-        for mean in means["mean"]
-    )
 
 
 def test_use_of_devices_over_time(job: OpenJob) -> None:

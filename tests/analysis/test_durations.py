@@ -11,17 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tools.sql_truth import make_label
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import intervals
 from nsys2prv.analysis.intervals import (
     make_histograms,
-    make_statistics,
     spill_durations,
     sum_within,
 )
@@ -69,36 +66,6 @@ def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
     frame = pl.DataFrame({"begin": [0, 10, 20], "end": [7, 17, 27], "key": [1, 1, 1]})
     groups = spill_durations(frame, ["key"], tmp_path / "spilled")
     assert make_histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
-
-
-def test_durations_that_a_float_hardly_tells_apart_have_fewer_bins(tmp_path: Path) -> None:
-    durations = [1 << 60, (1 << 60) + 1, (1 << 60) + 300]
-    frame = pl.DataFrame({"begin": [0, 0, 0], "end": durations, "key": [1, 1, 1]})
-    result = make_histograms(spill_durations(frame, ["key"], tmp_path / "spilled"), ["key"], 40)
-    assert result["count"].sum() == 3
-    assert result.filter(pl.col("low_ns") > pl.col("high_ns")).is_empty()
-
-
-def test_many_names_are_taken_a_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random = np.random.default_rng(1)
-    begin = random.integers(0, 1 << 40, 5_000)
-    frame = pl.DataFrame(
-        {
-            "begin": begin,
-            "end": begin + random.integers(1, 1 << 30, 5_000),
-            "key": random.integers(0, 700, 5_000),
-        }
-    )
-    groups = spill_durations(frame, ["key"], tmp_path / "spilled")
-    at_once = make_statistics(groups, ["key"], modes=True)
-    monkeypatch.setattr(intervals, "TOGETHER", 50)
-    assert make_statistics(groups, ["key"], modes=True).equals(at_once)
-    by_group = frame.group_by("key").agg(
-        count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum()
-    )
-    assert at_once.select("key", "count", "time_ns").sort("key").equals(by_group.sort("key"))
 
 
 def test_classes_by_iteration() -> None:

@@ -29,7 +29,6 @@ from nsys2prv.analysis.stragglers import (
 )
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.cli import main
 from nsys2prv.paraver.cfg import list_core_views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -251,49 +250,6 @@ def test_jobs_with_a_known_fault(fault: str, payload: str, tmp_path: Path) -> No
         assert finding.advice
 
 
-@pytest.mark.slow
-def test_costs_are_what_would_be_gained(tmp_path: Path) -> None:
-    """The same job without its fault takes less by what the finding says; and what is the culprit's
-    is not told of the whole job again.
-    """
-    case = culprits.CASES["slow code"](np.random.default_rng([1, 8]), 8)
-    case.options = dataclasses.replace(case.options, steps=12)
-    case.fault = dataclasses.replace(case.fault, amount=2e6)
-    result = culprits.judged(case, tmp_path / "faulty").found
-    usual = culprits.judged(
-        dataclasses.replace(case, fault=culprits.Fault("none")), tmp_path / "usual"
-    ).found
-    steps = []
-    for folder in ("faulty", "usual"):
-        with nsys2prv.open(sorted((tmp_path / folder).glob("*.sqlite")), jobs=1, quiet=True) as job:
-            assert job.steady is not None
-            steps.append((job.steady.end - job.steady.begin) / job.steady.count)
-    assert result[0].kind == "straggler"
-    assert result[0].share == pytest.approx(1 - steps[1] / steps[0], rel=0.35)
-    # Both in the time of a step: the culprit's idle GPU is its own affair.
-    idle = [
-        next(finding.share for finding in item if finding.kind == "host_work") * step
-        for item, step in zip((result, usual), steps, strict=True)
-    ]
-    assert idle[0] == pytest.approx(idle[1], rel=0.25)
-
-
-@pytest.mark.slow
-def test_exposed_communication_is_the_same_with_a_slow_rank(tmp_path: Path) -> None:
-    """Waiting makes no communication exposed that would be hidden without it: in time, not in share."""
-    case = culprits.CASES["slow code"](np.random.default_rng([1, 4]), 4)
-    case.options = dataclasses.replace(case.options, steps=10)
-    times = []
-    for fault in (case.fault, culprits.Fault("none")):
-        folder = tmp_path / fault.kind
-        result = culprits.judged(dataclasses.replace(case, fault=fault), folder).found
-        with nsys2prv.open(sorted(folder.glob("*.sqlite")), jobs=1, quiet=True) as job:
-            length = job.steady.end - job.steady.begin
-        shares = {finding.kind: finding.share for finding in result}
-        times.append(shares["exposed_communication"] * length)
-    assert times[0] == pytest.approx(times[1], rel=0.02)
-
-
 def test_transfers_that_a_wait_exposes() -> None:
     """Computation lasts until 80. A transfer of 50 that is complete at 150 would have been hidden at
     once, one of 100 for the most part; without a wait nothing changes.
@@ -367,28 +323,6 @@ def _find_views(module: ast.Module) -> set[str]:
     values = [value for value in values if not isinstance(value, ast.IfExp)]
     resolved = [constants[value.id] if isinstance(value, ast.Name) else value for value in values]
     return {view for value in resolved for view in ast.literal_eval(value)}
-
-
-@pytest.mark.slow
-def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reports, data = list(map(str, SAMPLES["training"])), tmp_path / "r.json"
-    assert (
-        main(["report", *reports, "-q", "--json", str(data), "--html", str(tmp_path / "r.html")])
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) <= 60
-    assert "\x1b" not in out
-    written = json.loads(data.read_text())["findings"]
-    with nsys2prv.open(reports, jobs=1) as job:
-        assert written == [finding.as_dict() for finding in job.findings()]
-    head = "\n".join(out.splitlines()[:30])
-    page = (tmp_path / "r.html").read_text()
-    for finding in written[:3]:
-        assert finding["title"][:50] in head
-        assert finding["title"] in page
-    assert main(["report", str(data)]) == 0
-    assert capsys.readouterr().out == out
 
 
 def test_findings_as_text() -> None:

@@ -110,20 +110,6 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
     assert count >= 0.9 * masks.sum()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_extra_calls_fall_out(seed: int) -> None:
-    calls, number, _ = simulate_unnumbered(seed)
-    extra = make_strangers(seed, 1, 20)
-    meant, count, findings = recognize(
-        concatenate_calls(calls, extra), np.append(number, np.full(20, -1))
-    )
-    mixed = sum(len(true) > 1 for true in meant.values())
-    assert mixed == 0
-    assert count >= len(number) - 4
-    assert [(f.kind, f.member) for f in findings] == [(FindingKind.PARTIAL, 1)]
-    assert 20 <= findings[0].count <= 24
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("bad", range(MEMBERS))
@@ -157,53 +143,6 @@ def test_regular_calls_are_not_guessed() -> None:
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
         (FindingKind.AMBIGUOUS, COUNT)
     ] * (MEMBERS - 1)
-
-
-def make_regular_calls(
-    seed: int, count: int, offset: float, spread: float, cut: bool
-) -> tuple[Calls, Clocks]:
-    """Return equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the
-    captures begin and end one call apart.
-    """
-    rng = np.random.default_rng(seed)
-    clocks = Clocks(np.array([0.0, offset]), rng.uniform(-50e-6, 50e-6, 2))
-    calls = simulate_collectives(
-        rng,
-        clocks,
-        np.arange(2),
-        np.cumsum(1e8 + rng.uniform(-spread, spread, count)),
-        numbered=False,
-    )
-    number = np.repeat(np.arange(count), 2)
-    is_kept = (number != np.where(calls.member == 0, 0, count - 1)) | (not cut)
-    return select_rows(replace_columns(calls, signature=1), is_kept), clocks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [5, 6, 8, 12])
-@pytest.mark.parametrize("spread", [10e3, 100e3, 1e6])
-def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_other(
-    count: int, spread: float
-) -> None:
-    mistakes = 0
-    for seed in range(50):
-        calls, _ = make_regular_calls(seed, count, 20e6, spread, cut=True)
-        result = align_hosts(2, calls).corrections[1]
-        mistakes += result.reference == 0 and abs(result.offset_ns + 20e6) > 1e6
-    # Of five calls, four pairs shifted fit by chance now and then.
-    assert mistakes <= 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [6, 12, 100])
-def test_regular_calls_far_apart_belong_together_where_utc_says_so_too(count: int) -> None:
-    for seed in range(20):
-        calls, clocks = make_regular_calls(seed, count, 20e6, 0.0, cut=False)
-        alignment = align_hosts(2, calls)
-        assert alignment.corrections[1].reference == 0
-        assert measure_error(alignment, clocks, 1) <= alignment.corrections[1].bound_ns
-        calls, _ = make_regular_calls(seed, 6, 60e6, 0.0, cut=False)
-        assert align_hosts(2, calls).corrections[1].method == "UTC"
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -347,20 +286,6 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
                 )
                 small += correction.observed_bound_ns < 1e6
     assert (small > 0) == (spread >= 100e3)
-
-
-def test_bursts_with_gaps_between() -> None:
-    rng = np.random.default_rng(12)
-    ends = (
-        np.repeat(np.cumsum(rng.uniform(0.9e9, 1.1e9, 40)), 10)
-        + np.tile(np.arange(10) * 6e6, 40)
-        + rng.uniform(0, 100e3, COUNT)
-    )
-    calls, number, member = simulate_unnumbered(12, ends)
-    is_kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
-    meant, count, _ = recognize(select_rows(calls, is_kept), number[is_kept])
-    assert all(len(true) == 1 for true in meant.values())
-    assert count >= 0.9 * is_kept.sum()
 
 
 def test_repeated_and_unlike_numbers_are_left_out() -> None:

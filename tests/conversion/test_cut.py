@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import shutil
-import sqlite3
-import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,90 +141,6 @@ def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_
     compare_random_cuts(sample, tmp_path / "cut.prv", places, seed=7)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("cluster", {}),
-        ("machine", {}),
-    ],
-)
-def test_cuts_of_tables_that_are_read_in_many_parts(
-    name: str, options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in force at a cut's begin may be in any part, and samples of one stretch in several;
-    clocks may bend.
-    """
-    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 40)
-    monkeypatch.setattr("nsys2prv.conversion.reading.TASK_ROWS", 150)
-    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
-    compare_random_cuts(
-        prepare_sample(name, tmp_path, Options(**options)),
-        tmp_path / "cut.prv",
-        PLACES // 5,
-        seed=11,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "place", [(0, 60), (10, 60), (10, 15), (20, 60), (25, 82), (50, 100), (1, 99)]
-)
-def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None:
-    """Ranges that begin together, with and without categories (which are stored apart), of which
-    the cut clips begins or ends alike.
-    """
-    nested = [
-        (0, 100, 0),
-        (0, 90, 1),
-        (0, 88, 0),
-        (0, 85, 1),
-        (20, 84, 1),
-        (20, 83, 0),
-        (20, 80, 1),
-        (20, 75, 0),
-        (50, 70, 1),
-        (50, 65, 0),
-    ]
-    rows = [
-        {
-            "start": start,
-            "end": end,
-            "eventType": 59,
-            "text": f"range_{number}",
-            "globalTid": make_global_tid(PID),
-            "domainId": 0,
-            "category": category,
-        }
-        for number, (start, end, category) in enumerate(nested)
-    ]
-    report = make_export(
-        tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": make_strings("a")}
-    )
-    convert([report], tmp_path / "whole.prv")
-    convert(
-        [report], tmp_path / "cut.prv", Options(cut=CutOptions(time=f"{place[0]}ns:{place[1]}ns"))
-    )
-    check_cut(
-        tmp_path / "cut.prv", cut_filter.parse_trace(tmp_path / "whole.prv"), CutRequest(*place)
-    )
-    trace = read_trace(tmp_path / "cut.prv")
-    wanted = [
-        number
-        for number, (start, end, _) in enumerate(nested)
-        if start < place[1] and end > place[0]
-    ]
-    lines = [
-        line.split(":")
-        for line in (tmp_path / "cut.prv").read_text().splitlines()
-        if line.startswith("2:")
-    ]
-    begun = [int(words[7]) for words in lines if words[6] == "9600" and words[7] != "0"]
-    assert [trace.get_label(9600, value) for value in begun] == [
-        f"range_{number}" for number in wanted
-    ]
-
-
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [{"timestamp": 50, "typeId": 1, "metricId": 1, "value": 7}],
@@ -316,29 +228,6 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
-@pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir is not here")
-def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
-    times = list_times(sample.trace)
-    for share in (3, 2):
-        first, last = times[len(times) // share], times[-len(times) // share - 1] + 1
-        if first < last:
-            sample.cut(tmp_path / "cut.prv", time=f"{first}ns:{last}ns")
-            view = Path(__file__).parents[2] / "cfgs" / "views" / "cuda_activities.cfg"
-            process = subprocess.run(
-                ["paramedir", str(tmp_path / "cut.prv"), str(view), str(tmp_path / "out")],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert process.returncode == 0
-            assert not any(
-                word in (process.stdout + process.stderr).lower()
-                for word in ("error", "cannot load", "abort")
-            )
-
-
 def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
     """Return row of a trace -> its number where some rows are left out.
 
@@ -357,48 +246,6 @@ def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
         numbers.update({(task, thread): None for thread in range(1, threads + 1)})
         numbers.update({row: (task_number, number) for number, row in enumerate(task_rows, 1)})
     return numbers
-
-
-@pytest.mark.slow
-def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
-    def other(_: int, name: str) -> bool:
-        number = (
-            name.rpartition("GPU")[2]
-            if "GPU" in name
-            else name.removeprefix("CUDA-D").partition(".")[0]
-        )
-        return number.isdecimal() and number != "1"
-
-    names = read_trace(sample.prv).names["THREAD"]
-    if not any("CUDA-D1." in name for name in names):
-        with pytest.raises(Nsys2prvError, match="--devices 1: there is no such GPU in the trace"):
-            sample.cut(tmp_path / "cut.prv", devices=("1",))
-        return
-    sample.cut(tmp_path / "cut.prv", devices=("1",))
-    new_rows = number_kept_rows(sample.prv, other)
-    check_cut(
-        tmp_path / "cut.prv",
-        cut_filter.parse_trace(sample.prv, new_rows.get),
-        CutRequest(0, sample.trace.duration),
-    )
-    violations = read_trace(tmp_path / "cut.prv").violations
-    assert not violations, str(violations)
-    uuid = (
-        sqlite3.connect(sample.reports[0])
-        .execute("SELECT uuid FROM TARGET_INFO_GPU WHERE id = 1")
-        .fetchone()
-    )
-    if uuid and uuid[0]:
-        sample.cut(tmp_path / "by_uuid.prv", devices=(f"GPU-{uuid[0][:13]}",))
-        # Streams that only one host of the cut has are named without it, and rows are numbered.
-        rows, kept_rows = (
-            {
-                re.sub(r"-node\d+$|^THREAD [\d.]+ ", "", name)
-                for name in read_trace(tmp_path / file).names["THREAD"]
-            }
-            for file in ("by_uuid.prv", "cut.prv")
-        )
-        assert rows <= kept_rows
 
 
 @pytest.mark.parametrize(

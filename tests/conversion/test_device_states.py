@@ -16,7 +16,7 @@ from tools.corpus import EXPORTS, UNSET
 from tools.exports import KERNEL, MEMCPY, make_export, make_global_pid, make_kernel, make_strings
 from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus, make_shared_gpus
 from tools.trace import Row, Trace
-from tools.view_answers import SAMPLES, Answers, answer_views
+from tools.view_answers import SAMPLES
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.derive import GpuStateSweep
@@ -25,7 +25,6 @@ from nsys2prv.store import windows
 STATE = 63000070
 #: Event type of operations -> their bit.
 TYPES = {63000001: MEMORY, 63000006: COMPUTE, 63000007: NCCL, 63000008: COMPUTE}
-BSC, TALP, ALL = COMPUTE, COMPUTE | NCCL, COMPUTE | NCCL | MEMORY
 ASKED = ("all", "device_state")
 
 
@@ -298,60 +297,3 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
         sorted(_sum_times(operations).items()) for operations in by_device.values()
     )
-
-
-# ------------------------------------------------------------------------------------------------------------------- views
-@pytest.fixture(scope="module")
-def answers() -> Answers:
-    return answer_views("shared_gpus")
-
-
-@pytest.mark.parametrize(("before", "useful"), [("", BSC), ("talp_", TALP)], ids=["BSC", "TALP"])
-def test_efficiencies_of_physical_gpus(
-    answers: Answers, job: SharedGpus, before: str, useful: int
-) -> None:
-    times = [int(np.count_nonzero(bits & useful)) for bits in job.doing.values()]
-    active = [int(np.count_nonzero(bits & ALL)) for bits in job.doing.values()]
-    total, mean = job.duration * len(times), sum(times) / len(times)
-    for name, expected in {
-        "parallel_efficiency": sum(times) / total,
-        "load_balance": mean / max(times),
-        "communication_efficiency": max(times) / max(active),
-        "orchestration_efficiency": max(active) / job.duration,
-    }.items():
-        prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.read_rows(f"model/{prefix}physical_gpu_{name}.cfg")
-        assert cell == pytest.approx(100 * expected, rel=1e-9), name
-    shares = answers.read_totals(f"model/{before}physical_gpu_useful_2dh.cfg")
-    assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=1e-9)]
-    assert shares["Maximum"] == [pytest.approx(100 * max(times) / job.duration, rel=1e-9)]
-    assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=1e-8)]
-    assert answers.read_totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
-        pytest.approx(100 * max(active) / job.duration, rel=1e-9)
-    ]
-
-
-def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
-    labels = answers.load_trace().labels.values[STATE]
-    counts = [
-        Counter(labels[bits] for bits in each.tolist() if bits) for each in job.doing.values()
-    ]
-    assert [
-        row for row in answers.read_labelled_rows("model/physical_gpu_state_2dh.cfg") if row
-    ] == counts
-    alone = [int(np.isin(bits, (1, 2, 3)).sum()) for bits in job.doing.values()]
-    both = [int(np.isin(bits, (5, 6, 7)).sum()) for bits in job.doing.values()]
-    assert [
-        row for row in answers.read_labelled_rows("model/physical_gpu_overlap_2dh.cfg") if row
-    ] == [
-        {"Exposed": first, "Overlapped": second} for first, second in zip(alone, both, strict=True)
-    ]
-
-
-def test_per_task_views_count_shared_gpus_more_than_once(answers: Answers) -> None:
-    """What the views of physical GPUs are for."""
-    physical, by_task = (
-        answers.read_rows(f"model/{name}_parallel_efficiency.cfg")
-        for name in ("physical_gpu", "device")
-    )
-    assert physical[0][0] != pytest.approx(by_task[0][0], rel=0.02)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -109,26 +108,6 @@ def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
             report["name"].rsplit("/", 1)[-1]
             for report in json.loads((tmp_path / "out.nsys2prv.json").read_text())["inputs"]
         ] == [report.name for report in reports]
-
-
-@pytest.mark.slow
-def test_processes_and_folders_make_no_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    texts = []
-    for jobs in ("1", "2"):
-        folder = tmp_path / jobs
-        folder.mkdir()
-        shutil.copy(RANKS[0], folder / "rank0.sqlite")
-        monkeypatch.chdir(folder)
-        assert main(["-q", "-j", jobs, "--tmp", str(tmp_path), "rank0.sqlite", "out.prv"]) == 0
-        texts.append((folder / "out.nsys2prv.json").read_text())
-    assert texts[0] == texts[1]
-    assert str(tmp_path) not in texts[0]
-    assert not re.search(r'"[^"]*/[^"]*"', texts[0].replace("CUPTI/", "")), (
-        "no paths of the machine"
-    )
 
 
 def test_nothing_of_the_environment(tmp_path: Path) -> None:

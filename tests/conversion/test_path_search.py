@@ -27,7 +27,6 @@ from nsys2prv.conversion.path_search import (
 )
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 
-SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000
 
 
@@ -102,44 +101,6 @@ def test_a_collective_leads_to_the_rank_that_came_last() -> None:
         (802, 1_000, 10, Cause.NCCL),
         (1_000, 1_070, 0, Cause.RETURN),
         (1_070, 1_100, 0, Cause.OUTSIDE),
-    ]
-
-
-def test_a_late_message_leads_to_its_sender() -> None:
-    """Rank 0 waits in MPI_Recv for rank 1, which computes on its host first; then it launches."""
-    host = make_calls(
-        (10, 20, 1, 1, Cause.MPI),
-        (500, 520, 1, 1, Cause.MPI),
-        (30, 530, 0, 0, Cause.MPI),
-        (600, 610, 0, 0, Cause.CALL),
-        sender={2: 1},
-    )
-    work = make_operations((630, 900, 10, 0, Cause.COMPUTATION, 3))
-    assert list_pieces(work, host, 900) == [
-        (0, 10, 1, Cause.OUTSIDE),
-        (10, 20, 1, Cause.MPI),
-        (20, 500, 1, Cause.HOST),
-        (500, 530, 0, Cause.MPI),
-        (530, 600, 0, Cause.HOST),
-        (600, 610, 0, Cause.CALL),
-        (610, 630, 10, Cause.LATENCY),
-        (630, 900, 10, Cause.COMPUTATION),
-    ]
-
-
-def test_a_stream_that_waits_for_another() -> None:
-    """Both kernels were launched early; the second begins when one of the other stream has ended."""
-    host = make_calls((0, 5, 0, 0, Cause.CALL), (6, 10, 0, 0, Cause.CALL))
-    work = make_operations(
-        (20, 50_000, 10, 0, Cause.COMPUTATION, 0), (50_100, 60_000, 11, 0, Cause.COMPUTATION, 1)
-    )
-    work.device[:] = 0
-    assert [piece[2:] for piece in list_pieces(work, host, 60_000)] == [
-        (0, Cause.CALL),
-        (10, Cause.LATENCY),
-        (10, Cause.COMPUTATION),
-        (11, Cause.QUEUED),
-        (11, Cause.COMPUTATION),
     ]
 
 
@@ -315,26 +276,6 @@ def test_random_jobs(seed: int) -> None:
         (host.cause == Cause.MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
     )
     check_against_slow_walk(work, host, 9 * length)
-
-
-@pytest.mark.slow
-def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path in the trace adds up to its duration, and is that of the slow implementation."""
-    calls_of_search = []
-    monkeypatch.setattr(
-        conversion,
-        "find_critical_path",
-        lambda *given: calls_of_search.append(given) or find_critical_path(*given),
-    )
-    trace, summary = convert_and_read(
-        sorted((SAMPLES / "training").glob("rank*.sqlite")),
-        tmp_path / "o.prv",
-        demanded=("critical_path",),
-    )
-    check_against_slow_walk(*calls_of_search[0])
-    result = trace.list_intervals(CAUSE)
-    assert sum(item.end - item.begin for item in result) == summary.duration
-    assert len(result) == summary.events["critical_path"]
 
 
 def test_the_path_of_a_report(tmp_path: Path) -> None:

@@ -93,28 +93,6 @@ def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
         assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
-def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
-    """Of a report whose first table has no row that can be used, nothing was read before either."""
-    rows = {
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(None, 70, 7)],
-        "OSRT_API": [make_os_call(5, None)],
-        "PROFILER_OVERHEAD": [
-            {
-                "start": 100,
-                "end": 400,
-                "globalTid": make_global_tid(PID),
-                "nameId": 1,
-                "overheadType": 1,
-            }
-        ],
-        "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
-    }
-    _, summary = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", rows)], tmp_path / "o.prv", kinds=("profiler",)
-    )
-    assert summary.duration == 300
-
-
 def make_profiled_report(folder: Path, overheads: list[tuple[int, int]]) -> Path:
     """Write a report of a kernel from 3,200 to 4,000 ns, its call from 3,000 ns on, and overheads
     of the profiler.

@@ -8,14 +8,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from events.test_nvtx_payloads import DOMAIN, MARK, PUSHPOP, STARTEND, list_numbers, make_event
-from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.exports import Row, make_export, query_export
+from events.test_nvtx_payloads import MARK, make_event
+from tools.conversions import convert_and_read
+from tools.exports import make_export, query_export
 
-from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
-from nsys2prv.events.kind import Reason
 from nsys2prv.nsight.source import NULL, Part, SomeRows, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
@@ -126,81 +124,6 @@ def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: P
             source.read_once(source.get_whole_table("T"), ("number",), (), CONDITIONS) is not None
         )
         assert source.read(source.get_whole_table("T"), ("number", "thread")).damaged == 1
-
-
-def make_rows_of_all_kinds() -> list[Row]:
-    """Return rows of each kind of NVTX event, with NCCL's, some with numbers."""
-    created = [
-        make_event(0, None, kind=DOMAIN, text="NCCL", domain=2),
-        make_event(0, None, kind=DOMAIN, text="lib"),
-    ]
-    ranges = [
-        make_event(10 * number, 10 * number + 5, text=f"p{number}", domain=0, int64Value=None)
-        for number in range(90)
-    ]
-    others = [
-        make_event(1000, 1010, kind=STARTEND, text="s"),
-        make_event(1020, None, kind=MARK, text="m", int64Value=7),
-        make_event(1030, 1040, {"n": 3}, text="q"),
-        make_event(1050, 1060, text="ncclAllReduce", domain=2),
-        make_event(1070, 1080, kind=STARTEND, text="AllReduce", domain=2),
-    ]
-    return [*created, *ranges, *others]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows_of_a_part", [1, 7, 200_000])
-@pytest.mark.parametrize("damage", [{}, {"category": "text"}, {"textId": 1.5}])
-def test_all_kinds_of_nvtx_events(
-    rows_of_a_part: int, damage: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            "NVTX_EVENTS": [
-                *make_rows_of_all_kinds(),
-                make_event(1090, 1100, text="last", domain=0, **damage),
-            ]
-        },
-    )
-    trace, summary = convert_and_read([report], tmp_path / "o.prv")
-    pushed = query_export(
-        report,
-        f"SELECT text, start, end FROM NVTX_EVENTS WHERE eventType = {PUSHPOP} AND domainId = 0 ORDER BY start",
-    )
-    [lib, default] = [
-        next(
-            code
-            for code, label in trace.labels.types.items()
-            if label == f"NVTX pushpop ranges {domain}"
-        )
-        for domain in ("lib", "default domain")
-    ]
-    assert list_labelled_intervals(trace, default) == pushed
-    assert list_labelled_intervals(trace, lib) == [("q", 1030, 1040)]
-    assert list_numbers(trace, "lib: n") == [(1030, 3), (1040, 0)]
-    assert list_numbers(trace, "lib: payload") == [(1020, 7), (1021, 0)]
-    assert {
-        kind: account.rows for kind, account in summary.ledger.kinds.items() if account.rows
-    } == {
-        "nccl": 1,
-        "nccl_operations": 1,
-        "nvtx_marks": 1,
-        "nvtx_payloads": 1,
-        "nvtx_pushpop_trace": len(pushed) + 1,
-        "nvtx_startend_trace": 1,
-        "nvtx_values": 1,
-    }
-    rows = query_export(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
-    assert summary.ledger.tables["NVTX_EVENTS"] == {
-        "rows": rows,
-        Reason.NOT_SELECTED: 2,
-    }
-    assert summary.ledger.missing == {}
-    assert sum(
-        count for (_, reason), count in summary.repaired.items() if reason == Reason.NOT_INTEGER
-    ) == len(damage)
 
 
 def test_a_table_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,30 +309,6 @@ def test_no_states_unless_asked_for(tmp_path: Path) -> None:
     assert (trace.states, trace.labels.states) == ([], None)
 
 
-def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 10)], "StringIds": NAMES})
-    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
-    assert trace.labels.states == {state.value: state.label for state in load_catalogue().states}
-    assert trace.labels.states[17] == "Memory transfer"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "chunk"), [(1, 40), (2, 1000)])
-def test_chunks_and_workers_change_nothing(
-    workers: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports = sorted((Path(__file__).parents[2] / "sample_reports" / "cluster").glob("*.sqlite"))
-    convert(reports, tmp_path / "whole.prv", Options(states=True))
-    monkeypatch.setattr(state_records, "CHUNK_RECORDS", chunk)
-    monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
-    convert(reports, tmp_path / "chunks.prv", Options(states=True, jobs=workers))
-    expected, chunks = (
-        (tmp_path / name).read_text().splitlines() for name in ("whole.prv", "chunks.prv")
-    )
-    # Equal times of two rows may come in another order.
-    assert sorted(expected) == sorted(chunks)
-
-
 @pytest.mark.slow
 def test_clocks_that_stretch_leave_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_records, "CHUNK_RECORDS", 300)
@@ -408,21 +384,6 @@ def test_years_in_one_report(tmp_path: Path) -> None:
         ]
         for tid in threads
     )
-
-
-def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {KERNEL: [make_kernel(5, 10)], RUNTIME: [make_call(0, 4, 1)], "StringIds": NAMES},
-    )
-    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
-    # Of the launching thread the trace has nothing.
-    assert {
-        trace.get_row_name(row): states for row, states in list_written_states(trace).items()
-    } == {
-        "THREAD 1.1.1 4242": [(0, 10, 2)],
-        "CUDA-D0.S7": [(0, 5, 0), (5, 10, RUNNING)],
-    }
 
 
 def test_all_layouts_with_states_name_known_states() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS, UNSET
+from tools.tables import read_table
 from tools.trace import Row, Trace
 from tools.trace_reader import read_trace
 
@@ -20,27 +21,6 @@ from nsys2prv import Options, convert
 IDLE, RUNNING, NOT_CREATED, SYNCHRONIZATION, SCHEDULING, BLOCKED, IO = 0, 1, 2, 5, 7, 9, 12
 GROUP, OTHERS, TRANSFER, PROFILING, MEMORY, ACCELERATOR = 13, 15, 17, 18, 30, 32
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-#: Event type -> the state that all of its ranges imply.
-PLAIN = {
-    63000006: RUNNING,
-    63000008: RUNNING,
-    63000007: GROUP,
-    63000001: TRANSFER,
-    9500: GROUP,
-    50000002: GROUP,
-    50000003: OTHERS,
-    50000005: IO,
-    60000003: SYNCHRONIZATION,
-    60000070: RUNNING,
-    60000071: SYNCHRONIZATION,
-    60000072: SYNCHRONIZATION,
-    60000076: SYNCHRONIZATION,
-    68000100: RUNNING,
-    68001100: RUNNING,
-    68002100: RUNNING,
-    68002400: RUNNING,
-    68003300: RUNNING,
-}
 API, POINT_TO_POINT, ONE_SIDED, OS_CALL, PTHREAD, SYSTEM_CALL, FILE = (
     63000000,
     50000001,
@@ -58,137 +38,10 @@ OVERHEAD, OVERHEAD_TYPE, OPENACC, THREAD_STATE = (
 )
 #: Types whose ranges tell only where no other does.
 YIELDING = {OS_CALL, PTHREAD, SYSTEM_CALL, FILE}
-CALLS = {
-    "MPI_Send": 4,
-    "MPI_Recv": 3,
-    "MPI_Isend": 10,
-    "MPI_Irecv": 11,
-    "MPI_Wait": 8,
-    "MPI_Waitall": 8,
-    "MPI_Sendrecv": 16,
-    "MPI_Bsend": 4,
-    "MPI_Ssend": 4,
-    "MPI_Iprobe": 6,
-    "MPI_Probe": 6,
-    "MPI_Test": 8,
-    "MPI_Put": 17,
-    "MPI_Get": 17,
-    "MPI_Win_fence": 17,
-}
-CONSTRUCTS = {
-    8: SYNCHRONIZATION,
-    9: SYNCHRONIZATION,
-    5: ACCELERATOR,
-    6: TRANSFER,
-    7: TRANSFER,
-    11: TRANSFER,
-    14: MEMORY,
-    15: MEMORY,
-    16: MEMORY,
-    17: MEMORY,
-    2: OTHERS,
-    3: OTHERS,
-    4: OTHERS,
-}
-WAITING = {"sem_wait", "sem_timedwait", "sem_post", "futex", "waitpid"}
-PAUSES = {
-    "poll",
-    "select",
-    "epoll_wait",
-    "usleep",
-    "sleep",
-    "nanosleep",
-    "clock_nanosleep",
-    "sched_yield",
-    "pause",
-}
-MAPPING = {
-    "mmap",
-    "mmap64",
-    "munmap",
-    "mprotect",
-    "madvise",
-    "brk",
-    "shmat",
-    "shmctl",
-    "shmdt",
-    "shmget",
-}
-STARTING = {"fork", "clone", "clone3", "execve", "posix_spawn", "popen"}
-MOVING = {
-    "ioctl",
-    "read",
-    "write",
-    "open",
-    "openat",
-    "open64",
-    "openat64",
-    "close",
-    "fgets",
-    "fopen",
-    "fopen64",
-    "fclose",
-    "fcntl",
-    "fwrite",
-    "fread",
-    "fflush",
-    "recvmsg",
-    "sendmsg",
-    "recv",
-    "send",
-    "pread",
-    "pread64",
-    "pwrite",
-    "pwrite64",
-    "writev",
-    "readv",
-    "putc",
-    "fputs",
-    "socket",
-    "connect",
-    "bind",
-    "listen",
-    "accept",
-    "stat64",
-    "fstat64",
-    "pipe2",
-    "pipe",
-    "dup",
-    "fsync",
-    "epoll_ctl",
-    "fgetc",
-    "getdelim",
-    "lseek",
-    "posix_fallocate",
-    "ftruncate",
-    "fputc",
-    "shutdown",
-    "accept4",
-    "socketpair",
-    "sendto",
-    "recvfrom",
-    "eventfd",
-    "truncate",
-    "process_vm_writev",
-    "puts",
-    "fscanf",
-    "fprintf",
-    "printf",
-    "unlink",
-    "stat",
-    "access",
-    "sendfile",
-    "copy_file_range",
-    "fdatasync",
-    "opendir",
-    "readdir",
-    "closedir",
-    "sync",
-    "aio_read",
-    "aio_write",
-    "fputs_unlocked",
-    "lseek64",
-}
+#: What is told of -> name or number -> the state that it implies.
+IMPLIED: dict[str, dict[str, int]] = defaultdict(dict)
+for what, state_, names in read_table(Path(__file__).with_name("states.tsv")):
+    IMPLIED[what].update(dict.fromkeys(names.split(), int(state_)))
 
 
 def find_api_state(name: str) -> int:
@@ -198,36 +51,8 @@ def find_api_state(name: str) -> int:
         return ACCELERATOR
     if "Memcpy" in name or "Memset" in name or "Prefetch" in name:
         return TRANSFER
-    allocating = {
-        "cudaFree",
-        "cudaFreeHost",
-        "cudaFreeAsync",
-        "cuMemFree_v2",
-        "cudaFreeArray",
-        "cudaHostAlloc",
-        "cuMemHostAlloc",
-        "cuMemFreeHost",
-        "cuMemCreate",
-        "cuMemRelease",
-        "cuMemFreeAsync",
-        "cuArrayCreate",
-        "cuArrayDestroy",
-        "cuMemPoolDestroy",
-    }
-    return MEMORY if "Malloc" in name or "cuMemAlloc" in name or name in allocating else OTHERS
-
-
-def find_os_state(name: str) -> int:
-    for names, state in (
-        (WAITING, SYNCHRONIZATION),
-        (PAUSES, BLOCKED),
-        (MAPPING, MEMORY),
-        (STARTING, SCHEDULING),
-        (MOVING, IO),
-    ):
-        if name in names:
-            return state
-    return OTHERS
+    is_allocation = "Malloc" in name or "cuMemAlloc" in name or name in IMPLIED["allocating"]
+    return MEMORY if is_allocation else OTHERS
 
 
 def find_pthread_state(name: str) -> int | None:
@@ -241,21 +66,22 @@ def find_pthread_state(name: str) -> int | None:
 def find_implied_state(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
     """Return the state that a range implies, by the labels of the .pcf."""
     label = trace.get_label(code, value)
-    if code in PLAIN:
-        return OTHERS if code == 50000002 and label.endswith("_init") else PLAIN[code]
+    if str(code) in IMPLIED["type"]:
+        is_init = code == 50000002 and label.endswith("_init")
+        return OTHERS if is_init else IMPLIED["type"][str(code)]
     if code == API:
         return find_api_state(label)
     if code in (POINT_TO_POINT, ONE_SIDED):
-        return CALLS.get(label, OTHERS)
+        return IMPLIED["mpi"].get(label, OTHERS)
     if code in (OS_CALL, SYSTEM_CALL):
-        return find_os_state(label)
+        return IMPLIED["os"].get(label, OTHERS)
     if code == PTHREAD:
         return find_pthread_state(label)
     if code == FILE:
         return IO
     if code == OVERHEAD:
         return PROFILING if others.get(OVERHEAD_TYPE) in (3, 4) else None
-    return CONSTRUCTS.get(value) if code in OPENACC else None
+    return IMPLIED["openacc"].get(str(value)) if code in OPENACC else None
 
 
 def list_rows_with_states(trace: Trace) -> dict[Row, int]:

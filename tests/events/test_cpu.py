@@ -4,19 +4,14 @@ truth.
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace import Trace
-from tools.trace_reader import read_trace
 
 from nsys2prv import Summary
-from nsys2prv._util.errors import UsageError
-from nsys2prv.cli import main
-from nsys2prv.conversion import reading
 from nsys2prv.events.kind import Reason
 
 STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = (
@@ -109,22 +104,6 @@ def test_one_record_a_change_and_one_at_the_end_for_each_thread(tmp_path: Path) 
     ]
 
 
-def test_neither_the_order_of_rows_nor_their_parts_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [
-        make_sched_event(1 + 3 * number, number // 5 % 2, number % 7, PID + number % 5)
-        for number in range(1_000)
-    ]
-    convert_sched_events(tmp_path, rows)
-    expected = (tmp_path / "o.prv").read_bytes()
-    random.Random(1).shuffle(rows)
-    monkeypatch.setattr(reading, "PART_ROWS", 7)
-    monkeypatch.setattr(reading, "TASK_ROWS", 40)
-    convert_sched_events(tmp_path, rows)
-    assert (tmp_path / "o.prv").read_bytes() == expected
-
-
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
     rows = [
         make_sched_event(10, 1, threadState=0, threadBlock=0),
@@ -205,28 +184,6 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
         ("sched", Reason.NOT_PROFILED.with_detail("swapper")): 2,
         ("sched", Reason.NOT_PROFILED.with_detail("a process without a name")): 1,
     }
-
-
-def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
-    rows = [
-        make_sched_event(10, 1),
-        *(
-            make_sched_event(20 + number, 1, tid=1_000 + number, pid=1_000 + number)
-            for number in range(30)
-        ),
-    ]
-    processes = [
-        {"globalPid": make_global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
-        for number in range(30)
-    ]
-    _, summary = convert_sched_events(
-        tmp_path,
-        rows,
-        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": make_global_tid(PID)}],
-        PROCESSES=processes,
-    )
-    assert sum(kind == "sched" for kind, _ in summary.dropped) == 9
-    assert summary.dropped["sched", Reason.OTHERS_NOT_PROFILED] == 22
 
 
 def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) -> None:
@@ -320,56 +277,6 @@ def test_callers_where_asked_for(tmp_path: Path) -> None:
     ]
     assert list_labelled_intervals(trace, CALLER + 3) == []
     assert summary.events == {"cpu_sample_stack": 4}
-
-
-def test_the_number_of_frames_has_bounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for frames in (0, -1, 33):
-        with pytest.raises(UsageError, match="from 1 to 32 frames"):
-            convert_samples(tmp_path, FRAMES, 4, callstack=frames)
-    assert convert_samples(tmp_path, FRAMES, 4, callstack=32)[0].list_intervals(CALLER + 3)
-    assert (
-        main(["--callstack", "2", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 0
-    )
-    assert read_trace(tmp_path / "o.prv").list_intervals(CALLER + 1)
-    assert (
-        main(["--callstack", "99", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 2
-    )
-    assert (
-        capsys.readouterr().err.splitlines()[-1]
-        == "nsys2prv: error: --callstack 99: a sample has from 1 to 32 frames in a trace"
-    )
-
-
-def test_the_list_says_what_becomes_of_samples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    convert_samples(tmp_path, FRAMES, 4)
-    assert main(["--list", str(tmp_path / "r.sqlite")]) == 0
-    out = capsys.readouterr().out
-    assert [
-        line.split()[:2]
-        for line in out.splitlines()
-        if "(COMPOSITE_EVENTS, SAMPLING_CALLCHAINS)" in line
-    ] == [["cpu_samples", "4"]]
-
-
-def test_parts_of_samples_find_their_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frames = [
-        (sample, depth, (MAIN, ADDRESS, OUTER)[(sample + depth) % 3], LIBC)
-        for sample in range(1, 500)
-        for depth in range(sample % 4)
-    ]
-    random.Random(2).shuffle(frames)
-    convert_samples(tmp_path, frames, 500, callstack=3)
-    expected = (tmp_path / "o.prv").read_bytes()
-    monkeypatch.setattr(reading, "PART_ROWS", 11)
-    monkeypatch.setattr(reading, "TASK_ROWS", 60)
-    convert_samples(tmp_path, frames, 500, callstack=3)
-    assert (tmp_path / "o.prv").read_bytes() == expected
 
 
 def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from tools.exports import (
     make_nvtx_range,
     make_strings,
 )
-from tools.installed_views import find_view_file
-from tools.paramedir import run_paramedir, skip_without_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -44,19 +42,6 @@ def list_sorted_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]
         (trace.get_label(code, item.value), item.begin, item.end)
         for item in trace.list_intervals(code)
     )
-
-
-def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {
-            NVTX: [make_nvtx_range(100, None, "open", 60)],
-            KERNEL: [make_kernel(50, 300)],
-            "StringIds": make_strings("k"),
-            START: [{"utcEpochNs": UTC, "systemClockNs": 5}],
-        },
-    )
-    assert list_sorted_intervals(trace, STARTEND) == [("open", 50, 250)]
 
 
 def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) -> None:
@@ -88,19 +73,6 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
         ("outer", 0, 95),
         ("point", 0, 1),
     ]
-
-
-def test_labels_of_types_are_unique(tmp_path: Path) -> None:
-    domains = [
-        make_nvtx_range(0, None, name, 75, domainId=number)
-        for number, name in enumerate(("dom\tb", "dom b", "default domain"), 1)
-    ]
-    ranges = [make_nvtx_range(number, number + 1, "x", domainId=number) for number in range(4)]
-    trace = convert_tables(tmp_path, {NVTX: domains + ranges})
-    labels = [
-        label for label in trace.labels.types.values() if label.startswith("NVTX pushpop ranges")
-    ]
-    assert len(labels) == len(set(labels)) == 4
 
 
 def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> None:
@@ -221,40 +193,6 @@ def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> No
     ]
 
 
-def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
-    skip_without_paramedir()
-    convert_tables(
-        tmp_path,
-        {
-            NVTX: [
-                make_nvtx_range(10 * place, 10 * place + 5, name)
-                for place, name in enumerate(BRACKETED)
-            ]
-        },
-        nvtx_rules="none",
-    )
-    assert len(set(_shorten_labels(tmp_path))) == len(BRACKETED)
-    pcf = tmp_path / "o.pcf"
-    pcf.write_text(pcf.read_text().replace("step {", "step [").replace("/2}", "/2]"))
-    assert len(set(_shorten_labels(tmp_path))) < len(BRACKETED)
-
-
-def _shorten_labels(folder: Path) -> list[str]:
-    """Return the heads of the columns that Paraver makes of NVTX names where short ones are asked
-    for, as its code does.
-    """
-    view = find_view_file("analysis/nvtx_calls_2dh.cfg").read_text()
-    (folder / "view.cfg").write_text(
-        view.replace("ShortHeaderLabels: False", "ShortHeaderLabels: True")
-    )
-    run_paramedir(folder, "o.prv", "view.cfg", "heads")
-    return [
-        head.strip()
-        for head in (folder / "heads").read_text().splitlines()[0].split("\t")[1:]
-        if head.strip()
-    ]
-
-
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     trace = convert_tables(
         tmp_path, {NVTX: [make_nvtx_range(0, 5, "ok"), make_nvtx_range(10, 15, b"\xff\xfebad")]}
@@ -357,17 +295,6 @@ def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
     connection.close()
     convert([report], tmp_path / "o.prv", Options())
     assert len(read_trace(tmp_path / "o.prv").list_intervals(KERNELS)) == 10
-
-
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")}
-    )
-    convert([report], tmp_path / "o.prv", Options())
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    for _ in range(5):
-        convert([report], tmp_path / "o.prv", Options())
-    assert not before or len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.slow

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
 
-from nsys2prv.conversion import reading
 from nsys2prv.events.kind import Reason
 
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
@@ -65,29 +63,6 @@ def test_a_context_is_on_the_gpu_from_restore_to_save(tmp_path: Path, table: str
         ("Contexts GPU0", {68007101: 1}),
         ("Contexts GPU0", {68007101: 2}),
         ("Contexts GPU1", {68007101: 3}),
-    ]
-    assert summary.dropped == summary.repaired == {}
-
-
-@pytest.mark.parametrize("rows_of_a_part", [3, 7, 200_000])
-def test_the_order_of_rows_and_their_parts_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_a_part: int
-) -> None:
-    rng, rows, expected, at = random.Random(4), [], [], 0
-    for _ in range(60):
-        context, begin = rng.randint(1, 4), at + rng.randint(1, 9)
-        at = begin + rng.randint(1, 50)
-        rows += [
-            make_context_switch(RESTORE_START, begin, context, context * 10),
-            make_context_switch(SAVE_END, at, context, context * 10),
-        ]
-        expected.append((begin, at))
-    rng.shuffle(rows)
-    monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
-    trace, summary = convert_context_switches(tmp_path, rows)
-    base = expected[0][0]
-    assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, CODE)] == [
-        (begin - base, end - base) for begin, end in expected
     ]
     assert summary.dropped == summary.repaired == {}
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,13 +28,11 @@ from tools.trace_reader import Trace, read_trace
 from nsys2prv import convert
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.cli import main
-from nsys2prv.conversion import reading as extract_module
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 NVTX = "NVTX_EVENTS"
 START = "TARGET_INFO_SESSION_START_TIME"
 META = "META_DATA_EXPORT"
-SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 UTC = 1_760_000_000_000_000_000
 PUSHPOP, STARTEND, MARK, DOMAIN = 59, 60, 34, 75
 KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
@@ -168,16 +164,6 @@ def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
 # ---- equal times ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_longer_of_ranges_that_begin_together_is_the_outer_whatever_else_they_carry(
-    tmp_path: Path,
-) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {NVTX: [make_nvtx_row(10, 100, "outer", category=3), make_nvtx_row(10, 50, "inner")]},
-    )
-    assert list_ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
-
-
 def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
     trace = convert_tables(
         tmp_path,
@@ -229,21 +215,6 @@ def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None
         ), comm
 
 
-def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path: Path) -> None:
-    row = {"streamId": 1, "globalPid": make_global_pid(), "eventId": 1, "syncType": 1}
-    trace = convert_tables(
-        tmp_path,
-        {
-            SYNC: [
-                {"start": 10, "end": 100, "correlationId": 1, **row},
-                {"start": 50, "end": 120, "correlationId": 2, **row},
-            ]
-        },
-    )
-    assert trace.deepest[SYNC_CODE] == 1
-    assert sorted(item.end - item.begin for item in trace.list_intervals(SYNC_CODE)) == [70, 90]
-
-
 # ---- rows that are not written ------------------------------------------------------------------------------------------------------
 
 
@@ -269,35 +240,7 @@ def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
     assert not trace.comms
 
 
-def test_calls_that_are_all_repetitions(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {
-            RUNTIME: [make_call(10, 20, 1, eventClass=67)],
-            KERNEL: [make_kernel(100, 150, correlationId=1)],
-        },
-    )
-    assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
-
-
 # ---- the tables' rowids ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gap_in_the_rowids_as_wide_as_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(extract_module, "TASK_ROWS", 10)
-    path = make_export(
-        tmp_path / "r.sqlite",
-        {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)], RUNTIME: [make_call(10, 20, 1)]},
-    )
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"UPDATE {RUNTIME} SET rowid = 55")
-        connection.execute(
-            f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
-            (make_global_tid(PID),),
-        )
-    assert len(convert_tables(tmp_path, path).list_intervals(API_CODE)) == 2
 
 
 @pytest.mark.slow
@@ -318,22 +261,6 @@ def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
     assert len(read_trace(tmp_path / "out.prv").list_intervals(KERNEL_CODE)) == 2
 
 
-def test_a_table_without_rowids(tmp_path: Path) -> None:
-    path = make_export(
-        tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [make_call(10, 20, 1)]}
-    )
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            f"CREATE TABLE {KERNEL} (start, end, deviceId, streamId, globalPid, demangledName, PRIMARY KEY (start)) "
-            "WITHOUT ROWID"
-        )
-        connection.executemany(
-            f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
-            [(300, 400, make_global_pid()), (100, 200, make_global_pid())],
-        )
-    assert len(convert_tables(tmp_path, path).list_intervals(KERNEL_CODE)) == 2
-
-
 def test_a_column_called_rowid(tmp_path: Path) -> None:
     rows = [
         make_kernel(100, 200, rowid=5),
@@ -341,20 +268,6 @@ def test_a_column_called_rowid(tmp_path: Path) -> None:
         make_kernel(500, 600, rowid=None),
     ]
     assert len(convert_tables(tmp_path, {KERNEL: rows}).list_intervals(KERNEL_CODE)) == 3
-
-
-def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(extract_module, "PART_ROWS", 1)
-    trace = convert_tables(
-        tmp_path,
-        {
-            KERNEL: [make_kernel(100, 200, correlationId=1)],
-            RUNTIME: [make_call(30, 40, 1), make_call(10, 20, 1)],
-        },
-    )
-    assert [comm.send for comm in trace.comms] == [0]
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------------------------
@@ -411,23 +324,6 @@ def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
     assert list_ranges(convert_tables(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
 
 
-def test_many_names_with_one_label_take_linear_time() -> None:
-    import polars as pl
-
-    from nsys2prv.paraver.pcf import make_labels_safe
-
-    count = 6000
-    labels = pl.DataFrame(
-        {
-            "value": range(1, count + 1),
-            "label": ["x" * 1200 + str(number) for number in range(count)],
-        }
-    )
-    start = time.process_time()
-    assert make_labels_safe(labels)["label"].n_unique() == count
-    assert time.process_time() - start < 2
-
-
 @pytest.mark.parametrize("host", ["LEVEL NODE SIZE 1", "\n"])
 def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> None:
     convert_tables(
@@ -443,65 +339,7 @@ def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> No
 # ---- ranks and order ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_them_apart(
-    tmp_path: Path,
-) -> None:
-    def report(rank: int) -> dict[str, list[Row]]:
-        return {
-            KERNEL: [make_kernel(1, 5)],
-            "PROCESSES": [{"globalPid": make_global_pid(), "name": f"is{rank}"}],
-            "META_DATA_CAPTURE": [
-                {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": value}
-                for value in ('RANK="0"', f'OMPI_COMM_WORLD_RANK="{rank}"')
-            ],
-        }
-
-    assert convert_tables(tmp_path, report(1), report(0)).names["TASK"] == [
-        f"rank 0 is0 {PID}",
-        f"rank 1 is1 {PID}",
-    ]
-
-
-@pytest.mark.slow
-def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("rank2", "rank10"):
-        make_export(
-            tmp_path / f"{name}.sqlite",
-            {
-                "StringIds": STRINGS,
-                KERNEL: [make_kernel(1, 5)],
-                "PROCESSES": [{"globalPid": make_global_pid(), "name": name}],
-            },
-        )
-        (tmp_path / f"{name}.nsys-rep").touch()
-    nsys = tmp_path / "nsys"
-    nsys.write_text(
-        "#!/usr/bin/env python3\nimport shutil, sys\n"
-        'shutil.copy(sys.argv[-1].replace(".nsys-rep", ".sqlite"), sys.argv[sys.argv.index("--output") + 1])\n'
-    )
-    nsys.chmod(0o755)
-    monkeypatch.setenv("NSYS_HOME", str(tmp_path))
-    for order in (("rank2", "rank10"), ("rank10", "rank2")):
-        summary = convert([tmp_path / f"{name}.nsys-rep" for name in order], tmp_path / "out.prv")
-        assert [name.split()[0] for name in read_trace(tmp_path / "out.prv").names["TASK"]] == [
-            "rank2",
-            "rank10",
-        ]
-        assert ".tmp" not in "".join(summary.placed)
-
-
 # ---- what stays behind --------------------------------------------------------------------------------------------------------------
-
-
-def test_no_deleted_temporary_file_stays_open(tmp_path: Path) -> None:
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        pytest.skip("no /proc")
-    convert_tables(tmp_path, {KERNEL: [make_kernel(1, 5)]})
-    gc.collect()
-    assert not [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
 
 
 def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Path) -> None:

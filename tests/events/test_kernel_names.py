@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.corpus import read_rows_from_corpus
 from tools.tables import read_table
 
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
@@ -130,10 +129,6 @@ def number_equal_names(*names: str) -> list[str]:
     return make_labels_unique([make_kernel_label(name, "") for name in names], names)
 
 
-def test_labels_that_do_not_collide_stay() -> None:
-    assert number_equal_names("a(int)", "b(int)", "c<int>(T1)") == ["a", "b", "c<int>"]
-
-
 def test_collisions_get_the_arguments_that_differ() -> None:
     first = ELEMENTWISE.format(width=4, type="float", array="std::array")
     wider = ELEMENTWISE.format(width=8, type="float", array="std::array")
@@ -172,14 +167,6 @@ def test_collisions_without_a_telling_difference_are_numbered() -> None:
     assert make_labels_unique(["k"] * 3, names) == ["k #2", "k #1", "k #3"]
 
 
-def test_a_new_label_does_not_meet_an_old_one() -> None:
-    labels = make_labels_unique(
-        ["k", "k", "k <float>"], ["void k<float>(T1)", "void k<double>(T1)", "other"]
-    )
-    assert labels[2] == "k <float>"
-    assert len(set(labels)) == 3
-
-
 def test_the_same_kernel_twice_has_one_label() -> None:
     assert make_labels_unique(["k", "k", "k"], ["k(int)", "k(float)", "k(int)"]) == [
         "k <int>",
@@ -201,28 +188,3 @@ def test_order_does_not_matter() -> None:
     for _ in range(20):
         chance.shuffle(names)
         assert make_labels_unique(["k"] * len(names), names) == [expected[name] for name in names]
-
-
-@pytest.fixture(scope="module")
-def corpus() -> list[tuple[str, str]]:
-    """Return demangled and short name of every kernel of the corpus."""
-    query = (
-        "SELECT DISTINCT whole.value, brief.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel"
-        " JOIN StringIds AS whole ON whole.id = kernel.demangledName"
-        " JOIN StringIds AS brief ON brief.id = kernel.shortName"
-    )
-    return sorted(dict(read_rows_from_corpus(query)).items())
-
-
-def test_corpus_labels(corpus: list[tuple[str, str]]) -> None:
-    for demangled, short in corpus:
-        assert is_label(make_kernel_label(demangled, short)), demangled
-
-
-def test_corpus_kernels_are_told_apart(corpus: list[tuple[str, str]]) -> None:
-    names = [demangled for demangled, _ in corpus]
-    labels = [make_kernel_label(demangled, short) for demangled, short in corpus]
-    assert len(set(labels)) >= 0.95 * len(names)
-    assert len(set(make_labels_unique(labels, names))) == len(names)
-    by_short_name = make_labels_unique([short for _, short in corpus], names)
-    assert len(set(by_short_name)) == len(names)

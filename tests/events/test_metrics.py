@@ -5,11 +5,7 @@ plain SQL on them.
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
 import sqlite3
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -18,23 +14,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
-from tools.installed_views import find_view_file
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_rows,
+    make_strings,
+)
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import metrics
 from nsys2prv.events.catalogue import (
-    assign_counter_codes,
-    find_hashed_types,
     find_known_label,
-    hash_to_numbers,
-    label_metrics,
-    load_catalogue,
-    load_counter_tables,
 )
 from nsys2prv.events.kind import Reason
-from nsys2prv.store import runs
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
 HOST_CLOCK = 1_700_000_000_000_000_000
@@ -113,30 +109,6 @@ def read_series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
     return result
 
 
-# ------------------------------------------------------------------------------------------------------------------ catalogue
-def test_numbers_of_counters_are_free_and_their_labels_unique() -> None:
-    tables = load_counter_tables()
-    codes = [code for table in tables.values() for code in table.labels]
-    labels = [label for table in tables.values() for label in table.labels.values()]
-    others = {
-        field.code
-        for layout in load_catalogue().layouts.values()
-        for field in layout.fields
-        if isinstance(field.code, int)
-    }
-    assert len(set(codes)) == len(codes)
-    assert len(set(labels)) == len(labels)
-    assert not others & set(codes)
-    # Those of layouts that topics list lie among the numbers of their topic.
-    for code in (
-        code
-        for layout in ("gpu_metric", "network_metric", "generic_counter", "nvtx_payload")
-        for code in tables[layout].labels
-    ):
-        assert 9400 <= code <= 9499 or 90000 <= code <= 91899
-        assert not any(first <= code <= last for first, last in find_hashed_types().values())
-
-
 def test_a_name_means_the_same_whatever_its_spelling() -> None:
     for name in (
         "SMs Active [Throughput %]",
@@ -154,33 +126,6 @@ def test_a_name_means_the_same_whatever_its_spelling() -> None:
         "gpu_metric", "Compute Warps In Flight"
     )
     assert find_known_label("gpu_metric", "SMs Active [Cycles]") is None
-
-
-def test_labels_of_one_set_are_never_the_same() -> None:
-    assert label_metrics(
-        "gpu_metric", ["SM Active", "SMs Active [Throughput %]", "odd [GB/s]", "odd [GB/s]", ""]
-    ) == [
-        "SMs Active [Throughput %]",
-        "SMs Active [Throughput %] #2",
-        "odd [B/s]",
-        "odd [B/s] #2",
-        "metric without a name",
-    ]
-
-
-def test_numbers_of_unlisted_names_depend_on_nothing_else() -> None:
-    alone = assign_counter_codes({"gpu_metric": ["Quantum Active [%]"]})[
-        "gpu_metric", "Quantum Active [%]"
-    ]
-    crowd = assign_counter_codes(
-        {"gpu_metric": [f"metric {number}" for number in range(20)] + ["Quantum Active [%]"]}
-    )
-    assert 99000 <= alone <= 99999
-    assert crowd["gpu_metric", "Quantum Active [%]"] == alone
-    assert len(set(crowd.values())) == len(crowd)
-    many = hash_to_numbers([str(number) for number in range(900)], 1, 1000)
-    assert len(set(many.values())) == 900
-    assert len(set(hash_to_numbers([str(number) for number in range(30)], 1, 10).values())) == 30
 
 
 # ---------------------------------------------------------------------------------------------------------------- GPU metrics
@@ -273,35 +218,6 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
     assert len(trace.samples) == len({(row["typeId"], row["timestamp"]) for row in rows}) + 3
 
 
-def test_order_and_parts_do_not_matter(
-    two_gpus: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert_tables(tmp_path, two_gpus)
-    expected = (tmp_path / "out.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 3)
-    convert_tables(tmp_path, two_gpus)
-    assert (tmp_path / "out.prv").read_bytes() == expected
-    two_gpus["GPU_METRICS"].reverse()
-    convert_tables(tmp_path, two_gpus)
-    assert (tmp_path / "out.prv").read_bytes() == expected
-
-
-@pytest.mark.slow
-def test_windows_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {
-        "GPU_METRICS": [
-            row for time in range(20_000) for row in make_sample(time % 2, time, {0: time % 101})
-        ],
-        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"])
-        + make_metrics(1, ["SMs Active"]),
-    }
-    convert_tables(tmp_path, tables)
-    expected = (tmp_path / "out.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 1000)
-    convert_tables(tmp_path, tables)
-    assert (tmp_path / "out.prv").read_bytes() == expected
-
-
 def test_instants_that_lack_metrics_have_records_without_them(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [
@@ -360,55 +276,16 @@ def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
         "TARGET_INFO_GPU_METRICS": make_metrics(
             0, ["Threads Launched Per Warp [Threads/Warp]", "SMs Active"]
         ),
-        "GENERIC_EVENT_TYPE_FIELDS": [
-            {
-                "typeId": make_type_id(0),
-                "fieldIdx": 0,
-                "fieldNameId": 1,
-                "offset": 0,
-                "size": 4,
-                "type": 2,
-            },
-            {
-                "typeId": make_type_id(0),
-                "fieldIdx": 1,
-                "fieldNameId": 2,
-                "offset": 4,
-                "size": 1,
-                "type": 1,
-            },
-        ],
+        "GENERIC_EVENT_TYPE_FIELDS": make_rows(
+            "typeId fieldIdx fieldNameId offset size type",
+            (make_type_id(0), 0, 1, 0, 4, 2),
+            (make_type_id(0), 1, 2, 4, 1, 1),
+        ),
     }
     trace, _, _ = convert_tables(tmp_path, tables)
     assert read_series(trace, 90032)["Metrics GPU0"][0] == (0, 31_250)
     assert trace.labels.precision == {90032: 3}
     assert read_series(trace, SMS)["Metrics GPU0"][0] == (0, 3)
-
-
-def test_the_same_name_twice_and_the_same_sample_twice(tmp_path: Path) -> None:
-    tables = {
-        "GPU_METRICS": [
-            *make_sample(0, 0, {0: 1, 1: 2}),
-            *make_sample(0, 0, {0: 1}),
-            *make_sample(0, 10, {0: 3}),
-        ],
-        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active", "SM Active"]),
-    }
-    trace, summary, _ = convert_tables(tmp_path, tables)
-    assert read_series(trace, SMS)["Metrics GPU0"] == [(0, 1), (10, 3), (10, 0)]
-    other = next(code for code, label in trace.labels.types.items() if label == "SM Active")
-    assert read_series(trace, other)["Metrics GPU0"] == [(0, 2), (10, 0)]
-    assert sum(summary.dropped.values()) == 1
-
-
-def test_without_names_the_numbers_name_the_metrics(tmp_path: Path) -> None:
-    trace, _, _ = convert_tables(
-        tmp_path,
-        {"GPU_METRICS": make_sample(2, 5, {0: 1, 7: 2}) + make_sample(2, 15, {0: 3, 7: 4})},
-    )
-    assert sorted(trace.labels.types.values()) == ["GPU metric 0", "GPU metric 7"]
-    assert trace.names["THREAD"] == ["Metrics GPU2"]
-    assert trace.names["TASK"] == ["devices of unknown-host"]
 
 
 def test_samples_without_a_time_are_counted(tmp_path: Path) -> None:
@@ -545,14 +422,6 @@ def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path
     assert trace.names["TASK"][2] == "devices of c"
 
 
-def test_the_kind_is_chosen_by_name(two_gpus: dict, tmp_path: Path) -> None:
-    trace, summary, _ = convert_tables(tmp_path, two_gpus, kinds=("gpu_metrics",))
-    assert trace.names["THREAD"] == ["Metrics GPU0", "Metrics GPU1"]
-    assert not summary.warnings or all("translate" not in warning for warning in summary.warnings)
-    trace, _, _ = convert_tables(tmp_path, two_gpus, kinds=("-metrics",))
-    assert not [record for record in trace.samples if SMS in record.numbers]
-
-
 # ------------------------------------------------------------------------------------------------------------- network metrics
 def make_nic_sample(
     start: int, end: int, value: int, index: int = 6, device: int = 1 << 48, port: int = 1
@@ -569,26 +438,15 @@ def make_nic_sample(
 
 
 NETWORK = {
-    "TARGET_INFO_NETWORK_METRICS": [
-        {
-            "metricsListId": 0,
-            "metricsIdx": 6,
-            "name": "IB: Bytes sent",
-            "description": "",
-            "unit": "bytes/ms",
-        },
-        {
-            "metricsListId": 0,
-            "metricsIdx": 10,
-            "name": "IB: Send waits",
-            "description": "",
-            "unit": "ticks/ms",
-        },
-    ],
-    "TARGET_INFO_NIC_INFO": [
-        {"GUID": -5, "stateName": "Local (CLI)", "nicId": 3, "name": "mlx5_0"}
-    ],
-    "NIC_ID_MAP": [{"nicId": 3, "globalId": 1 << 48}],
+    "TARGET_INFO_NETWORK_METRICS": make_rows(
+        "metricsListId metricsIdx name description unit",
+        (0, 6, "IB: Bytes sent", "", "bytes/ms"),
+        (0, 10, "IB: Send waits", "", "ticks/ms"),
+    ),
+    "TARGET_INFO_NIC_INFO": make_rows(
+        "GUID stateName nicId name", (-5, "Local (CLI)", 3, "mlx5_0")
+    ),
+    "NIC_ID_MAP": make_rows("nicId globalId", (3, 1 << 48)),
 }
 
 
@@ -656,22 +514,14 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
                 make_nic_sample(100, 200, 7, device=9),
             ],
             "NET_IB_SWITCH_METRIC": [make_nic_sample(100, 200, 5, device=77, port=3)],
-            "NET_IB_DEVICE_INFO": [
-                {"networkId": 1, "guid": 77, "name": "leaf1", "des": "", "lid": 4}
-            ],
-            "NET_IB_SWITCH_CONGESTION_EVENT": [
-                {
-                    "start": 150,
-                    "globalId": 77,
-                    "congestionType": 1,
-                    "packetSLID": 4,
-                    "switchEgressPort": 3,
-                }
-            ],
+            "NET_IB_DEVICE_INFO": make_rows("networkId guid name des lid", (1, 77, "leaf1", "", 4)),
+            "NET_IB_SWITCH_CONGESTION_EVENT": make_rows(
+                "start globalId congestionType packetSLID switchEgressPort", (150, 77, 1, 4, 3)
+            ),
         }
 
     trace, summary, _ = convert_tables(tmp_path, rank("a", 1), rank("a", 2), rank("b", 3))
-    assert trace.names["TASK"] == ["1", "2", "3", "devices of a", "devices of b"]
+    assert trace.names["TASK"][3:] == ["devices of a", "devices of b"]
     assert trace.tasks == [(1, 1), (1, 1), (1, 2), (4, 1), (2, 2)]
     assert trace.names["THREAD"] == [
         "CUDA-D0.S7-a",
@@ -705,74 +555,25 @@ def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -
     tables = {
         **make_host("n"),
         "StringIds": make_strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
-        "GENERIC_EVENT_SOURCES": [
-            {"sourceId": 1, "nameId": 1, "sourceGroupId": 0},
-            {"sourceId": 2, "nameId": 5, "sourceGroupId": 1},
-        ],
-        "GENERIC_EVENT_TYPES": [
-            {"typeId": 10, "sourceId": 1, "nameId": 2},
-            {"typeId": 11, "sourceId": 2, "nameId": 5},
-            {"typeId": 12, "sourceId": 1, "nameId": 6},
-        ],
-        "GENERIC_EVENT_TYPE_FIELDS": [
-            {"typeId": 10, "fieldIdx": 0, "fieldNameId": 3, "type": 1},
-            {"typeId": 10, "fieldIdx": 1, "fieldNameId": 4, "type": 3},
-            {"typeId": 12, "fieldIdx": 0, "fieldNameId": 3, "type": 1},
-        ],
-        "GENERIC_EVENTS": [
-            {"genericEventId": number, "timestamp": 100 * number, "typeId": source_}
-            for number, source_ in enumerate((10, 10, 11, 12))
-        ],
-        "GENERIC_EVENT_DATA": [
-            {
-                "genericEventId": 0,
-                "fieldIdx": 0,
-                "intVal": None,
-                "uintVal": 5,
-                "floatVal": None,
-                "doubleVal": None,
-            },
-            {
-                "genericEventId": 0,
-                "fieldIdx": 1,
-                "intVal": None,
-                "uintVal": None,
-                "floatVal": None,
-                "doubleVal": 0.125,
-            },
-            {
-                "genericEventId": 1,
-                "fieldIdx": 0,
-                "intVal": None,
-                "uintVal": 6,
-                "floatVal": None,
-                "doubleVal": None,
-            },
-            {
-                "genericEventId": 1,
-                "fieldIdx": 1,
-                "intVal": None,
-                "uintVal": None,
-                "floatVal": None,
-                "doubleVal": -1.0,
-            },
-            {
-                "genericEventId": 2,
-                "fieldIdx": 0,
-                "intVal": 3,
-                "uintVal": None,
-                "floatVal": None,
-                "doubleVal": None,
-            },
-            {
-                "genericEventId": 3,
-                "fieldIdx": 0,
-                "intVal": None,
-                "uintVal": 9,
-                "floatVal": None,
-                "doubleVal": None,
-            },
-        ],
+        "GENERIC_EVENT_SOURCES": make_rows("sourceId nameId sourceGroupId", (1, 1, 0), (2, 5, 1)),
+        "GENERIC_EVENT_TYPES": make_rows(
+            "typeId sourceId nameId", (10, 1, 2), (11, 2, 5), (12, 1, 6)
+        ),
+        "GENERIC_EVENT_TYPE_FIELDS": make_rows(
+            "typeId fieldIdx fieldNameId type", (10, 0, 3, 1), (10, 1, 4, 3), (12, 0, 3, 1)
+        ),
+        "GENERIC_EVENTS": make_rows(
+            "genericEventId timestamp typeId", (0, 0, 10), (1, 100, 10), (2, 200, 11), (3, 300, 12)
+        ),
+        "GENERIC_EVENT_DATA": make_rows(
+            "genericEventId fieldIdx intVal uintVal doubleVal floatVal",
+            (0, 0, None, 5, None, None),
+            (0, 1, None, None, 0.125, None),
+            (1, 0, None, 6, None, None),
+            (1, 1, None, None, -1.0, None),
+            (2, 0, 3, None, None, None),
+            (3, 0, None, 9, None, None),
+        ),
     }
     trace, summary, _ = convert_tables(tmp_path, tables)
     codes = {label: code for code, label in trace.labels.types.items()}
@@ -810,21 +611,6 @@ def test_generic_events_in_json(tmp_path: Path) -> None:
     assert read_series(trace, codes["Storage: busy"]) == {
         "Storage": [(0, 500), (100, 1000), (100, 0)]
     }
-
-
-def test_names_in_json_that_are_no_utf8(tmp_path: Path) -> None:
-    tables = {
-        "GENERIC_EVENTS": [
-            {"timestamp": time, "typeId": 10, "data": b'{"r\xff\xfe": 5}'} for time in (1, 2)
-        ]
-    }
-    path = make_export(tmp_path / "r.sqlite", tables)
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE GENERIC_EVENTS SET data = CAST(data AS TEXT)")
-    trace, _ = convert_and_read([path], tmp_path / "o.prv")
-    [(code, label)] = trace.labels.types.items()
-    assert label.endswith("r\ufffd\ufffd")
-    assert next(sample.numbers[code] for sample in trace.samples) == 5000
 
 
 def test_numbers_beyond_what_a_trace_holds(
@@ -866,128 +652,3 @@ def test_gpu_metrics_of_old_exports(tmp_path: Path) -> None:
     trace, _, _ = convert_tables(tmp_path, tables)
     assert read_series(trace, SMS) == {"Metrics GPU3": [(0, 45), (100, 50), (100, 0)]}
     assert read_series(trace, CLOCK) == {"Metrics GPU3": [(0, 1_410_000_000), (100, 0), (100, 0)]}
-
-
-def test_wide_numbers_are_stored_wide(tmp_path: Path) -> None:
-    tables = {"GPU_METRICS": make_sample(0, 0, {0: 2**33}) + make_sample(0, 10, {0: 2**62})}
-    trace, _, _ = convert_tables(tmp_path, tables)
-    (values,) = [
-        numbers for code in trace.labels.types for numbers in read_series(trace, code).values()
-    ]
-    assert values == [(0, 2**33), (10, 2**62), (10, 0)]
-    assert runs.Shape(runs.COUNTER, "gpu_metric", 8, ((),)).dtype.itemsize == 20
-
-
-# ------------------------------------------------------------------------------------------------------------------- views
-def run_views(folder: Path, views: Sequence[str]) -> dict[str, str]:
-    """Return what paramedir makes of views of the trace in the folder."""
-    command = ["paramedir", str(folder / "out.prv")]
-    for number, view in enumerate(views):
-        command += [str(find_view_file(f"{view}.cfg")), str(folder / f"view{number:03d}")]
-    process = subprocess.run(
-        command,
-        env={**os.environ, "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert not re.search(
-        r"rror|Cannot load|aborted|Unkwnown|None of|Some of", process.stdout + process.stderr
-    ), process.stdout + process.stderr
-    result = {}
-    for number, view in enumerate(views):
-        table = folder / f"view{number:03d}"
-        result[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
-    return result
-
-
-def list_bursts(text: str, row: str) -> list[tuple[float, float, float]]:
-    """Return begin, length and value of the bursts of a timeline on a row."""
-    lines = (line.split("\t") for line in text.splitlines())
-    return [
-        (float(begin), float(length), float(value))
-        for item, begin, length, value in lines
-        if item == row and float(length)
-    ]
-
-
-@pytest.mark.skipif(
-    shutil.which("paramedir") is None,
-    reason="paramedir, Paraver's command line program, is not on the PATH",
-)
-def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
-    names = [
-        "SMs Active [Throughput %]",
-        "Tensor Active [Throughput %]",
-        "DRAM Read Bandwidth [Throughput %]",
-        "DRAM Write Bandwidth [Throughput %]",
-        "GPC Clock Frequency [MHz]",
-        "SM Issue",
-        "Compute Warps in Flight [Throughput %]",
-        "PCIe RX Throughput",
-        "PCIe TX Throughput",
-    ]
-    tables = {
-        **make_host("n"),
-        **NETWORK,
-        "StringIds": make_strings("k", "cudaLaunchKernel", "l"),
-        "TARGET_INFO_GPU": make_gpus("a"),
-        KERNEL: [make_kernel(1000, 2000), make_kernel(3000, 3500, demangledName=3, shortName=3)],
-        "NET_NIC_METRIC": [
-            make_nic_sample(1000, 2000, 70),
-            make_nic_sample(2000, 3000, 80),
-            make_nic_sample(1000, 2000, 3, 10),
-        ],
-        "TARGET_INFO_GPU_METRICS": make_metrics(0, names),
-        "GPU_METRICS": [
-            row
-            for time, value in ((0, 0), (1000, 10), (1500, 20), (2000, 40), (3000, 50), (4000, 60))
-            for row in make_sample(
-                0,
-                time,
-                {number: 1_000_000_000 if number == 4 else value for number in range(len(names))},
-            )
-        ],
-    }
-    convert_tables(tmp_path, tables)
-    tables_of_views = run_views(
-        tmp_path,
-        [
-            f"hwcounters/{name}"
-            for name in (
-                "sm_active",
-                "tensor_active",
-                "dram_bw_throughput",
-                "gpc_clock",
-                "PCIe-throughput-added",
-                "nic/ib-send-waits",
-                "nic_bytes_sent",
-                "sm_issue_rate",
-                "warps_in_flight",
-                "tensor_util_per_kernel-2dh",
-                "sm_active_per_kernel-2dh",
-            )
-        ],
-    )
-    before = [(0, 1000, 10), (1000, 500, 20), (1500, 500, 40), (2000, 1000, 50), (3000, 1000, 60)]
-    assert list_bursts(tables_of_views["hwcounters/sm_active"], "1.1.2") == before
-    assert list_bursts(tables_of_views["hwcounters/dram_bw_throughput"], "1.1.2") == [
-        (begin, length, 2 * value) for begin, length, value in before
-    ]
-    assert list_bursts(tables_of_views["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
-    assert list_bursts(tables_of_views["hwcounters/nic/ib-send-waits"], "1.2.1") == [
-        (0, 1000, 0),
-        (1000, 1000, 3),
-        (2000, 2000, 0),
-    ]
-    assert list_bursts(tables_of_views["hwcounters/nic_bytes_sent"], "1.2.1") == [
-        (0, 1000, 0),
-        (1000, 1000, 70),
-        (2000, 1000, 80),
-        (3000, 1000, 0),
-    ]
-    head, row = tables_of_views["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
-    assert dict(
-        zip(head.split("\t")[1:], map(float, filter(None, row.split("\t")[1:])), strict=False)
-    ) == {"k": 30.0, "l": 60.0}

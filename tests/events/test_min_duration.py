@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import (
@@ -25,13 +24,11 @@ from tools.exports import (
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary
-from nsys2prv._util.errors import NothingToWrite, UsageError
+from nsys2prv._util.errors import UsageError
 from nsys2prv.cli import main
 from nsys2prv.events import all_kinds, parse_least_durations
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason
-from nsys2prv.nsight.source import NULL
 
 OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
     66400000,
@@ -170,36 +167,6 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
     assert [label for label, _, _ in list_labelled_intervals(trace, MARKS)] == ["mark"]
     assert summary.dropped == {("nvtx_pushpop_trace", Reason.TOO_SHORT.with_detail("30 ns")): 1}
     assert list_labelled_intervals(trace, OSRT) == [("read", 0, 100)]
-
-
-def test_when_all_calls_are_short(tmp_path: Path) -> None:
-    rows = [make_os_call(0, 10), make_os_call(20, 30, LOCK)]
-    with pytest.raises(NothingToWrite, match="2 shorter than 1 ms"):
-        convert_os_calls(tmp_path, rows, min_duration={"all": 1_000_000})
-    _, summary = convert_os_calls(
-        tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500}
-    )
-    assert summary.dropped == {("osrt", Reason.TOO_SHORT.with_detail("1500 ns")): 1}
-    assert summary.warnings == []
-
-
-def test_durations_at_the_ends_of_time() -> None:
-    extraction = Extraction(None, None)  # type: ignore[arg-type]
-    extraction.min_duration = 10
-    last = np.iinfo(np.int64).max
-    begin = np.array([0, 0, NULL, 0, -last, last, 5, NULL])
-    end = np.array([9, 10, 5, NULL, last, -last, 4, NULL])
-    assert extraction.mask_long_enough(begin, end).tolist() == [
-        False,
-        True,
-        True,
-        True,
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert extraction.account.dropped == {Reason.TOO_SHORT.with_detail("10 ns"): 3}
 
 
 def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:

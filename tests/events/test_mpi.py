@@ -14,7 +14,7 @@ import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.mpi import MPI_LAYOUTS, find_layout, normalize_function_name
+from nsys2prv.events.mpi import MPI_LAYOUTS, normalize_function_name
 from nsys2prv.relations import blocks
 from nsys2prv.store import task_result
 
@@ -248,26 +248,6 @@ def test_one_spelling_for_every_function(text: str, name: str) -> None:
     assert normalize_function_name(text) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        ("MPI_Get", "mpi_one_sided"),
-        ("MPI_Rput", "mpi_one_sided"),
-        ("MPI_Win_brand_new", "mpi_one_sided"),
-        ("MPI_Get_count", "mpi_other"),
-        ("MPI_Get_processor_name", "mpi_other"),
-        ("MPI_File_write_at_all", "mpi_io"),
-        ("MPI_File_brand_new", "mpi_io"),
-        ("MPI_Waitany", "mpi_point_to_point"),
-        ("MPI_Test", "mpi_point_to_point"),
-        ("MPI_Ibarrier", "mpi_collective"),
-        ("MPI_Brand_new", "otherwise"),
-    ],
-)
-def test_kind_of_a_function(name: str, layout: str) -> None:
-    assert find_layout(name, "otherwise") == layout
-
-
 def test_values_of_extrae_and_no_value_twice() -> None:
     sets = [load_catalogue().name_sets[layout] for layout in MPI_LAYOUTS]
     values = [
@@ -473,26 +453,6 @@ def test_requests_of_a_wait_are_one_call(tmp_path: Path) -> None:
         (1, "MPI_Waitall", 20, 30),
         (1, "MPI_Waitall", 40, 50),
     ]
-
-
-def test_calls_nest(tmp_path: Path) -> None:
-    trace, _ = convert_reports(
-        tmp_path,
-        write_rank(
-            tmp_path / "r.sqlite",
-            0,
-            [
-                make_p2p_call("mpi_send_", 0, 100, 1),
-                make_p2p_call("MPI_Send", 10, 90, 1),
-                make_mpi_call(OTHER, "MPI_Wtime", 20, 30),
-            ],
-        ),
-    )
-    assert list_intervals(trace, POINT_TO_POINT) == [
-        (1, "MPI_Send", 0, 100),
-        (1, "MPI_Send", 10, 90),
-    ]
-    assert list_intervals(trace, OTHERS) == [(1, "MPI_Wtime", 20, 30)]
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------------
@@ -789,15 +749,6 @@ def test_receives_from_anywhere_concern_what_they_might_take(
     assert list_messages(trace) == ([(1, 20, 2, 60, 64, 5)] if certain else [])
 
 
-def test_equal_numbers_are_certain_in_spite_of_receives_from_anywhere(tmp_path: Path) -> None:
-    trace, _ = convert_two_ranks(
-        tmp_path,
-        [make_p2p_call("MPI_Send", 20, 30, 1)],
-        [make_p2p_call("MPI_Recv", 20, 25, -1), make_p2p_call("MPI_Recv", 40, 60, 0)],
-    )
-    assert list_messages(trace) == [(1, 20, 2, 60, 64, 5)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sends", "receives", "lines"),
@@ -842,20 +793,6 @@ def test_ranks_without_a_report(tmp_path: Path) -> None:
     )
     assert list_messages(trace) == [(1, 20, 2, 40, 64, 5)]
     assert "MPI messages: 1 sends with a rank that has no report" in summary.notes
-
-
-def test_several_ranks_in_one_report(tmp_path: Path) -> None:
-    calls = [
-        make_init_call(1),
-        make_init_call(2),
-        make_p2p_call("MPI_Send", 20, 30, 1, pid=2),
-        make_p2p_call("MPI_Recv", 20, 40, 0, pid=1),
-    ]
-    trace, _ = convert_reports(
-        tmp_path, write_rank(tmp_path / "r.sqlite", 0, calls, ranks={1: 1, 2: 0})
-    )
-    assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert list_messages(trace) == [(1, 20, 2, 40, 64, 5)]
 
 
 def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:

@@ -217,30 +217,3 @@ def test_kernels_are_tied_to_the_group_of_their_call(tmp_path: Path, seed: int) 
         met = {int(device) for other, device in zip(last, devices, strict=True) if other == number}
         expected = _tell(groups[number][2], made, len(met))
         assert {name: int(tied[name][row]) for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "operations",
-    [[], [0], [GROUP_START, GROUP_END], [30]],
-    ids=["nothing", "no operation", "empty group", "init"],
-)
-def test_without_data_to_move_nothing_is_tied(tmp_path: Path, operations: list[int]) -> None:
-    frame = _draw_ranges(np.random.default_rng(0), 2)
-    frame = pl.concat(
-        [frame[:1].with_columns(operation=pl.lit(value, pl.Int64)) for value in operations]
-        or [frame[:0]]
-    )
-    with FrameWriter(tmp_path / "0") as writer:
-        stored = [writer.append(frame)]
-    for rows in (0, 3):
-        tied = NcclCallIndex(stored).match_kernels(
-            np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64)
-        )
-        assert (
-            tied["call_group"].tolist()
-            == tied["parts"].tolist()
-            == tied["bytes"].tolist()
-            == [ABSENT] * rows
-        )
-        assert tied["communicator"].tolist() == [0] * rows
-    assert NcclCallIndex(stored).operations.height == 0

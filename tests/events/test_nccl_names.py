@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from nsys2prv.events import call_indexes
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kernel_classes import find_nccl_operation, is_nccl_kernel
 from nsys2prv.events.nccl import (
     BUILT_IN,
@@ -86,17 +85,6 @@ def test_other_kernels(name: str) -> None:
     assert not is_nccl_kernel(name)
 
 
-def test_short_names_say_the_same() -> None:
-    for name in OF_NCCL:
-        if not name.startswith("_Z"):
-            short = (
-                name.removeprefix("void ").partition("(")[0]
-                if "(anonymous" not in name
-                else "oneRankReduce"
-            )
-            assert is_nccl_kernel(short), short
-
-
 #: Functions of NCCL's API, and their values, which are fixed for ever.
 FUNCTIONS = {
     "ncclAllReduce": 1,
@@ -127,19 +115,6 @@ FUNCTIONS = {
     "ncclCommAbort": 39,
     "ncclCommRevoke": 40,
 }
-#: What moves data: a rank's buffers for n ranks (NCCL's documentation), in elements of `count`; and
-#: whether it has a root.
-BUFFERS = {
-    "AllReduce": ("1", "1"),
-    "Broadcast": ("1", "1"),
-    "Reduce": ("1", "1"),
-    "AllGather": ("1", "n"),
-    "ReduceScatter": ("n", "1"),
-    "AlltoAll": ("n", "n"),
-    "Gather": ("1", "n"),
-    "Scatter": ("n", "1"),
-}
-ROOTED = {"Broadcast": "from", "Scatter": "from", "Reduce": "to", "Gather": "to"}
 
 
 def test_functions_have_their_values() -> None:
@@ -153,35 +128,6 @@ def test_functions_have_their_values() -> None:
         find_nccl_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
         == call_indexes.SEND_RECEIVE
         == 15
-    )
-
-
-def test_sets_of_operations() -> None:
-    def named(values: tuple[int, ...]) -> set[str]:
-        return {
-            dict(load_catalogue().value_sets["nccl_operation"].labels)[value] for value in values
-        }
-
-    assert named(call_indexes.WAIT_FOR_ROOT) == {
-        name for name, way in ROOTED.items() if way == "from"
-    }
-    assert named(call_indexes.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
-    assert named(call_indexes.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
-    assert named(call_indexes.SHARE_OPERATIONS) == {
-        name for name, sizes in BUFFERS.items() if "n" in sizes
-    }
-    assert named((call_indexes.SEVERAL_OPERATIONS,)) == {"Several operations in a group"}
-    making = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow"))
-    assert named(range(call_indexes.FIRST_MAKING, call_indexes.LAST_MAKING + 1)) == {
-        name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)
-    }
-    assert (
-        max(
-            value
-            for name, value in FUNCTIONS.items()
-            if not name.startswith(("ncclGroup", "ncclComm"))
-        )
-        == call_indexes.LAST_OPERATION
     )
 
 

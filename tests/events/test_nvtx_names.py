@@ -5,23 +5,16 @@ by Python on real exports.
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections import Counter
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import polars as pl
 import pytest
-from msgspec.structs import replace
 from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.corpus import EXPORTS, skip_without_corpus
 from tools.exports import Row, make_export, make_global_tid
-from tools.trace_reader import read_trace
 
-from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
 from nsys2prv.cli import main
@@ -148,26 +141,6 @@ def test_rules_of_one_domain() -> None:
     assert apply_rules(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
 
 
-def test_tails_are_cut_as_they_are_replaced() -> None:
-    names = ["a, op = 1", "é , op = 22", ", op = 3", "a, op = 4 ", " a", "  b, op = 5", "a"]
-    cut, replaced = (
-        apply_rules(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names)
-        for match in (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$")
-    )
-    assert (
-        cut == replaced == [(name, ABSENT) for name in ("a", "é", "", "a, op = 4 ", " a", "b", "a")]
-    )
-
-
-def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
-    assert apply_rules(
-        "rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no",
-        " a",
-        " a ",
-        " ax",
-    ) == [(" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
-
-
 def make_event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
     return {
         "start": start,
@@ -210,20 +183,6 @@ def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert list_labelled_intervals(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
     assert [item.others.get(NUMBER) for item in trace.list_intervals(PUSHPOP)] == [5, None]
-
-
-def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
-    rows = [
-        make_event(f"step {number}", 100 * kind + 10 * number, kind)
-        for kind in (59, 60, 34)
-        for number in range(3)
-    ]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
-    trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["step"] * 3
-        # 0 would be the end of a range.
-        assert [item.others.get(code + 2) for item in trace.list_intervals(code)] == [None, 1, 2]
 
 
 def test_examples_of_the_documentation() -> None:
@@ -333,13 +292,6 @@ def draw_numbered_texts(count: int) -> list[str]:
     ]
 
 
-def test_the_rules_that_come_along_are_right() -> None:
-    """They are not checked when they are loaded."""
-    text = read_data_text("nsys2prv.events.catalogue", "nvtx_rules.yaml")
-    checked = read_rules(f"{text}\nbuiltin: no", "nvtx_rules.yaml")
-    assert tuple(replace(rule, any_digits=True) for rule in checked) == load_rules()
-
-
 def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
     texts = draw_numbered_texts(20_000)
     rows = [make_event(text, number) for number, text in enumerate(texts)]
@@ -369,42 +321,3 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
         part.texts.gather(part.codes).to_list() == result.texts.gather(result.codes[::2]).to_list()
     )
     assert part.numbers.tolist() == result.numbers[::2].tolist()
-
-
-def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
-    skip_without_corpus()
-    met = 0
-    for number, export in enumerate(EXPORTS):
-        connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
-        try:
-            names = [
-                name
-                for (name,) in connection.execute(
-                    "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 AND (text LIKE '%, op_id = %' OR text LIKE '%, seq = %')"
-                )
-            ]
-        except sqlite3.OperationalError:
-            continue
-        finally:
-            connection.close()
-        if not names:
-            continue
-        met += len(names)
-        convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
-        trace = read_trace(tmp_path / f"{number}.prv")
-        labels = Counter(
-            trace.get_label(PUSHPOP, item.value) for item in trace.list_intervals(PUSHPOP)
-        )
-        expected = Counter(
-            name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names
-        )
-        assert {name: labels[name] for name in expected} == dict(expected)
-        numbers = Counter(
-            item.others[NUMBER] for item in trace.list_intervals(PUSHPOP) if NUMBER in item.others
-        )
-        assert numbers == Counter(
-            int(match[1])
-            for name in names
-            if (match := re.search(r", seq = (\d+)", name)) and int(match[1])
-        )
-    assert met > 10_000

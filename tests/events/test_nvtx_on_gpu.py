@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from tools.conversions import convert_and_read, find_time_zero, list_labelled_intervals
 from tools.corpus import EXPORTS
@@ -34,7 +33,6 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
 from nsys2prv.events import select_kinds
 from nsys2prv.events.kind import Reason
-from nsys2prv.events.nvtx import project_ranges
 from nsys2prv.store.overlaps import assign_nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
@@ -272,40 +270,6 @@ def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
     assert trace.list_intervals(TYPE)[0].row != trace.list_intervals(other)[0].row
 
 
-def test_random_ranges_and_calls_by_brute_force() -> None:
-    random = np.random.default_rng(7)
-    for _ in range(60):
-        count = int(random.integers(1, 40))
-        begin, call_begin, start = (random.integers(0, 60, count) for _ in range(3))
-        ranges = pl.DataFrame(
-            {
-                "thread": random.integers(0, 3, count),
-                "begin": begin,
-                "end": begin + random.integers(1, 40, count),
-            }
-        )
-        calls = pl.DataFrame(
-            {
-                "thread": random.integers(0, 3, count),
-                "call_begin": call_begin,
-                "call_end": call_begin + random.integers(1, 9, count),
-                "object_stream": random.integers(0, 3, count),
-                "begin": start,
-                "end": start + random.integers(1, 9, count),
-            }
-        )
-        expected = {}
-        for number, item in enumerate(ranges.rows()):
-            for thread, first, last, stream, begun, ended in calls.rows():
-                if thread == item[0] and item[1] <= first and last <= item[2]:
-                    known = expected.get((number, stream), (begun, ended))
-                    expected[number, stream] = min(known[0], begun), max(known[1], ended)
-        assert {
-            (number, stream): (first, last)
-            for number, stream, first, last in project_ranges(ranges, calls).rows()
-        } == expected
-
-
 def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
@@ -326,22 +290,6 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
         )
         assert list_labelled_intervals(trace, TYPE) == [("long", 200, 201)]
         assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.with_detail("50 ns")] == 1
-
-
-def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            "NVTX_EVENTS": [make_range("one", 0, 100)],
-            RUNTIME: [make_launch(1, 10, 20)],
-            KERNEL: [make_launched_kernel(1, 200, 260)],
-            "StringIds": make_strings("k", "launch"),
-        },
-    )
-    trace, _ = convert_and_read(
-        [report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",)
-    )
-    assert list_labelled_intervals(trace, TYPE) == [("one", 200, 260)]
 
 
 def test_without_work_there_is_a_warning(

@@ -10,7 +10,6 @@ from tools.exports import PID, Row, make_export, make_os_call, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary, convert
-from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
 
 OSRT, PTHREAD = 66400000, 61000000
@@ -184,38 +183,3 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
         ("pthread", Reason.NO_TIME): 1,
     }
     assert list(summary.repaired.values()) == [1]
-
-
-def test_an_export_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite", {"OSRT_API": [make_os_call(0, 10), make_os_call(20, 30, LOCK)]}
-    )
-    convert([report], tmp_path / "o.prv")
-    assert list_labelled_intervals(read_trace(tmp_path / "o.prv"), OSRT) == [
-        ("string 1", 0, 10),
-        ("string 2", 20, 30),
-    ]
-    assert main(["--list", str(report)]) == 0
-    assert "OS runtime calls (OSRT_API)" in capsys.readouterr().out
-
-
-def test_the_list_counts_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        make_os_call(0, 10),
-        make_os_call(20, 30, LOCK),
-        make_os_call(20, 30, None),
-        make_os_call(0, 0, eventClass=31),
-    ]
-    assert (
-        main(
-            [
-                "--list",
-                str(make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})),
-            ]
-        )
-        == 0
-    )
-    counts = [
-        line.split()[:2] for line in capsys.readouterr().out.splitlines() if "(OSRT_API)" in line
-    ]
-    assert counts == [["osrt", "2"], ["pthread", "1"]]

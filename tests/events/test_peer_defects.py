@@ -4,9 +4,6 @@ export, where no other test has it.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +11,6 @@ import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import (
     KERNEL,
-    MEMCPY,
     RUNTIME,
     Row,
     make_call,
@@ -27,8 +23,6 @@ from tools.exports import (
     make_strings,
 )
 from tools.trace import Trace
-
-from nsys2prv.cli import main
 
 NVTX, GRAPHS, EVENTS = (
     "NVTX_EVENTS",
@@ -65,31 +59,6 @@ def make_host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[
         ENV: [{"name": "Hostname", "value": name}],
         START: [{"utcEpochNs": utc, "systemClockNs": clock}],
     }
-
-
-# ---- silently wrong ------------------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize("locale", ["de_DE.UTF-8", "es_ES.UTF-8", "xx_YY.unknown", "C"])
-def test_the_locale_changes_nothing(locale: str, tmp_path: Path) -> None:
-    copy = {
-        "start": 10,
-        "end": 20,
-        "deviceId": 0,
-        "streamId": 7,
-        "globalPid": make_global_pid(),
-        "bytes": 1_234_567,
-        "copyKind": 1,
-    }
-    report = make_export(tmp_path / "r.sqlite", {MEMCPY: [copy]})
-    process = subprocess.run(
-        [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", str(report), str(tmp_path / "o.prv")],
-        env={**os.environ, "LC_ALL": locale, "LANG": locale},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (process.returncode, process.stderr) == (0, "")
-    assert f":{BYTES}:1234567" in (tmp_path / "o.prv").read_text()
 
 
 def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> None:
@@ -157,25 +126,6 @@ def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> No
     assert trace.duration == 900
 
 
-@pytest.mark.parametrize(
-    "mode", [None, "CUDA_GRAPH_TRACE_OPTIONS:MODE", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE"]
-)
-def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) -> None:
-    graph = {
-        "start": 10,
-        "end": 20,
-        "deviceId": 0,
-        "streamId": 7,
-        "globalPid": make_global_pid(),
-        "correlationId": 1,
-        "graphId": 3,
-        "graphExecId": 5,
-    }
-    capture = {"META_DATA_CAPTURE": [{"name": mode, "value": "Graph"}]} if mode else {}
-    trace = convert_tables(tmp_path, {GRAPHS: [graph], **capture})
-    assert list_labelled_intervals(trace, GRAPH) == [("CUDA graph exec 5", 0, 10)]
-
-
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
     created = [
         make_nvtx_range(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)
@@ -213,29 +163,6 @@ def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -
     )
 
 
-def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:
-    names = make_strings("void scale<float>(float*)", "scale", "void scale<double>(double*)")
-    trace = convert_tables(
-        tmp_path,
-        {
-            KERNEL: [
-                make_kernel(0, 5, shortName=2),
-                make_kernel(10, 15, demangledName=3, shortName=2),
-            ],
-            "StringIds": names,
-        },
-    )
-    assert len({label for label, *_ in list_labelled_intervals(trace, KERNELS)}) == 2
-
-
-def test_a_kernel_with_nccl_in_its_name_is_none_of_nccl(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("pack_for_nccl_kernel(float*)")},
-    )
-    assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, KERNELS)] == [(0, 5)]
-
-
 def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: Path) -> None:
     tables = {
         RUNTIME: [make_call(0, 10, 1)],
@@ -257,55 +184,6 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
         "CUDA-D0.S7-beta",
     ]
     assert len(trace.names["CPU"]) == len(set(trace.names["CPU"]))
-
-
-def test_processes_on_one_device_number_keep_rows_of_their_own(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {
-            KERNEL: [make_kernel(0, 10), make_kernel(0, 7, globalPid=make_global_pid(77))],
-            "StringIds": make_strings("k"),
-        },
-    )
-    assert sorted((item.row, item.end) for item in trace.list_intervals(KERNELS)) == [
-        ((1, 1), 7),
-        ((2, 1), 10),
-    ]
-
-
-def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_path: Path) -> None:
-    source = [1 << 56 | 1 << 48 | 2 << 32 | gpu for gpu in range(2)]
-    samples = [
-        {
-            "timestamp": 100 * step + 10 * gpu,
-            "typeId": source[gpu],
-            "metricId": 1,
-            "value": 10 * step + gpu + 1,
-        }
-        for step in range(20)
-        for gpu in (1, 0)
-    ]
-    names = [
-        {"typeId": kind, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
-        for kind in source
-    ]
-    trace = convert_tables(
-        tmp_path,
-        {
-            "GPU_METRICS": samples,
-            "TARGET_INFO_GPU_METRICS": names,
-            KERNEL: [make_kernel(0, 5)],
-            "StringIds": make_strings("k"),
-        },
-    )
-    for gpu in range(2):
-        on_gpu = [
-            sample.numbers
-            for sample in trace.samples
-            if trace.get_row_name(sample.row) == f"Metrics GPU{gpu}"
-        ]
-        values = [numbers[SMS] for numbers in on_gpu if SMS in numbers]
-        assert values[:20] == [10 * step + gpu + 1 for step in range(20)]
 
 
 # ---- refused -------------------------------------------------------------------------------------------------------------------------
@@ -370,86 +248,3 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
         KERNELS: 1 + (lacking != KERNEL),
         CALLS: 1 + (lacking != RUNTIME),
     }
-
-
-def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {NVTX: [make_nvtx_range(0, 50, "a", 60)], **make_host("a")},
-        {NVTX: [make_nvtx_range(0, 40, "b", 60)], **make_host("b")},
-    )
-    assert list_labelled_intervals(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
-
-
-def test_metrics_of_a_gpu_with_two_contexts(tmp_path: Path) -> None:
-    source = 1 << 56 | 1 << 48 | 2 << 32
-    contexts = [{"processId": 4242, "deviceId": 0, "contextId": number} for number in (1, 2)]
-    trace = convert_tables(
-        tmp_path,
-        {
-            "TARGET_INFO_CUDA_CONTEXT_INFO": contexts,
-            KERNEL: [make_kernel(0, 5), make_kernel(5, 9, contextId=2)],
-            "StringIds": make_strings("k"),
-            "GPU_METRICS": [
-                {"timestamp": time, "typeId": source, "metricId": 1, "value": time}
-                for time in (1, 2, 3)
-            ],
-            "TARGET_INFO_GPU_METRICS": [
-                {"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
-            ],
-        },
-    )
-    assert [sample.numbers[SMS] for sample in trace.samples if SMS in sample.numbers][:3] == [
-        1,
-        2,
-        3,
-    ]
-    assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0"]
-
-
-def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
-    def rank(number: int) -> Tables:
-        return {
-            "MPI_RANKS": [{"globalTid": make_global_tid(4242), "rank": number}] * 2,
-            **make_host("ab"[number]),
-            "MPI_OTHER_EVENTS": [
-                {"start": 5, "end": 15 + number, "globalTid": make_global_tid(4242), "textId": 1}
-            ],
-            "StringIds": make_strings("MPI_Init"),
-        }
-
-    trace = convert_tables(tmp_path, rank(1), rank(0))
-    assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert [
-        (item.row, item.end - item.begin) for item in sorted(trace.list_intervals(OTHER_MPI))
-    ] == [
-        ((1, 1), 10),
-        ((2, 1), 11),
-    ]
-
-
-def test_kernels_of_a_process_without_calls_beside_one_that_has_them(tmp_path: Path) -> None:
-    trace = convert_tables(
-        tmp_path,
-        {
-            RUNTIME: [make_call(0, 5, 1)],
-            "StringIds": LAUNCH,
-            KERNEL: [
-                make_kernel(10, 20, correlationId=1),
-                make_kernel(10, 20, correlationId=1, globalPid=make_global_pid(77)),
-            ],
-        },
-    )
-    assert len(trace.list_intervals(KERNELS)) == 2
-    assert [(line.sender[0], line.receiver[0]) for line in trace.comms] == [(2, 2)]
-
-
-@pytest.mark.parametrize("kind", ["openacc", "openmp", "graphs", "mpi_event_trace", "nic_metrics"])
-def test_kinds_that_the_report_lacks_stop_nothing(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = make_export(tmp_path / "r.sqlite", ALONE["kernels"])
-    assert (
-        main(["-q", "-j", "1", "-t", f"kernels,{kind}", str(report), str(tmp_path / "o.prv")]) == 0
-    )
-    assert "warning" in capsys.readouterr().err

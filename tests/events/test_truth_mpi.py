@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -195,17 +194,3 @@ def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
     assert sorted(sorted(counter.items()) for counter in result.values()) == sorted(
         sorted(counter.items()) for counter in expected.values()
     )
-
-
-@pytest.mark.skipif(
-    shutil.which("paramedir") is None,
-    reason="paramedir, Paraver's command line program, is not on the PATH",
-)
-def test_paraver_finds_the_messages(job: Job, tmp_path: Path) -> None:
-    from paraver.test_paraver import HISTOGRAM, TIMELINE, run_view
-
-    view = TIMELINE.format(code=50000001, composed="Stacked Val")
-    view += HISTOGRAM.format(accumulator="Communication", statistic="Bytes sent", first=0, last=1)
-    lines = run_view(tmp_path, job.prv, view).split("\n\n")[0].splitlines()[1:]
-    cells = [float(cell) for line in lines for cell in line.split("\t")[1:] if cell]
-    assert sum(cells) == sum(message["bytes"] for message in job.truth["messages"])

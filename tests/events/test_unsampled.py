@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
-from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.kind import Reason
@@ -20,7 +17,6 @@ NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
 #: Times of samples: from 2000 to 3000, from 6000 to 7000; 50 % all the time.
 TIMES = (*range(2000, 3001, PERIOD), *range(6000, 7001, PERIOD))
 ZEROS = (1900, 5900)
-VIEWS = Path(__file__).parents[2] / "cfgs" / "hwcounters"
 
 
 def make_report(
@@ -76,22 +72,6 @@ def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path
     assert not summary.ledger.missing
 
 
-@pytest.mark.parametrize("rows", [3, 8])
-def test_parts_and_order_of_the_table_do_not_matter(
-    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = make_report(tmp_path / "r.sqlite")
-    convert_and_read([report], tmp_path / "o.prv", metadata=False)
-    expected = (tmp_path / "o.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", rows)
-    convert_and_read([report], tmp_path / "parts.prv", metadata=False)
-    assert (tmp_path / "parts.prv").read_bytes() == expected
-    convert_and_read(
-        [make_report(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False
-    )
-    assert (tmp_path / "back.prv").read_bytes() == expected
-
-
 def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     """In runs of many blocks only those that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
@@ -133,31 +113,6 @@ def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
     assert [time for time, value in list_numbers(trace) if not value and time < trace.duration] == [
         2900
     ]
-
-
-def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None:
-    skip_without_paramedir()
-    report = make_report(tmp_path / "r.sqlite")
-    convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
-    run_paramedir(tmp_path, "o.prv", VIEWS / "sm_active.cfg", "shown.csv")
-    bursts = [
-        tuple(map(float, line.split("\t")[1:]))
-        for line in (tmp_path / "shown.csv").read_text().splitlines()
-    ]
-    with sqlite3.connect(report) as connection:
-        ((integral,),) = connection.execute(
-            "SELECT sum(value * min(coalesce(gap, ?), ?)) FROM (SELECT value, timestamp - lag(timestamp) "
-            "OVER (ORDER BY timestamp) AS gap FROM GPU_METRICS WHERE metricId = 0)",
-            (PERIOD, PERIOD),
-        )
-    assert (
-        sum(lasting * value for _, lasting, value in bursts) == integral == 50 * PERIOD * len(TIMES)
-    )
-    assert {begin for begin, lasting, value in bursts if value and lasting} == {
-        1900,
-        5900,
-        *TIMES,
-    } - {3000, 7000}
 
 
 def test_analyses_take_no_zero_for_a_sample(tmp_path: Path) -> None:

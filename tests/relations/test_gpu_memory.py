@@ -4,16 +4,13 @@ of several processes on one GPU.
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace import Trace
 
 from nsys2prv import Summary
-from nsys2prv.conversion import reading
 from nsys2prv.events.kind import Reason
 
 USAGE, GPU_FAULTS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
@@ -170,29 +167,6 @@ def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
     assert [trace.get_label(66500003, item.value) for item in trace.list_intervals(66500003)].count(
         "Memory usage event of unknown kind"
     ) == 1
-
-
-def test_neither_order_nor_pieces_of_the_table_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = random.Random(5)
-    live: dict[int, int] = {}
-    rows, expected, total = [], [], 0
-    for step in range(1, 400):
-        address = draw.randrange(1, 30)
-        if address in live:
-            total -= live.pop(address)
-            rows.append(make_release(step, 0, address))
-        else:
-            live[address] = draw.randrange(1, 1 << 30)
-            total += live[address]
-            rows.append(make_allocation(step, live[address], address))
-        expected.append((step, total))
-    draw.shuffle(rows)
-    monkeypatch.setattr(reading, "PART_ROWS", 7)
-    monkeypatch.setattr(reading, "TASK_ROWS", 40)
-    trace, _ = convert_memory_events(tmp_path, rows)
-    assert list_totals(trace) == expected
 
 
 def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ times, and odd cases by hand.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,9 +14,7 @@ import pytest
 from samples import Options as SampleOptions
 from samples import generate
 from tools import nccl_exports
-from tools.conversions import convert_and_read
 from tools.nccl_exports import COMM, Rank, format_payload, make_group_on_two_gpus
-from tools.slow import mark_slow
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
@@ -56,67 +53,6 @@ def compute_records(begins: list[int], ends: list[int], tasks: list[int]) -> lis
     return sorted(
         zip(tasks, (begin - begin.min()).tolist(), wait.tolist(), transfer.tolist(), strict=True)
     )
-
-
-@pytest.mark.parametrize(
-    ("more", "way"),
-    [
-        ({}, "order of launches"),
-        *mark_slow(
-            ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
-            (
-                {"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True},
-                "order of launches",
-            ),
-            ({"nccl_groups": True}, "order of launches"),
-            ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
-            (
-                {
-                    "nccl_trace": "advanced",
-                    "nccl_groups": True,
-                    "nccl_proxy": True,
-                    "nccl_rooted": True,
-                },
-                "sequence number",
-            ),
-        ),
-    ],
-    ids=[
-        "JSON and binary",
-        "binary, rows in any order",
-        "dynamic tables, rows in any order",
-        "groups",
-        "with a root",
-        "advanced trace",
-    ],
-)
-def test_generated_job_agrees_with_its_truth(
-    tmp_path: Path, more: dict[str, object], way: str
-) -> None:
-    generate(
-        tmp_path,
-        SampleOptions(
-            ranks=8,
-            hosts=2,
-            steps=3,
-            layers=2,
-            clock_offsets_ms=(0.0, 0.0),
-            clock_drifts_ppm=(0.0, 0.0),
-            **more,
-        ),
-    )
-    trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    truth = [
-        item
-        for item in json.loads((tmp_path / "truth.json").read_text())["collectives"]
-        if item["function"] != "SendRecv"
-    ]
-    assert f"{way}: {len(truth)}" in summary.text(verbose=True)
-    wanted = sorted(
-        compute_records(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]])
-        for item in truth
-    )
-    assert sorted(read_records(trace).values()) == wanted
 
 
 def query_collectives(report: Path) -> list[tuple[int, int, int, int, str, int]]:
@@ -205,21 +141,6 @@ def test_figures_of_one_collective(tmp_path: Path) -> None:
         ((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
         ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273),
     }
-
-
-@pytest.mark.parametrize(
-    ("size", "transfer", "speed"),
-    [(8, 1_000_000, 8_000), (1, 1_000_000_000, 1), (1, 10_000_000_000, 1)],
-)
-def test_slow_transfers_have_a_bandwidth(
-    size: int, transfer: int, speed: int, tmp_path: Path
-) -> None:
-    ranks = make_pair(
-        lambda rank: rank.add_collective(100, 1_000, 2_000 + transfer, format_payload(7, size)),
-        lambda rank: rank.add_collective(100, 2_000, 2_000 + transfer, format_payload(7, size)),
-    )
-    trace, _ = convert_and_summarize(tmp_path, *ranks)
-    assert set(read_bandwidths(trace).values()) == {(speed, speed)}
 
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
@@ -446,18 +367,6 @@ def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
     )
     assert "NCCL: 4 sends and receives without their other side" in text
     assert not [comm for comm in trace.comms if comm.tag == MESSAGE]
-
-
-def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
-    ranks = [
-        Rank(pid=10 + number)
-        .add_collective(100, 1000, 1300, format_payload(7, 1))
-        .add_kernel(400, 1400, 1500, graphNodeId=3)
-        for number in range(2)
-    ]
-    trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "NCCL: 2 kernels that were launched by CUDA graphs" in text
-    assert len(read_records(trace)) == 1
 
 
 def test_one_process_with_two_gpus(tmp_path: Path) -> None:

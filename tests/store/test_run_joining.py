@@ -45,16 +45,6 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
     assert joined == [*input_runs, runs[2], runs[4]]
 
 
-def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "JOINED_RECORDS", 20)
-    groups = [
-        [make_run(Shape(BEGIN, "osrt", present), 6)] * count
-        for present, count in ((1, 2), (2, 1), (3, 2), (4, 3))
-    ]
-    tasks = windows.plan_join_tasks(groups, Path("none"))
-    assert [[len(group) for group in task.groups] for task in tasks] == [[2, 2], [3]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", ["cluster", "graphs", "machine", "training"])
 def test_the_trace_has_the_same_lines(

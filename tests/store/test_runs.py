@@ -13,7 +13,6 @@ import pytest
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import ClockMap, ClockMapPerRow
-from nsys2prv.store import runs as run_files
 from nsys2prv.store.runs import (
     BEGIN,
     END,
@@ -115,19 +114,6 @@ def test_ends_follow_their_begins() -> None:
     for missing in (0, 1, 3, 4, 5, 6):
         with pytest.raises(ValueError, match="ends of"):
             list(pair_runs([run for number, run in enumerate(runs) if number != missing]))
-
-
-def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [
-        _store_times(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
-        for number in range(6)
-    ]
-    monkeypatch.setattr(run_files, "OPEN_FILES", 2)
-    reader = SpillReader()
-    for _ in range(2):
-        assert [reader.read_between(run, 0, None)["time"][0] for run in runs] == list(range(6))
-    assert len(reader._files) == 2
-    reader.close()
 
 
 def test_a_system_that_allows_few_open_files(

@@ -56,6 +56,11 @@ def make_strings(*texts: str) -> list[Row]:
     return [{"id": number, "value": text} for number, text in enumerate(texts, 1)]
 
 
+def make_rows(columns: str, *rows: Sequence[object]) -> list[Row]:
+    """Return rows of the named columns."""
+    return [dict(zip(columns.split(), row, strict=True)) for row in rows]
+
+
 def make_kernel(start: int | None, end: int | None, **columns: object) -> Row:
     """Return a row of a kernel on stream 7 of device 0, named by string 1."""
     row: dict[str, object] = {

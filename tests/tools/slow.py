@@ -10,11 +10,6 @@ import pytest
 LARGE_SAMPLES = ("training", "cluster")
 
 
-def mark_slow(*cases: tuple) -> list:
-    """Return the cases of a parametrized test, marked as slow."""
-    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
-
-
 def mark_slow_except(cases: Iterable[str], *fast: str) -> list:
     """Return the parameters of a fixture, of which all but the fast ones are marked as slow."""
     return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
