@@ -9,7 +9,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result
 from nsys2prv.analysis.unit import Unit, label_values
-from nsys2prv.conversion.path_search import Cause
+from nsys2prv.replay.path import Cause
 
 LAYOUT = "critical_path"
 #: On these the path is on a device that works.

@@ -50,7 +50,6 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import EventKind, describe_reason
-from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.captures import Captures, find_captures
@@ -71,7 +70,7 @@ from nsys2prv.store.corrections import (
 )
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.runs import Span
-from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
+from nsys2prv.store.task_result import FactBook, TaskResult
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
 OBSERVING = frozenset(
@@ -331,8 +330,8 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
         from nsys2prv.conversion.critical_path import make_critical_path
 
         with state.workers.spent.measure("critical path"):
-            meetings = read_fact(book.list_files((MEETINGS,))[MEETINGS], book.tasks)
-            job = make_job([*state.results, make_critical_path(job, meetings)])
+            path = make_critical_path(job)
+            job = make_job([*state.results, path], warnings=job.warnings)
     return job
 
 

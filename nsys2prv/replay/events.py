@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.cuda import CONTEXT, EVENT, STREAM, STREAM_WAIT_EVENT, SYNCHRONISING
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import Kind
 from nsys2prv.store.event_reader import EventReader
@@ -21,10 +22,8 @@ from nsys2prv.store.event_reader import EventReader
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
 #: what copies, and what only looks whether something is done.
 SYNCHRONISES, FREES, COPIES, POLLS = 1, 2, 4, 8
-_CALLS = {
-    SYNCHRONISES: re.compile(
-        r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
-    ),
+CALL_NAMES = {
+    SYNCHRONISES: re.compile(SYNCHRONISING),
     FREES: re.compile(
         r"(?i)^cu(?:da)?(?:Free|MemFree|FreeHost|MemFreeHost|HostUnregister|StreamDestroy|DeviceReset"
         r"|CtxDestroy|ModuleUnload|LibraryUnload)(?!.*Async)"
@@ -35,10 +34,10 @@ _CALLS = {
 #: What a row about an event or a synchronisation says; the numbers are those of native/replay.c.
 RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM = range(5)
 _SYNCHRONISATIONS = {
-    "Stream synchronize": WAIT_STREAM,
-    "Context synchronize": WAIT_CONTEXT,
-    "Event synchronize": WAIT_EVENT,
-    "Stream wait event": HOLD_STREAM,
+    STREAM: WAIT_STREAM,
+    CONTEXT: WAIT_CONTEXT,
+    EVENT: WAIT_EVENT,
+    STREAM_WAIT_EVENT: HOLD_STREAM,
 }
 #: Layout of operations -> kind of the work, the field that names it, and further ones.
 _OPERATIONS = {
@@ -158,7 +157,7 @@ def describe_calls(calls: Calls, labels: Mapping[int, str]) -> np.ndarray:
     """Return what each call may do by its name, such as SYNCHRONISES | FREES (uint8)."""
     values, codes = factorize(calls.name)
     does = [
-        sum(bit for bit, names in _CALLS.items() if names.search(labels.get(value, "")))
+        sum(bit for bit, names in CALL_NAMES.items() if names.search(labels.get(value, "")))
         for value in values.tolist()
     ]
     return np.array(does, np.uint8)[codes] if len(does) else np.zeros(0, np.uint8)
@@ -250,14 +249,12 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
         events = reader.read_begins("cuda_event", ("event", "stream"), unit)
         frames.append(events.with_columns(says=pl.lit(RECORD, pl.Int64)))
     if "cuda_synchronization" in reader.layouts:
-        values = map_labels("synchronization")
-        says = {values[label]: what for label, what in _SYNCHRONISATIONS.items() if label in values}
         rows = reader.read_begins("cuda_synchronization", ("type", "event", "stream"), unit)
-        rows = rows.filter(pl.col("type").is_in(list(says)))
+        rows = rows.filter(pl.col("type").is_in(list(_SYNCHRONISATIONS)))
         frames.append(
             rows.select(
                 "begin", "end", "thread", "event", "stream",
-                says=pl.col("type").replace_strict(says, return_dtype=pl.Int64),
+                says=pl.col("type").replace_strict(_SYNCHRONISATIONS, return_dtype=pl.Int64),
             )
         )  # fmt: skip
     if not frames:

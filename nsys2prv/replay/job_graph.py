@@ -55,6 +55,8 @@ class JobGraph(Struct, frozen=True, dict=True):
     #: Number of NCCL kernels, and how many of them meet others.
     kernels: int
     met: int
+    #: Row of the trace of each node, -1 of meetings (int32).
+    rows: np.ndarray
 
 
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
@@ -112,7 +114,22 @@ def join_units(
         _list_copies(graph, units, offsets),
         kernels.height,
         met,
+        _list_rows(graph, units),
     )
+
+
+def _list_rows(graph: Graph, units: Sequence[UnitGraph]) -> np.ndarray:
+    """Return the row of each node."""
+    rows = np.full(len(graph.time), -1, np.int32)
+    columns = [
+        column
+        for unit in units
+        for column in (*[unit.operations.stream] * 2, *[unit.calls.thread] * 2)
+    ]
+    if columns:
+        known = np.concatenate(columns)
+        rows[graph.number[: len(known)]] = known
+    return rows
 
 
 def _list_idle_nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
@@ -279,15 +280,22 @@ class Replay(Struct, frozen=True, dict=True):
     # What the time of the span is made of.
 
     def trace_path(self) -> np.ndarray:
-        """Return the edges of the critical path of the span, the last first."""
-        graph = self.job.graph
-        why = np.empty(len(graph.time), np.int64)
-        graph.run(why=why)
+        """Return the edges of the critical path of the recorded span, the last first."""
+        graph, edges = self.job.graph, self.job.graph.edges
         if not len(self.last_nodes):
             return np.zeros(0, np.int64)
+        awaited = np.full(len(graph.time), -1, np.int32)
+        binding = np.flatnonzero(graph.binding)
+        awaited[edges.target[binding]] = binding
+        # What comes from outside of the job is waited for from the call before on.
+        woken = edges.target[binding[edges.kind[binding] == Kind.OUTSIDE]]
+        pauses = np.flatnonzero((edges.kind == Kind.GAP) & ~graph.binding)
+        pauses = pauses[np.isin(edges.target[pauses], woken)]
+        awaited[edges.target[pauses]] = pauses
         node = int(self.last_nodes[np.argmax(graph.time[self.last_nodes])])
-        path, edge_of, source = [], memoryview(why), memoryview(graph.edges.source)
-        while graph.time[node] > self.begin and (edge := edge_of[node]) >= 0:
+        path, time = array("q"), memoryview(graph.time)
+        edge_of, source = memoryview(awaited), memoryview(edges.source)
+        while time[node] > self.begin and (edge := edge_of[node]) >= 0:
             path.append(edge)
             node = source[edge]
         return np.array(path, np.int64)

@@ -139,7 +139,7 @@ def make_job(durations: np.ndarray, transfer: int = 50_000) -> Replay:
         schema=dict.fromkeys(("edge", "bytes", "source", "destination"), pl.Int64)
     )
     idle = np.zeros(0, np.int64)
-    job = JobGraph(graph, idle, channels, sorted(hosts), {}, copies, 0, 0)
+    job = JobGraph(graph, idle, channels, sorted(hosts), {}, copies, 0, 0, idle)
     return Replay(job, 0, int(times.max()))
 
 
