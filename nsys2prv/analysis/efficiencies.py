@@ -46,7 +46,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     elapsed = unit.covered.within(*to_arrays(windows, "begin", "end"))
     windows = windows.with_columns(elapsed_ns=pl.Series(elapsed)).filter(pl.col("elapsed_ns") > 0)
     begin, end, elapsed = to_arrays(windows, "begin", "end", "elapsed_ns")
-    for device in unit.devices:
+    for device in unit.known_devices:
         sets = {
             "useful_ns": unit.find_useful_spans(device),
             "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),

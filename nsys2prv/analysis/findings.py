@@ -294,13 +294,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         absence = context.explain_absence((*WORK, *MPI_LAYOUTS))
         result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
         return
-    lossy = pl.col("device").is_in(context.options.lossy_devices)
-    devices, lost = devices.filter(~lossy), devices.filter(lossy)
+    devices = devices.filter(~pl.col("device").is_in(context.options.lossy_devices))
     if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {_explain_lost_work(lost, context)}")
+        result.missing.append(f"{NOT_TOLD}: {context.options.lost_work}")
         return
-    if lost.height:
-        result.notes.append(f"not counted in findings: {_explain_lost_work(lost, context)}")
+    if lost := context.options.lost_work:
+        result.notes.append(f"not counted in findings: {lost}")
     span = context.options.get_steady_span(context.duration)
     length = context.options.covered_steady.length
     others = add_waits(frames["others"])
@@ -321,13 +320,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     culprits = {rank for finding in findings for rank in finding.ranks}
     findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
     result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
-
-
-def _explain_lost_work(devices: pl.DataFrame, context: Context) -> str:
-    named = context.name_devices(devices.sort("device").select("device", pl.lit("").alias("node")))
-    return (
-        f"work of {list_some(named['device'].to_list())} is lost (see the quality of the capture)"
-    )
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

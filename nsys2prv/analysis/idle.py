@@ -62,7 +62,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
     chunks = unit.covered.within(edges[:-1], edges[1:])
-    for device in unit.devices:
+    for device in unit.known_devices:
         active = unit.find_active_spans(device)
         idle = subtract_spans(unit.covered, active)
         length = idle.end - idle.begin

@@ -371,13 +371,13 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how the devices spend each iteration of the steady state (ns, added up)."""
     steady = unit.options.steady
-    if steady is None or not unit.devices:
+    if steady is None or not unit.known_devices:
         return
     begin = np.array(steady.iteration_begins, np.int64)
     end = np.append(begin[1:], steady.end)
     whole = unit.covered.within(begin, end) == end - begin
     sums = np.zeros((3, len(begin)), np.int64)
-    for device in unit.devices:
+    for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
         memory = subtract_spans(
@@ -385,9 +385,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         )
         for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
             sums[row] += spans.within(begin, end)
-    idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
+    idle = len(unit.known_devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
-        iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)
+        iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.known_devices)
     )
     yield "iterations", frame.filter(pl.Series(whole))
 
@@ -395,7 +395,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add the iterations of the steady state, and what is usual of them."""
     steady, parts = context.options.steady, frames["iterations"]
-    if steady is None or not parts.height:
+    if steady is not None and not parts.height:
+        result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
+        return
+    if steady is None:
         result.missing.append("iterations: none found; the job does not repeat itself")
         return
     begin = np.array(steady.iteration_begins, np.int64)

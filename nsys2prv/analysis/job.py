@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis import (
     clocks,
     collectives,
@@ -37,7 +37,7 @@ from nsys2prv.analysis.efficiencies import USEFUL
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
-from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
+from nsys2prv.analysis.unit import WORK, AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
@@ -386,6 +386,7 @@ class OpenJob:
             self.steady,
             self.coverage.common,
             self._find_lossy_devices(),
+            self._name_lossy_processes(),
             tuple(
                 self._job.infos[report].name
                 for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
@@ -397,7 +398,9 @@ class OpenJob:
             options,
             self.labels,
             self.folded,
-            self.explain_absence,
+            lambda layouts: (
+                (set(layouts) & set(WORK) and options.lost_work) or self.explain_absence(layouts)
+            ),
             make_clock_table(self._job),
         )
         able = [
@@ -422,7 +425,11 @@ class OpenJob:
                 whole: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
                 for key, parts in collected[analysis.name].items():
                     whole[key] = _concat_frames(parts)
-                analysis.conclude(whole, context, results[analysis.name])
+                result = results[analysis.name]
+                analysis.conclude(whole, context, result)
+                told = any(options.lost_work in line for line in (*result.missing, *result.notes))
+                if options.lost_work and analysis.is_of_covered and not told:
+                    result.missing.append(f"figures of all GPUs: {options.lost_work}")
                 bar.update(1)
         for analysis in wanted:
             if analysis not in able:
@@ -434,6 +441,14 @@ class OpenJob:
                     if not self.reader.layouts & set(group)
                 )
         return results
+
+    def _name_lossy_processes(self) -> str:
+        """Return a sentence on the processes that have lost work; empty where none has."""
+        model = self._job.model
+        keys = ((one.report, one.process) for one in self._job.lost if one.hides_idle_time)
+        lossy = sorted({model.tasks[key] for key in keys if key in model.tasks})
+        names = list_some([model.labels[task] for task in lossy])
+        return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
 
     def _find_lossy_devices(self) -> tuple[int, ...]:
         """Return the devices of processes that have lost work: those with other work of theirs, or

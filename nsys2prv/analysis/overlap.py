@@ -36,7 +36,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect by device how much communication is overlapped, by kernel what runs beside it,
     how many kernels run beside those that communicate, and how many are in flight.
     """
-    for device in unit.devices:
+    for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
         communication = unit.find_device_spans(device, MEMORY, *COMMUNICATING)

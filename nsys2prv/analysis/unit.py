@@ -101,6 +101,8 @@ class AnalysisOptions(Struct, frozen=True):
     covered: Spans = EMPTY
     #: Devices of which work is lost, so that their idle time is not known.
     lossy_devices: tuple[int, ...] = ()
+    #: Whose work is lost, a sentence; empty where none is.
+    lost_work: str = ""
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""
@@ -160,6 +162,11 @@ class Unit:
     def devices(self) -> list[int]:
         """Devices with work."""
         return self.work["device"].unique().sort().to_list()
+
+    @cached_property
+    def known_devices(self) -> list[int]:
+        """Devices with work, except those that have lost some: when these are idle is not known."""
+        return [one for one in self.devices if one not in self.options.lossy_devices]
 
     @cached_property
     def work(self) -> pl.DataFrame:

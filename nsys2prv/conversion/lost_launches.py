@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,7 @@ from nsys2prv.events.cuda import COPIES, GRAPH_TABLE, KERNEL_TABLE, SETS
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL
 from nsys2prv.nsight.sqlite import Database
+from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import TaskResult
 
 #: Calls each of which puts work on a GPU, unless a stream is being captured.
@@ -40,7 +41,7 @@ class LostLaunches(Struct, frozen=True):
     process: int
     #: Number of launching calls that succeeded, outside of stream capture.
     launches: int
-    #: Number of those without a row of any work.
+    #: Number of those without a row of any work, though it would have begun within the report.
     lost: int
 
     @property
@@ -58,6 +59,8 @@ class LaunchTask(Struct, frozen=True):
     info: ReportInfo
     #: Its calls.
     segments: tuple[Segment, ...]
+    #: When its last event ends (local ns).
+    end: int
 
 
 class _Launches(Struct):
@@ -69,18 +72,39 @@ class _Launches(Struct):
     ids: np.ndarray
     #: Whether no work of each call was found yet.
     left: np.ndarray
+    #: When the calls begin (local ns).
+    begin: np.ndarray
+    #: Index of each call into `kinds`.
+    kind: np.ndarray
+    #: Threads and functions (CALL_KIND).
+    kinds: np.ndarray
+
+
+class _Work(Struct):
+    """The work of one process."""
+
+    #: When the last of it ends (local ns), and how long the longest takes.
+    end: int
+    longest: int = 0
 
 
 def find_lost_launches(
     infos: Sequence[ReportInfo],
     results: Iterable[TaskResult],
+    spans: Mapping[int, Span],
     run: Callable[[Callable, Sequence], Iterator],
 ) -> list[LostLaunches]:
-    """Return the processes with such calls. results: of reading, which have indexed the calls."""
+    """Return the processes with such calls. results: of reading, which have indexed the calls;
+    spans: when each report's events begin and end (local ns).
+    """
     segments: dict[int, list[Segment]] = defaultdict(list)
     for result in results:
         segments[result.report] += result.launches
-    tasks = [LaunchTask(report, infos[report], tuple(of)) for report, of in segments.items() if of]
+    tasks = [
+        LaunchTask(report, infos[report], tuple(of), spans[report][1])
+        for report, of in segments.items()
+        if of
+    ]
     return [lost for found in run(count_lost_launches, tasks) for lost in found]
 
 
@@ -93,9 +117,14 @@ def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
         names = {name for segment in task.segments for name in segment.read_call_kinds()["name"]}
         launches = list(_find_launches(task.segments, source.read_strings(sorted(names))))
         parts = [piece for table in tables for piece in task.info.parts[table].split(ROWS)]
+        work: dict[int, _Work] = {}
         for part in parts if launches else ():
-            columns = source.read(part, ("globalPid", "correlationId"))
+            columns = source.read(part, ("globalPid", "correlationId", "start", "end"))
             _unmark_found(launches, columns["globalPid"], columns["correlationId"])
+            _extend_work(work, columns)
+    for process, busy in work.items():
+        if task.end - busy.end <= busy.longest:
+            _unmark_cut_off([one for one in launches if one.segment.process == process])
     total: Counter[int] = Counter()
     lost: Counter[int] = Counter()
     for one in launches:
@@ -124,8 +153,9 @@ def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterat
         if segment.process in captures:
             at, (begins, ends) = segment.read_begins(), captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
-        ids = segment.read_ids()[rows]
-        yield _Launches(segment, ids, np.ones(len(ids), bool))
+        ids, begins, codes = segment.read_ids(), segment.read_begins(), segment.read_codes()
+        left = np.ones(int(rows.sum()), bool)
+        yield _Launches(segment, ids[rows], left, begins[rows], codes[rows], kinds)
 
 
 def _find_captures(
@@ -163,3 +193,33 @@ def _unmark_found(
             if one.segment.process == process:
                 within = slice(*np.searchsorted(found, (one.segment.low, one.segment.high + 1)))
                 one.left &= ~np.isin(one.ids, found[within], assume_unique=True)
+
+
+def _extend_work(work: dict[int, _Work], columns: Mapping[str, np.ndarray]) -> None:
+    """Take account of rows of work, except those without times."""
+    begin, end = columns["start"], columns["end"]
+    usable = (begin != NULL) & (end != NULL)
+    processes, codes = factorize(columns["globalPid"][usable])
+    for number, process in enumerate(processes.tolist()):
+        own = np.flatnonzero(usable)[codes == number]
+        busy = work.setdefault(process, _Work(int(end[own[0]])))
+        busy.end = max(busy.end, int(end[own].max()))
+        busy.longest = max(busy.longest, int((end[own] - begin[own]).max()))
+
+
+def _unmark_cut_off(launches: Sequence[_Launches]) -> None:
+    """Take off the calls of a process whose work begins after the report: those after the last call
+    of the same function and thread, or of any, whose work is there. The process's GPUs are busy to
+    the end of the report.
+    """
+    last: defaultdict[tuple[int, int], int] = defaultdict(lambda: NULL)
+    keys = [one.kinds[["thread", "name"]].tolist() for one in launches]
+    for one, of_kind in zip(launches, keys, strict=True):
+        latest = np.full(len(of_kind), NULL)
+        np.maximum.at(latest, one.kind[~one.left], one.begin[~one.left])
+        for key, time in zip(of_kind, latest.tolist(), strict=True):
+            last[key] = max(last[key], time)
+    of_any = max(last.values())
+    for one, of_kind in zip(launches, keys, strict=True):
+        until = np.array([of_any if last[key] == NULL else last[key] for key in of_kind])
+        one.left &= one.begin < until[one.kind]

@@ -180,7 +180,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         opened = open_reports(paths, plan, folder, pool, quiet)
         results = read_all(opened, folder)
         spans = find_spans(opened, results, folder)
-        lost = find_lost_launches(opened.infos, results, opened.workers.run)
+        lost = find_lost_launches(opened.infos, results, spans, opened.workers.run)
         early_work = [
             (result.report, *row)
             for result in results

@@ -105,6 +105,28 @@ def test_no_idle_time_is_blamed_where_work_is_lost(tmp_path: Path) -> None:
     assert find_kinds(6) == set()
 
 
+def test_no_figures_are_given_of_gpus_with_lost_work(tmp_path: Path) -> None:
+    with nsys2prv.open([write_lossy(tmp_path / "r.sqlite")]) as job:
+        results = job.analyse("efficiencies", "overlap", "idle", "iterations")
+    assert not {"device", "devices", "steady"} & results["efficiencies"].tables.keys()
+    assert not {"gaps", "long_gaps"} & results["idle"].tables.keys()
+    assert all("is lost" in results[name].missing[0] for name in ("efficiencies", "overlap"))
+
+
+@pytest.mark.parametrize(("busy_until", "lost"), [(1000, set()), (500, {"launches_without_work"})])
+def test_work_after_the_end_of_the_report_is_not_lost(
+    tmp_path: Path, busy_until: int, lost: set[str]
+) -> None:
+    """The kernels of the last three launches begin after the report, if the GPU is busy until then."""
+    kernels = [make_kernel(10 * number, 10 * number + 5, correlationId=number) for number in (1, 2)]
+    kernels.append(make_kernel(40, busy_until, correlationId=3))
+    calls = [call(10 * number, number) for number in range(1, 7)]
+    last = make_call(980, 1000, 90, nameId=END)
+    tables = {"StringIds": NAMES, RUNTIME: [*calls, last], KERNEL: kernels}
+    kernels[-1]["start"] = busy_until - 400
+    assert list_notes(make_export(tmp_path / "r.sqlite", tables)).keys() == lost
+
+
 def test_tables_of_another_version_and_missing_names_are_told(tmp_path: Path) -> None:
     tables = {
         "StringIds": NAMES,
@@ -140,11 +162,14 @@ def test_lost_launches_are_those_of_sql(report: Path) -> None:
     )
     rows = []
     if RUNTIME in tables:
+        # GPUs of all exports are busy to the end: calls after the last with work are not lost.
         rows = query_export(
             report,
-            f"SELECT globalTid & ~0xffffff, count(*), sum(NOT (0 {there})) FROM {RUNTIME} r JOIN StringIds s ON s.id = nameId "
+            f"WITH calls AS (SELECT globalTid, start, nameId, 0 {there} AS there FROM {RUNTIME} r JOIN StringIds s ON s.id = nameId "
             "WHERE coalesce(returnValue, 0) = 0 AND correlationId != 0 AND (value LIKE 'cu%LaunchKernel%' "
-            "OR value LIKE 'cu%GraphLaunch%' OR value LIKE 'cudaLaunch/_%' ESCAPE '/' OR value LIKE 'cu%LaunchCooperative%') GROUP BY 1",
+            "OR value LIKE 'cu%GraphLaunch%' OR value LIKE 'cudaLaunch/_%' ESCAPE '/' OR value LIKE 'cu%LaunchCooperative%')), "
+            "lasts AS (SELECT *, max(start) FILTER (WHERE there) OVER (PARTITION BY globalTid, nameId) AS last FROM calls) "
+            "SELECT globalTid & ~0xffffff, count(*), sum(NOT there AND start < coalesce(last, 1 << 62)) FROM lasts GROUP BY 1",
         )
     assert lost == [LostLaunches(0, *row) for row in rows if row[2]]
 
