@@ -11,7 +11,7 @@ from nsys2prv.analysis.job import OpenJob
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events.catalogue import load_catalogue
 
-COLUMNS = ("begin", "end", "task", "device", "row")
+COLUMNS = ("begin", "end", "rank", "device", "row")
 
 
 def list_events(job: OpenJob, layout: str, first: int, last: int) -> pl.DataFrame:
@@ -59,20 +59,20 @@ def test_a_part_has_what_the_whole_has_there(name: str, first: int, last: int) -
             there = list_events(part, layout, 0, last - first)
             assert there.rows() == expected.rows(), layout
         hosts = part.analyse("efficiencies")["efficiencies"].tables["hosts"].frame
-        main = whole.rows.filter(pl.col("kind") == "host").unique("task", keep="first")
-        for task, row in main.sort("task").select("task", "row").rows():
+        main = whole.rows.filter(pl.col("kind") == "host").unique("rank", keep="first")
+        for rank, row in main.sort("rank").select("rank", "row").rows():
             in_mpi, in_api = (
                 [
                     (begin, end)
                     for layout, frame in ranges.items()
                     if layout.startswith(begins)
-                    for begin, end in frame.filter(task=task)
+                    for begin, end in frame.filter(rank=rank)
                     .filter(pl.col("row").cast(pl.String) == row)
                     .select("begin", "end")
                     .rows()
                 ]
                 for begins in ("mpi_", "cuda_api")
             )
-            figures = hosts.row(task - 1, named=True)
+            figures = hosts.row(rank, named=True)
             assert figures["outside_mpi_ns"] == last - first - add_up(in_mpi)
             assert figures["useful_ns"] == last - first - add_up(in_mpi + in_api)
