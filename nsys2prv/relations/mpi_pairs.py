@@ -1,0 +1,244 @@
+"""Match MPI sends with the receives that took them: the n-th send of a communicator, sender, receiver
+and tag is what the n-th such receive took, where it is certain that the reports have all of both.
+
+A receive that does not say where its message is from is one of the only sends that it can be of, if
+these and the receives are equally many then; else it makes what follows uncertain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.columns import OPEN
+from nsys2prv.clock import NoiseKind
+from nsys2prv.events.mpi import ANYWHERE, EITHER, RECEIVE, SEND
+from nsys2prv.nsight.source import NULL
+from nsys2prv.relations.blocks import Block, MessageFile, read_frame, save_messages, write_block
+from nsys2prv.relations.mpi_sides import (
+    CONTRADICTORY,
+    FROM_ANY_SOURCE_OR_TAG,
+    MESSAGE_COLUMNS,
+    STREAM,
+    UNMATCHABLE_REASONS,
+)
+
+#: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
+OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
+#: Why a message of a stream has no line.
+ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
+_OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
+#: Receives that do not say where their messages are from, and by what of a stream these are known,
+#: those that say most first.
+_WILD = (
+    (_OF_ONE & _NAMED & (pl.col("tag") < 0), ("communicator", "destination", "source")),
+    (_OF_ONE & ~_NAMED & (pl.col("tag") >= 0), ("communicator", "destination", "tag")),
+    (~_OF_ONE & (pl.col("tag") >= 0), ("destination", "tag")),
+    (_OF_ONE & ~_NAMED & (pl.col("tag") < 0), ("communicator", "destination")),
+    (~_OF_ONE & (pl.col("tag") < 0), ("destination",)),
+)
+
+
+class MatchedMessages(Struct, frozen=True):
+    """Messages that a step matched."""
+
+    #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
+    pairs: tuple[Block, ...]
+    #: How many messages, by side and why they are of no pair, "" for those of one.
+    fates: Counter[tuple[int, str]]
+    #: Receives that were not complete in the end.
+    unfinished: int
+    #: Those before their sends, by whether both are on one host.
+    early: Counter[bool]
+
+
+def match_messages(
+    blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
+) -> MatchedMessages:
+    """Match the messages of some receivers."""
+    messages = _read_blocks(blocks, contradictory)
+    pairs, fates = _pair_messages(messages, processes, in_time=True)
+    taken = _keep_complete(pairs)
+    rows = taken.select(
+        "time_begin",
+        "object_thread",
+        "completed",
+        "receiver",
+        "size",
+        pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS),
+        "report",
+        "place",
+    )
+    early = taken.filter(pl.col("completed") < pl.col("time_begin"))
+    return MatchedMessages(
+        write_block(path, rows.to_numpy()),
+        fates,
+        pairs.height - taken.height,
+        Counter((early["host"] == early["host_there"]).to_list()),
+    )
+
+
+def observe_pairs(
+    blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
+) -> MessageFile:
+    """Match the messages of some receivers, and store those between hosts."""
+    messages = _read_blocks(blocks, contradictory)
+    pairs, _ = _pair_messages(messages, processes, in_time=False)
+    return save_messages(_keep_complete(pairs), NoiseKind.MPI, path)
+
+
+def _read_blocks(blocks: Sequence[Block], contradictory: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages by their begins, those of contradictory communicators and tags with that
+    as the reason why they cannot be looked for.
+    """
+    messages = read_frame(blocks, MESSAGE_COLUMNS).sort("time_begin", "report", "place")
+    number = UNMATCHABLE_REASONS.index(CONTRADICTORY)
+    told = contradictory.with_columns(number=pl.lit(number, pl.Int64))
+    messages = messages.join(told, on=["communicator", "tag"], how="left", maintain_order="left")
+    why = pl.when(pl.col("why") < 0).then(pl.coalesce("number", "why")).otherwise("why")
+    return messages.with_columns(why=why).drop("number")
+
+
+def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:
+    return pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
+
+
+def _pair_messages(
+    messages: pl.DataFrame, processes: pl.DataFrame, in_time: bool
+) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
+    """Return the pairs that are certain, by sends, and the fates of sends and receives, see
+    :class:`MatchedMessages`.
+
+    in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
+    """
+    sends, receives, either = (
+        messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER)
+    )
+    receives = _find_sources(sends, receives)
+    numbered = [
+        side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(STREAM))
+        for side in (sends, receives)
+    ]
+    wild = receives.filter(pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG))
+    streams = _find_streams(*numbered, wild, either, processes)
+    from_the_end = pl.col("number") - pl.len().over(STREAM).cast(pl.Int64)
+    sent, received = (
+        side.join(streams, on=STREAM, maintain_order="left").with_columns(
+            number=pl.when("backward").then(from_the_end).otherwise("number")
+        )
+        for side in numbered
+    )
+    key = [*STREAM, "number"]
+    pairs = sent.drop("completed").join(
+        received.select(
+            *key, "completed", receiver="object_thread", posted="time_begin", host_there="host"
+        ),
+        on=key,
+        maintain_order="left",
+    )
+    is_later = pl.col("completed") >= pl.col("time_begin")
+    causal = (pl.col("completed") == NULL) | is_later | (not in_time)
+    equal = pl.col("sent") == pl.col("received")
+    whole = pl.col("began") & (
+        equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard"))
+    )
+    part = (
+        ~pl.col("began")
+        & (equal | pl.col("backward"))
+        & pl.min_horizontal("wildcard", "either").is_null()
+        & causal.all().over(STREAM)
+    )
+    before = pl.col("either").is_null() | (
+        pl.max_horizontal("posted", "time_begin") < pl.col("either")
+    )
+    judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
+    certain = judged.filter("certain")
+    fates: Counter[tuple[int, str]] = Counter()
+    for side, frame in ((SEND, sends), (RECEIVE, receives)):
+        reasons = dict(frame.group_by("why").len().iter_rows())
+        inside = reasons.pop(-1, 0)
+        fates.update({(side, UNMATCHABLE_REASONS[why]): count for why, count in reasons.items()})
+        fates[side, ""] += certain.height
+        fates[side, ORDER_UNCERTAIN] += judged.height - certain.height
+        fates[side, NO_PARTNER] += inside - judged.height
+    return certain, fates
+
+
+def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
+    """Return the receives, of which those are of a stream that do not say it, where only one lacks
+    receives that they can be, and lacks as many.
+    """
+    is_wild = pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG)
+    wild = receives.filter(is_wild)
+    if not wild.height:
+        return receives
+    sent, got = (side.filter(pl.col("why") < 0).group_by(STREAM) for side in (sends, receives))
+    lacking = (
+        sent.agg(lacks=pl.len().cast(pl.Int64))
+        .join(got.agg(got=pl.len().cast(pl.Int64)), on=STREAM, how="left")
+        .with_columns(pl.col("lacks") - pl.col("got").fill_null(0))
+        .filter(pl.col("lacks") > 0)
+    )
+    found = []
+    for which, keys in _WILD:
+        rest = [name for name in STREAM if name not in keys]
+        told = (
+            wild.filter(which)
+            .drop(rest)
+            .join(lacking.filter(pl.len().over(keys) == 1), on=keys)
+            .filter(pl.len().over(keys) == pl.col("lacks"))
+        )
+        found.append(told.select(receives.columns))
+        lacking = lacking.join(told, on=STREAM, how="anti")
+    told = pl.concat(found).with_columns(why=pl.lit(-1, pl.Int64), named=pl.lit(1, pl.Int64))
+    order = ["report", "place"]
+    return pl.concat([receives.join(told, on=order, how="anti"), told]).sort("time_begin", *order)
+
+
+def _find_streams(
+    sends: pl.DataFrame,
+    receives: pl.DataFrame,
+    wild: pl.DataFrame,
+    either: pl.DataFrame,
+    processes: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the streams with both sends and receives: how many of each (`sent`, `received`),
+    whether both ranks were recorded from the beginning (`began`), when the first of the `wild`
+    receives was posted that might take from it though it does not say so (`wildcard`), and when the
+    first call was made that either sends or receives in it (`either`; null: none); and whether
+    their ends alone tell their order (`backward`).
+    """
+    streams = (
+        sends.group_by(STREAM)
+        .agg(sent=pl.len())
+        .join(receives.group_by(STREAM).agg(received=pl.len()), on=STREAM)
+    )
+    for name in ("began", "ended"):
+        ranks = processes.filter(name)["rank"].implode()
+        both = pl.col("source").is_in(ranks) & pl.col("destination").is_in(ranks)
+        streams = streams.with_columns(both.alias(name))
+    for number, (which, keys) in enumerate(_WILD):
+        firsts = (
+            wild.filter(which).group_by(keys).agg(pl.col("time_begin").min().alias(f"{number}"))
+        )
+        streams = streams.join(firsts, on=keys, how="left")
+    backward = either.rename({"source": "destination", "destination": "source"})
+    touched = pl.concat([side.select(*STREAM, "time_begin") for side in (either, backward)])
+    streams = streams.join(
+        touched.group_by(STREAM).agg(either=pl.col("time_begin").min()), on=STREAM, how="left"
+    )
+    wildcard = pl.min_horizontal(map(str, range(len(_WILD))))
+    doubtful = pl.min_horizontal(wildcard, "either").is_not_null()
+    return streams.select(
+        *STREAM,
+        "sent",
+        "received",
+        "began",
+        "either",
+        wildcard=wildcard,
+        backward=~pl.col("began") & pl.col("ended") & ~doubtful,
+    )
