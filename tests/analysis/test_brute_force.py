@@ -225,31 +225,3 @@ def test_launches(job: OpenJob) -> None:
             min(durations),
             max(durations),
         )
-
-
-def test_measured_activity_of_kernels() -> None:
-    """Each sample holds since the one before; a kernel's mean is over its executions' time."""
-    with nsys2prv.open(SAMPLES["cluster"]) as job:
-        device_of = dict(job.rows.select("thread", "device").rows())
-        activities: dict[int, list[tuple[int, int, float]]] = {}
-        for samples in job.samples("gpu_metric"):
-            column = samples.values[:, samples.metrics.index("Tensor Active [Throughput %]")]
-            activities[device_of[samples.thread]] = [
-                (begin, end, value)
-                for (begin, end), value in zip(
-                    pairwise(samples.time.tolist()), column[1:].tolist(), strict=True
-                )
-            ]
-        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for layout in ("cuda_kernel", "nccl_kernel"):
-            for name, device, begin, end in (
-                job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows()
-            ):
-                for since, until, value in activities[device]:
-                    both = max(0, min(end, until) - max(begin, since))
-                    sums[name][0] += both * value / 100
-                    sums[name][1] += both
-        kernels = job.analyse("kernels")["kernels"].tables["kernels"].frame
-    assert kernels["tensor_active"].null_count() == 0
-    for name, mean in kernels.select("kernel", "tensor_active").rows():
-        assert mean == pytest.approx(sums[name][0] / sums[name][1], rel=1e-9), name

@@ -10,12 +10,8 @@ import pytest
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv._util.errors import Detail
-from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.text import format_machine_line
 from nsys2prv.cli import main
-from nsys2prv.cli.report import describe_job
-from nsys2prv.nsight.info import parse_driver_version
 
 
 def test_a_report_says_when_and_where_it_was_recorded(
@@ -45,28 +41,6 @@ def test_nothing_known_is_nothing_told() -> None:
     assert (
         format_machine_line({"nsys": ["1", "2", "3", "4"]}) == "recorded by nsys 1, 2, 3 and 1 more"
     )
-
-
-@pytest.mark.parametrize(
-    ("recorded", "driver_text"),
-    [
-        ("580.95.05", "580.95.05"),
-        ("5156501", "515.65.01"),
-        ("515.65.01 s3cret", ""),
-        ("token", ""),
-        ("47014103", "470.141.03"),
-        ("0", ""),
-    ],
-)
-def test_versions_of_drivers(recorded: str, driver_text: str) -> None:
-    assert parse_driver_version(recorded) == driver_text
-
-
-def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = SAMPLES["training"]
-    with open_job(reports, jobs=1, quiet=True) as job:
-        monkeypatch.setattr(OpenJob, "notes", property(lambda _: [Detail("5 states"), "look here"]))
-        assert describe_job(job, reports)["notes"] == ["look here"]
 
 
 @pytest.mark.slow

@@ -115,12 +115,6 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
     assert "how much shorter the steady state would be" in format_results([result])
 
 
-def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
-    reports = make_two_ranks(tmp_path)
-    result, duration = analyze(reports[:1])
-    assert result.tables["ranks"].frame["time_ns"].to_list() == [duration]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_shares_of_samples_add_up(name: str) -> None:

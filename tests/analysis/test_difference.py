@@ -35,16 +35,6 @@ def test_devices_of_the_same_names_are_compared() -> None:
     ]
 
 
-def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
-    (result,) = compare_jobs(
-        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n7 GPU0": 10, "n7 GPU1": 5})
-    )
-    assert result.tables["by_device"].frame.rows() == [
-        ("n1 GPU1", "n7 GPU1", 20, 5, -15),
-        ("n1 GPU0", "n7 GPU0", 10, 10, 0),
-    ]
-
-
 def test_as_many_devices_are_needed() -> None:
     (result,) = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
     assert "by_device" not in result.tables

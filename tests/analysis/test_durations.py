@@ -7,7 +7,6 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,11 +17,8 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.intervals import (
-    make_histograms,
-    spill_durations,
     sum_within,
 )
-from nsys2prv.analysis.iterations import find_iterations
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
@@ -60,40 +56,6 @@ def test_counts_are_those_of_sql() -> None:
         assert row_histogram["count"].to_list() == counted
         steps = [high / low for low, high in row_histogram.select("low_ns", "high_ns").rows()]
         assert max(steps) - min(steps) < 1e-9
-
-
-def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"begin": [0, 10, 20], "end": [7, 17, 27], "key": [1, 1, 1]})
-    groups = spill_durations(frame, ["key"], tmp_path / "spilled")
-    assert make_histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
-
-
-def test_classes_by_iteration() -> None:
-    """Against the kernels' begins and ends, one by one; iterations are those of the efficiencies."""
-    with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
-        result = (
-            job.analyse("kernels", iterations="iteration*")["kernels"]
-            .tables["classes_by_iteration"]
-            .frame
-        )
-        iterations = find_iterations(job.reader, job.labels["nvtx"], "iteration*").slice(1)
-        kernels = pl.concat(
-            [job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")],
-            how="vertical_relaxed",
-        )
-    known = defaultdict(int)
-    for kind, begin, end in kernels.select(
-        pl.col("class").cast(pl.String), "begin", "end"
-    ).iter_rows():
-        for number, since, until in iterations.select("iteration", "begin", "end").iter_rows():
-            inside = min(end, until) - max(begin, since)
-            if inside > 0:
-                known[number, kind] += inside
-    assert {
-        (number, kind): time
-        for number, kind, time in result.select("iteration", "class", "time_ns").iter_rows()
-    } == known
-    assert result["iteration"].n_unique() == 20
 
 
 def test_no_iterations_no_table() -> None:

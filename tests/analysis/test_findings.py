@@ -21,7 +21,6 @@ from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.page import SECTION_OF, SECTIONS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, JobRanks
 from nsys2prv.analysis.stragglers import (
-    LEAST_SEGMENTS,
     Segments,
     compute_binomial_tail,
     compute_mean_chance,
@@ -130,12 +129,6 @@ def test_a_group_that_is_late_together() -> None:
     assert not events
 
 
-def test_too_few_segments_prove_nothing() -> None:
-    late = np.array([0, 0, 500, 0])
-    waits = draw_waits(np.random.default_rng(3), LEAST_SEGMENTS - 1, 4, late)
-    assert find_culprits(make_segments(waits), 4_000) == (None, [])
-
-
 def test_the_greatest_noise_is_no_event() -> None:
     """In 300 jobs of balanced ranks with exponential noise, of one at most; an event is found."""
     rng, named = np.random.default_rng(8), 0
@@ -174,12 +167,6 @@ def test_devices_whose_kernels_end_together_are_a_group(clock_error_ns: int) -> 
     result = find_device_groups(kernels).sort("device")
     assert result["device"].to_list() == [0, 1, 2, 3, 4]
     assert result["group"].rank("dense").to_list() == [1, 2, 1, 1, 2]
-
-
-@pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1, 2], [3]]])
-def test_one_group_tells_nothing(groups: list[list[int]]) -> None:
-    """Nor does one of which a device would be alone."""
-    assert not find_device_groups(make_grouped_kernels(groups)).height
 
 
 def test_waits_of_groups_are_those_for_their_own_last() -> None:

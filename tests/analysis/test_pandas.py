@@ -38,25 +38,6 @@ def check_same_cells(frame: pl.DataFrame, extension: bool = False) -> object:
     return result
 
 
-@pytest.mark.slow
-def test_every_kind_of_record(job: OpenJob) -> None:
-    for layout in job.layouts:
-        frame = job.frame(layout)
-        result = check_same_cells(frame)
-        assert str(result["begin"].dtype) == str(result["end"].dtype) == "int64"
-        assert {
-            str(result[name].dtype)
-            for name in frame.columns
-            if frame.schema[name] == pl.Categorical and frame[name].null_count() < frame.height
-        } <= {"category"}
-
-
-def test_every_table(job: OpenJob) -> None:
-    for result in job.analyse(iterations="iteration*").values():
-        for table in result.tables.values():
-            check_same_cells(table.frame)
-
-
 def test_absent_numbers(job: OpenJob) -> None:
     """An integer column with absent values is one of floats in pandas, unless asked for Arrow's
     types, which lose nothing.
@@ -68,19 +49,3 @@ def test_absent_numbers(job: OpenJob) -> None:
     exact = check_same_cells(big, extension=True)
     assert exact["bytes"][0] == 2**53 + 1
     check_same_cells(frame, extension=True)
-
-
-def test_kinds_that_the_job_lacks(job: OpenJob) -> None:
-    result = check_same_cells(job.frame("mpi_collective"))
-    assert len(result) == 0
-    assert {"begin", "end", "rank"} <= set(result.columns)
-
-
-def test_grouping_by_category(job: OpenJob) -> None:
-    kernels = job.frame("cuda_kernel", "class")
-    result = kernels.to_pandas()
-    sums = (result["end"] - result["begin"]).groupby(result["class"], observed=True).sum()
-    known = dict(kernels.group_by("class").agg((pl.col("end") - pl.col("begin")).sum()).rows())
-    assert {str(name): int(value) for name, value in sums.items()} == {
-        str(name): value for name, value in known.items()
-    }

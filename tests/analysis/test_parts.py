@@ -13,13 +13,11 @@ import pytest
 
 from nsys2prv.analysis.intervals import (
     find_parents,
-    find_points_within,
     make_statistics,
     spill_durations,
 )
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.nvtx_operations import MOST_APART, fold_labels
-from nsys2prv.analysis.unit import find_rows
 from nsys2prv.store.event_reader import Samples
 
 
@@ -63,42 +61,6 @@ def test_parents_of_ranges(seed: int) -> None:
         ]
         assert depth[number] == len(around)
         assert parent[number] == (max(around, default=-1))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_points_within_ranges(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    ranges = draw_nested_ranges(rng, 3, 40)
-    columns = [np.array(column) for column in zip(*ranges, strict=True)]
-    at_thread, at, values = (
-        rng.integers(0, 4, 200),
-        rng.integers(-10, 720, 200),
-        rng.integers(0, 100, 200),
-    )
-    order = np.lexsort((at, at_thread))
-    at_thread, at, values = at_thread[order], at[order], values[order]
-    before = np.concatenate([[0], np.cumsum(values)])
-    first, last = find_points_within(*columns, at_thread, at)
-    for (thread, begin, end), total in zip(ranges, before[last] - before[first], strict=True):
-        assert total == values[(at_thread == thread) & (at >= begin) & (at <= end)].sum()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_located_rows(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    thread, time, at_thread, at = (
-        rng.integers(0, top, count) for top, count in ((4, 60), (30, 60), (5, 80), (30, 80))
-    )
-    result = find_rows(thread, time, at_thread, at)
-    for row, key in zip(
-        result.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True
-    ):
-        rows = [
-            number
-            for number, item in enumerate(zip(thread.tolist(), time.tolist(), strict=True))
-            if item == key
-        ]
-        assert row == min(rows, default=-1)
 
 
 def test_figures_of_spilled_durations(tmp_path: Path) -> None:
@@ -171,20 +133,6 @@ def test_two_modes(
     assert (row["low_ns"], row["high_ns"], row["high_share"]) == (
         (None,) * 3 if modes is None else pytest.approx(modes)
     )
-
-
-def test_a_normal_distribution_has_one_mode(tmp_path: Path) -> None:
-    durations = np.random.default_rng(2).normal(10_000, 1_000, 5_000).astype(np.int64)
-    frame = pl.DataFrame(
-        {
-            "name": ["k"] * len(durations),
-            "begin": np.zeros(len(durations), np.int64),
-            "end": durations,
-        }
-    )
-    assert make_statistics(
-        spill_durations(frame, ["name"], tmp_path / "durations"), ["name"], modes=True
-    )["two_modes"].to_list() == [False]
 
 
 def test_names_brought_together() -> None:

@@ -33,29 +33,6 @@ def test_the_worst_come_first() -> None:
     assert shown["idle_share"][2] == 0.9
 
 
-def test_the_least_are_the_worst_of_efficiencies() -> None:
-    ranks = pl.DataFrame(
-        {
-            "rank": [f"rank {number}" for number in range(20)],
-            "outside_mpi_share": [0.2 if number == 7 else 0.9 for number in range(20)],
-        }
-    )
-    assert choose_worst_rows(ranks, 10)[0]["rank"][3] == "rank 7"
-
-
-def test_hosts_of_least_efficiency_come_first() -> None:
-    hosts = pl.DataFrame(
-        {
-            "node": [f"node{number:02}" for number in range(32)],
-            "elapsed_ns": [9] * 32,
-            "parallel_efficiency": [0.1 if number == 17 else 0.5 for number in range(32)],
-        }
-    )
-    shown, left = choose_worst_rows(hosts, 5)
-    assert shown["node"].to_list()[:4] == ["min of 32", "mean of 32", "max of 32", "node17"]
-    assert left == 29
-
-
 def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
     for frame in (
         make_devices(7),

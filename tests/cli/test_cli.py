@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import runpy
 import signal
@@ -63,19 +62,6 @@ def test_quiet_says_nothing_but_warnings(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert all(line.startswith("nsys2prv: warning: ") for line in captured.err.splitlines())
-
-
-def test_order_of_arguments_jobs_and_compression_do_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 1)
-    assert run_main("-q", "-j", 1, *RANKS, tmp_path / "a.prv") == 0
-    assert run_main("-q", "-j", 2, *RANKS[::-1], tmp_path / "b.prv.gz") == 0
-    assert (
-        gzip.decompress((tmp_path / "b.prv.gz").read_bytes()) == (tmp_path / "a.prv").read_bytes()
-    )
-    for ending in ("pcf", "row"):
-        assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
 
 
 def test_options_may_stand_anywhere(tmp_path: Path) -> None:
@@ -160,12 +146,6 @@ def test_kinds_asked_for_and_absent_are_a_warning(
     assert warnings == "nsys2prv: warning: nvtx: the reports hold no events of this kind\n"
 
 
-def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
-    assert run_main("-q", "-t", "-nvtx", *RANKS, tmp_path / "out.prv") == 0
-    assert ":9600:" not in (tmp_path / "out.prv").read_text()
-    assert ":63000006:" in (tmp_path / "out.prv").read_text()
-
-
 @pytest.mark.slow
 def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path: Path) -> None:
     """NCCL's kernels belong to its calls, and copies to kernels, but neither are all that the rows
@@ -245,20 +225,6 @@ def test_an_old_trace_stays_when_the_new_one_fails(tmp_path: Path) -> None:
     (tmp_path / "out.prv").write_text("old")
     assert run_main("-q", tmp_path / "missing.sqlite", tmp_path / "out.prv") == 1
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
-
-
-def test_read_only_input_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    report = folder / "r.sqlite"
-    report.write_bytes(Path(RANKS[0]).read_bytes())
-    report.chmod(0o444)
-    folder.chmod(0o555)
-    try:
-        assert run_main("-q", report, tmp_path / "out.prv") == 0
-        assert [path.name for path in folder.iterdir()] == ["r.sqlite"]
-    finally:
-        folder.chmod(0o755)
 
 
 def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

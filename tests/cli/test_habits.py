@@ -9,7 +9,7 @@ import pytest
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, make_conversion_parser
-from nsys2prv.conversion.options import CutOptions, add_units
+from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events import all_kinds, list_kind_names
 
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
@@ -65,11 +65,6 @@ def test_what_the_answers_name_is_there() -> None:
     assert not of_stats & {*list_kind_names()}
 
 
-def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--version tells the version" in read_error(capsys, "-v")
-    assert "--version" not in read_error(capsys, "-v", REPORT)
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -108,13 +103,6 @@ def test_times_that_were_meant_in_ns(
     convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=message)))
 
 
-@pytest.mark.parametrize("time", ["100s:200s", "90s:", "900000000:990000000"])
-def test_times_that_are_not_within_either_way(
-    time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "seconds" not in read_error(capsys, "--time", time, REPORT, tmp_path / "o")
-
-
 def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
     def notes(time: str) -> list[str]:
         return [
@@ -127,13 +115,3 @@ def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
         "cut: --time 0:50000000 is all of the trace; numbers without a unit are seconds"
     ]
     assert notes("0%:") == []
-
-
-def test_units_are_left_alone() -> None:
-    assert [add_units(text) for text in ("", "1s:2s", "1:2ms", " 3 : ", "10%:5")] == [
-        "",
-        "",
-        "1ns:2ms",
-        "3ns:",
-        "10%:5ns",
-    ]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tools.clocks import (
-    EPOCH,
     Clocks,
     align_hosts,
     concatenate_calls,
-    correct_times,
     draw_end_times,
     measure_error,
     replace_columns,
@@ -19,7 +17,6 @@ from tools.clocks import (
 )
 
 from nsys2prv.clock import FindingKind, NoiseKind, Role
-from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.solve import Alignment
 
 CLOSE = 10_000.0
@@ -97,50 +94,6 @@ def test_bounds_hold_over_many_seeds(hosts: int, count: int, seconds: float) -> 
     assert close >= 99
 
 
-def test_one_straggler_leaves_a_wide_bound() -> None:
-    rng = np.random.default_rng(4)
-    clocks = Clocks.random(rng, 2)
-    ends = draw_end_times(rng, 1_000, 60)
-    both = align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends))
-    for late in (0.0, 10e3):
-        alignment = align_hosts(
-            2,
-            simulate_collectives(
-                rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late
-            ),
-        )
-        assert measure_error(alignment, clocks, 1) < CLOSE
-        assert alignment.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
-
-
-def test_chains_of_communicators() -> None:
-    rng = np.random.default_rng(7)
-    clocks = Clocks.random(rng, 4)
-    parts = [
-        simulate_collectives(
-            rng, clocks, np.array([a, a + 1]), draw_end_times(rng, 300, 60), group=a, numbered=False
-        )
-        for a in range(3)
-    ]
-    alignment = align_hosts(4, concatenate_calls(*parts))
-    check_alignment(alignment, clocks, [1, 2, 3])
-    assert [round(c.bound_ns) for c in alignment.corrections] == sorted(
-        round(c.bound_ns) for c in alignment.corrections
-    )
-
-
-def test_one_host_changes_nothing() -> None:
-    rng = np.random.default_rng(8)
-    calls = simulate_collectives(
-        rng, Clocks.random(rng, 1), np.zeros(4, np.int64), draw_end_times(rng, 50, 10)
-    )
-    alignment = align_hosts(1, calls)
-    (correction,) = alignment.corrections
-    assert (correction.offset_ns, correction.drift) == (0.0, 0.0)
-    assert not alignment.findings
-    assert (correct_times(correction, calls.begin) == calls.begin).all()
-
-
 def test_a_host_without_shared_collectives_stays_with_utc() -> None:
     rng = np.random.default_rng(9)
     clocks = Clocks.random(rng, 4)
@@ -157,26 +110,6 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
         3,
     )
     assert [(f.kind, f.clock) for f in alignment.findings] == [(FindingKind.APART, 3)]
-
-
-def test_parts_have_references_of_their_own_until_messages_connect_them() -> None:
-    rng = np.random.default_rng(10)
-    clocks = Clocks.random(rng, 4)
-    ends = draw_end_times(rng, 300, 60)
-    calls = concatenate_calls(
-        *(simulate_collectives(rng, clocks, np.array([a, a + 1]), ends, group=a) for a in (0, 2))
-    )
-    alignment = align_hosts(4, calls)
-    check_alignment(alignment, clocks, [1])
-    check_alignment(alignment, clocks, [3], reference=2)
-    assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [(FindingKind.APART, 2, 1)]
-    one_way = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2)], 500, 60))
-    check_alignment(one_way, clocks, [1])
-    assert one_way.corrections[2].method in ("reference", "causality, one way")
-    assert one_way.verdict.used_after.number == 0
-    both_ways = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
-    check_alignment(both_ways, clocks, [1, 2, 3])
-    assert not both_ways.findings
 
 
 @pytest.mark.slow
@@ -334,20 +267,3 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     assert [(f.kind, f.count) for f in alignment.findings] == [
         (FindingKind.BACKWARDS, backwards.sum())
     ]
-
-
-def test_maps_of_corrections() -> None:
-    rng = np.random.default_rng(19)
-    clocks = Clocks.random(rng, 2)
-    calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 100, 10))
-    correction = align_hosts(2, calls).corrections[1]
-    placed = select_rows(calls, calls.clock == 1).begin
-    exact = [
-        int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot)
-        for p in placed[:20]
-    ]
-    assert np.abs(correct_times(correction, placed)[:20] - EPOCH - exact).max() <= 2
-    local = placed - EPOCH
-    assert (
-        correct_times(correction, local, ClockMap(EPOCH)) == correct_times(correction, placed)
-    ).all()

@@ -126,16 +126,6 @@ def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
     assert alignment.corrections[bad].method == "UTC"
 
 
-def test_a_group_of_two_that_do_not_belong_together() -> None:
-    calls, _, member = simulate_unnumbered(8)
-    calls = concatenate_calls(select_rows(calls, member == 0), make_strangers(8, 1, COUNT))
-    alignment = align_hosts(2, calls)
-    assert {c.method for c in alignment.corrections} == {"UTC"}
-    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
-        (FindingKind.UNRELATED, COUNT)
-    ]
-
-
 def test_regular_calls_are_not_guessed() -> None:
     calls, _, _ = simulate_unnumbered(9, np.arange(1, COUNT + 1) * 1e7)
     alignment = align_hosts(MEMBERS, replace_columns(calls, signature=1))

@@ -134,66 +134,6 @@ def test_states_are_written_where_gpus_are_shared(
     assert not any("device_state" in warning for warning in summary.warnings)
 
 
-def _make_export_of_only_gpu(ordinal: int) -> dict[str, list]:
-    """Write an export that names one GPU, which has number 3, and does not say what CUDA's ordinals
-    stand for.
-    """
-    memory = {
-        "globalPid": make_global_pid(),
-        "deviceId": ordinal,
-        "address": 1,
-        "bytes": 64,
-        "memKind": 2,
-    }
-    return {
-        KERNEL: [make_kernel(10, 30, deviceId=ordinal), make_kernel(40, 50, deviceId=ordinal)],
-        "StringIds": make_strings("k"),
-        "TARGET_INFO_GPU": [
-            {"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}
-        ],
-        "CUDA_GPU_MEMORY_USAGE_EVENTS": [
-            {"start": start, "memoryOperationType": operation, **memory}
-            for start, operation in ((5, 0), (60, 1))
-        ],
-    }
-
-
-def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None:
-    """Rows of streams, states and memory in use are of one and the same."""
-    trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", _make_export_of_only_gpu(0))],
-        tmp_path / "t.prv",
-        kinds=ASKED,
-    )
-    (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
-    assert gpu == "Metrics GPU3"
-    assert [
-        (trace.get_row_name(item.row), item.begin, item.end, item.value)
-        for item in trace.list_intervals(STATE)
-    ] == [(gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
-    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {gpu}
-    assert {trace.get_row_name(item.row) for item in trace.list_intervals(63000006)} == {
-        "CUDA-D3.S7"
-    }
-
-
-def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
-    tables = _make_export_of_only_gpu(1)
-    tables[KERNEL].append(make_kernel(12, 20))
-    trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
-    )
-    begins = {
-        trace.get_row_name(item.row): item.begin
-        for item in sorted(trace.list_intervals(63000006), key=lambda item: -item.begin)
-    }
-    assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
-    assert Counter(trace.get_row_name(item.row) for item in trace.list_intervals(STATE)) == {
-        "Metrics GPU3": 1,
-        "Metrics GPU1": 2,
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 @pytest.mark.parametrize("options", [{"align": "utc"}, {"align": "auto"}], ids=str)

@@ -4,7 +4,6 @@ is one line that names it.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.reading import INSPECTED_REPORTS, inspect_reports
+from nsys2prv.conversion.reading import inspect_reports
 from nsys2prv.nsight import report_files
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.report_files import should_parallelize
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -30,22 +27,6 @@ def truncate_report(report: Path, copy: Path) -> Path:
     content = report.read_bytes()
     copy.write_bytes(content[: len(content) // 2])
     return copy
-
-
-def test_in_order_whatever_is_looked_at_together(tmp_path: Path) -> None:
-    paths = [
-        Path(shutil.copy(TRAINING[number % 2], tmp_path / f"r{number}.sqlite"))
-        for number in range(INSPECTED_REPORTS + 3)
-    ]
-    paths[5].write_bytes(b"")
-    result = list(inspect_reports(paths, tmp_path, True, inspect_one_by_one))
-    assert [isinstance(info, ReportInfo) for info in result] == [
-        number != 5 for number in range(len(paths))
-    ]
-    assert [info.path for info in result if isinstance(info, ReportInfo)] == [
-        path for path in paths if path != paths[5]
-    ]
-    assert str(result[5]).startswith(f"{paths[5]}: is empty")
 
 
 def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
@@ -64,15 +45,6 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
         )
         == 3
     )
-
-
-def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not should_parallelize(TRAINING, 2)
-    monkeypatch.setattr(report_files, "SMALL_JOB_BYTES", report_files.weigh_reports(TRAINING) // 2)
-    assert should_parallelize(TRAINING, 2)
-    assert not should_parallelize(TRAINING[:-1], 2)
-    assert should_parallelize(TRAINING[:-1], 100)
-    assert not should_parallelize(TRAINING[:1], 100)
 
 
 def test_workers_tell_what_is_wrong_with_a_report(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 from pathlib import Path
 
@@ -108,18 +107,3 @@ def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
             report["name"].rsplit("/", 1)[-1]
             for report in json.loads((tmp_path / "out.nsys2prv.json").read_text())["inputs"]
         ] == [report.name for report in reports]
-
-
-def test_nothing_of_the_environment(tmp_path: Path) -> None:
-    report = tmp_path / "r.sqlite"
-    shutil.copy(RANKS[0], report)
-    connection = sqlite3.connect(report)
-    connection.execute(
-        "INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_TOKEN=\"hunter2\"')"
-    )
-    connection.commit()
-    connection.close()
-    convert([report], tmp_path / "out.prv")
-    metadata = (tmp_path / "out.nsys2prv.json").read_text()
-    assert "hunter2" not in metadata
-    assert "TOKEN" not in metadata

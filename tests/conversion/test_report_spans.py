@@ -12,14 +12,12 @@ from tools.exports import (
     make_export,
     make_global_tid,
     make_kernel,
-    make_os_call,
     make_strings,
 )
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
 
-KERNELS = 63000006
 OVERHEAD = 69000000
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -60,37 +58,6 @@ def test_samples_have_one_timeline(name: str, tmp_path: Path) -> None:
         assert mine == duration
         assert len(events) > 10
         assert events <= everything
-
-
-def make_report(folder: Path) -> Path:
-    """Write a report with rows without usable times, and rows that no kind takes, outside of all
-    others.
-    """
-    return make_export(
-        folder / "r.sqlite",
-        {
-            "OSRT_API": [
-                make_os_call(1_000, 1_500),
-                make_os_call(50, None),
-                make_os_call(2_000, 9_000),
-                make_os_call(10, 90_000, eventClass=1),
-            ],
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7)],
-            "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
-            "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
-        },
-    )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"kinds": ("kernels",)}, {"min_duration": {"osrt": 8_000}}, {"kinds": ("osrt",)}, {}],
-)
-def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
-    trace, summary = convert_and_read([make_report(tmp_path)], tmp_path / "o.prv", **options)
-    assert summary.duration == 8_000
-    if options.get("kinds") != ("osrt",):
-        assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def make_profiled_report(folder: Path, overheads: list[tuple[int, int]]) -> Path:

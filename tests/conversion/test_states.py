@@ -4,8 +4,6 @@ clocks that stretch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from conversion.test_truth_states import (
     check_states,
     list_written_states,
 )
-from msgspec.structs import asdict
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
@@ -43,104 +40,8 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion import state_records
-from nsys2prv.conversion.state_records import Ranges
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store import runs, windows
-
-DURATION = 400
-
-
-def compute_states_naively(
-    ranges: list[tuple[int, int, int, int, bool]],
-    holding: list[tuple[int, int, int]],
-    object_: int,
-    outside: int,
-) -> list[tuple]:
-    """Return the stretches of each state, from the state at every single time."""
-    states = []
-    for time in range(DURATION):
-        outside = next(
-            (state for other, at, state in reversed(holding) if other == object_ and at == time),
-            outside,
-        )
-        open_ = [
-            (begin, -end, state, yields)
-            for other, begin, end, state, yields in ranges
-            if other == object_ and begin <= time < end
-        ]
-        firm = [item for item in open_ if not item[3]] or open_
-        states.append(max(firm, key=lambda item: item[:3])[2] if firm else outside)
-    edges = [
-        0,
-        *(time for time in range(1, DURATION) if states[time] != states[time - 1]),
-        DURATION,
-    ]
-    return [(object_, begin, end, states[begin]) for begin, end in pairwise(edges)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("long", [False, True])
-@pytest.mark.parametrize("seed", range(30))
-def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges that overlap as they like, against a look at every nanosecond. long: as where a
-    stretch is too long for the keys.
-    """
-    if long:
-        monkeypatch.setattr(state_records, "_LARGEST_KEY", 1)
-    random = np.random.default_rng(seed)
-    count = int(random.integers(1, 150))
-    begin = np.sort(random.integers(0, DURATION - 1, count))
-    end = np.minimum(begin + random.choice([1, 2, 10, 60, 1000], count), DURATION)
-    ranges = Ranges(
-        random.integers(0, 4, count),
-        begin,
-        end,
-        random.integers(0, 6, count),
-        random.random(count) < 0.3,
-    )
-    times = np.sort(random.integers(0, DURATION, 20))
-    holding = Ranges(
-        random.integers(0, 4, 20), times, times + 1, random.integers(0, 6, 20), np.zeros(20, bool)
-    )
-    limits = sorted({*random.integers(1, DURATION, seed % 7).tolist(), DURATION})
-
-    def chunks(*_: object) -> Iterator[tuple[Ranges, Ranges, int]]:
-        first = -1
-        for limit in limits:
-            # A range at the limit may come with the chunk before, as rounding has it.
-            until = limit + (seed % 2 and limit < DURATION)
-            yield (
-                *(
-                    part[(part.begin > first) & (part.begin <= until - 1)]
-                    for part in (ranges, holding)
-                ),
-                limit,
-            )
-            first = until - 1
-
-    monkeypatch.setattr(state_records, "read_range_chunks", chunks)
-    monkeypatch.setattr(state_records, "_find_idle_threads", lambda _, threads: threads < 0)
-    task = state_records.ThreadStateTask(
-        0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
-    )
-    result = [
-        tuple(record)
-        for columns in state_records._make_records(task)
-        for record in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    for columns in state_records._make_records(task):
-        assert (np.diff(columns[1]) >= 0).all()
-    table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
-    stretches = list(
-        zip(holding.object.tolist(), holding.begin.tolist(), holding.state.tolist(), strict=True)
-    )
-    expected = [
-        (thread, *rest)
-        for number, (thread, outside) in enumerate(task.states.items())
-        for _, *rest in compute_states_naively(table, stretches, number, outside)
-    ]
-    assert sorted(result) == sorted(expected)
-
 
 NAMES = make_strings(
     "kernel",

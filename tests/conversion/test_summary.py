@@ -5,16 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-import nsys2prv
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import Detail
-from nsys2prv._util.progress import Progress
 from nsys2prv.clock.maps import ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.timeline import describe_clocks
@@ -115,26 +111,6 @@ def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
     assert "\n" not in repr(summary)
     page = summary._repr_html_()
     assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
-
-
-def test_options_may_be_given_by_name(tmp_path: Path) -> None:
-    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
-    result = nsys2prv.convert(
-        reports, tmp_path / "out.prv", kinds=("cuda_api_trace",), compress=True
-    )
-    assert list(result.events) == ["cuda_api"]
-    assert (tmp_path / "out.prv.gz").stat().st_size
-    with pytest.raises(nsys2prv.Nsys2prvError, match=r"^colour: no such option; there are kinds, "):
-        nsys2prv.convert(reports, tmp_path / "out.prv", colour="red")
-
-
-def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    bars: list[dict] = []
-    monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **bar: bars.append(bar))
-    Progress(quiet=False).show_bar("reading", 5, "rows")
-    Progress(quiet=True).show_bar("reading", 5, "rows")
-    assert [bar["total"] for bar in bars] == [5]
 
 
 @pytest.mark.slow

@@ -121,30 +121,6 @@ def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -
     assert summary.dropped == {("vulkan", Reason.NO_TIME): 1}
 
 
-def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
-    line = LINES["opengl_gpu"]
-    rows = [
-        make_row(line, 0, 50, 1),
-        make_row(line, 20, 80, 2),
-        make_row(line, 20, 30, 1, gpu=0),
-        make_row(line, 60, 70, 1, gpu=None),
-    ]
-    trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": make_strings(*TEXTS)})],
-        tmp_path / "o.prv",
-    )
-    assert sorted(
-        (trace.get_row_name(item.row), item.begin, item.end)
-        for item in trace.list_intervals(line.code)
-    ) == [
-        ("OpenGL GPU", 60, 70),
-        ("OpenGL GPU0", 20, 30),
-        ("OpenGL GPU1", 0, 50),
-        ("OpenGL GPU1", 20, 80),
-    ]
-    assert trace.deepest[line.code] == 1
-
-
 def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -> None:
     line, gl = LINES["wddm_queue"], LINES["opengl"]
     tables = {

@@ -65,45 +65,6 @@ def list_reasons(trace: Trace) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_a_state_stands_until_the_next_one_of_its_thread(tmp_path: Path) -> None:
-    trace, summary = convert_sched_events(
-        tmp_path,
-        [
-            make_sched_event(10, 1),
-            make_sched_event(15, 1, 0, PID + 1),
-            make_sched_event(30, 0),
-            make_sched_event(50, 1, 4),
-            make_sched_event(60, 0, 4),
-        ],
-    )
-    assert list_labelled_intervals(trace, STATE) == [
-        ("Running", 0, 20),
-        ("Off the CPU", 20, 40),
-        ("Running", 40, 50),
-        ("Off the CPU", 50, 51),
-        ("Running", 5, 51),
-    ]
-    assert [item.others[CPU] for item in trace.list_intervals(STATE)] == [4, 0, 5, 0, 1]
-    assert summary.events == {"thread_state": 5}
-
-
-def test_one_record_a_change_and_one_at_the_end_for_each_thread(tmp_path: Path) -> None:
-    convert_sched_events(
-        tmp_path,
-        [make_sched_event(10, 1), make_sched_event(30, 0), make_sched_event(20, 1, tid=PID + 1)],
-    )
-    lines = [
-        line for line in (tmp_path / "o.prv").read_text().splitlines() if line.startswith("2:")
-    ]
-    assert [line.split(":", 3)[3].split(":", 1)[1] for line in lines] == [
-        f"1:0:{STATE}:2:{CPU}:4",
-        f"2:10:{STATE}:2:{CPU}:4",
-        f"1:20:{STATE}:1:{CPU}:0",
-        f"1:21:{STATE}:0:{CPU}:0",
-        f"2:21:{STATE}:0:{CPU}:0",
-    ]
-
-
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
     rows = [
         make_sched_event(10, 1, threadState=0, threadBlock=0),
@@ -208,75 +169,6 @@ def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
         ("sched", Reason.NO_TIME): 1,
         ("sched", Reason.NO_DIRECTION): 1,
     }
-
-
-NAMES = make_strings(
-    "main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer"
-)
-MAIN, ADDRESS, LIBC, KERNEL, DEEPEST, OUTER = range(1, 7)
-
-
-def convert_samples(
-    folder: Path, frames: list[tuple[int, int, int, int]], count: int, **options: object
-) -> tuple[Trace, Summary]:
-    """Convert samples at 10, 20, ... with frames (sample, depth, symbol, module)."""
-    rows = [
-        {
-            "id": number,
-            "start": 10 * number,
-            "globalTid": make_global_tid(PID),
-            "threadState": 1,
-            "cpuCycles": 1,
-        }
-        for number in range(1, count + 1)
-    ]
-    chains = [
-        {"id": sample, "stackDepth": depth, "symbol": symbol, "module": module}
-        for sample, depth, symbol, module in frames
-    ]
-    tables = {"COMPOSITE_EVENTS": rows, "SAMPLING_CALLCHAINS": chains, "StringIds": NAMES}
-    return convert_and_read([make_export(folder / "r.sqlite", tables)], folder / "o.prv", **options)
-
-
-FRAMES = [
-    (1, 0, MAIN, LIBC),
-    (1, 1, OUTER, LIBC),
-    (2, 1, OUTER, LIBC),
-    (2, 0, ADDRESS, LIBC),
-    (2, 2, ADDRESS, KERNEL),
-    (2, 3, DEEPEST, DEEPEST),
-    (4, 0, ADDRESS, KERNEL),
-]
-
-
-def test_samples_are_points_in_functions(tmp_path: Path) -> None:
-    trace, summary = convert_samples(tmp_path, FRAMES, 4)
-    assert list_labelled_intervals(trace, FUNCTION) == [
-        ("main", 0, 1),
-        ("unresolved in libc.so.6", 10, 11),
-        ("(no call chain)", 20, 21),
-        ("unresolved in {kernel.kallsyms}", 30, 31),
-    ]
-    assert list_labelled_intervals(trace, MODULE) == [
-        ("libc.so.6", 0, 1),
-        ("libc.so.6", 10, 11),
-        ("(kernel.kallsyms)", 30, 31),
-    ]
-    assert summary.events == {"cpu_sample": 4}
-    assert CALLER + 1 not in trace.labels.types
-
-
-def test_callers_where_asked_for(tmp_path: Path) -> None:
-    trace, summary = convert_samples(tmp_path, FRAMES, 4, callstack=3)
-    assert list_labelled_intervals(trace, FUNCTION) == list_labelled_intervals(
-        convert_samples(tmp_path, FRAMES, 4)[0], FUNCTION
-    )
-    assert list_labelled_intervals(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
-    assert list_labelled_intervals(trace, CALLER + 2) == [
-        ("unresolved in {kernel.kallsyms}", 10, 11)
-    ]
-    assert list_labelled_intervals(trace, CALLER + 3) == []
-    assert summary.events == {"cpu_sample_stack": 4}
 
 
 def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_path: Path) -> None:

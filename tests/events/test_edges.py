@@ -88,16 +88,6 @@ def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> No
     ]
 
 
-def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Path) -> None:
-    tables = {
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
-            {"start": 10, "end": 20, "globalPid": make_global_pid(), "correlationId": None}
-        ],
-        NVTX: [make_nvtx_range(0, 100, "r", 60)],
-    }
-    assert len(convert_tables(tmp_path, tables).names["THREAD"]) == 1
-
-
 def test_marks_of_one_time_both_show(tmp_path: Path) -> None:
     trace = convert_tables(
         tmp_path,
@@ -256,28 +246,6 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
     ]
     assert summary.repaired == {("kernels", Reason.END_BEFORE_BEGIN): 1}
     assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
-
-
-def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
-    rows = [
-        make_kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1)
-        for place in range(500)
-    ]
-    calls = [make_call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
-    written = []
-    for name, step in (("sorted", 1), ("mixed", 171)):
-        picked = [place * step % 500 for place in range(500)]
-        report = make_export(
-            tmp_path / f"{name}.sqlite",
-            {
-                KERNEL: [rows[place] for place in picked],
-                RUNTIME: [calls[place] for place in picked],
-                "StringIds": make_strings("k", "cudaLaunchKernel"),
-            },
-        )
-        convert([report], tmp_path / "o.prv", Options())
-        written.append((tmp_path / "o.prv").read_bytes())
-    assert written[0] == written[1]
 
 
 def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:

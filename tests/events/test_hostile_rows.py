@@ -172,29 +172,6 @@ def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
     assert list_ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
 
-def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> None:
-    """Each leads to the row of its own kernel."""
-    trace = convert_tables(
-        tmp_path,
-        {
-            KERNEL: [
-                make_kernel(100, 200, correlationId=1),
-                make_kernel(100, 150, correlationId=2, demangledName=5),
-            ],
-            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
-        },
-    )
-    rows = {
-        trace.get_label(KERNEL_CODE, item.value): item.row
-        for item in trace.list_intervals(KERNEL_CODE)
-    }
-    assert len(set(rows.values())) == 2
-    assert {comm.send: comm.receiver for comm in trace.comms} == {
-        0: rows["kern"],
-        20: rows["other"],
-    }
-
-
 def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None:
     far = 1 << 46
     trace = convert_tables(

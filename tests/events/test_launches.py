@@ -102,37 +102,3 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
         assert key in expected or call == (0, 0, 0, 0, 0)
         if key in expected and expected[key][0] == call[0]:
             assert call[2] & PROCESS_MASK == key[0] or call[2] == NULL
-
-
-def test_all_of_a_call_is_found(tmp_path: Path) -> None:
-    random = np.random.default_rng(1)
-    calls = _make_calls(random, 3000, np.arange(1, 3001))
-    calls["correlation"] = random.permutation(np.arange(1, 3001))
-    writer = LaunchWriter(tmp_path / "launches.bin")
-    for first in range(0, 3000, 700):
-        writer.append(
-            _make_launches({name: column[first : first + 700] for name, column in calls.items()})
-        )
-    writer.close()
-    process = np.where(calls["thread"] == NULL, NULL, calls["thread"] & PROCESS_MASK)
-    result = LaunchIndex(writer.segments).find(process, calls["correlation"])
-    stored = (calls["begin"] != NULL) & (calls["end"] != NULL)
-    assert (result.hit == stored).all()
-    for name in ("begin", "end", "thread", "name", "result"):
-        assert (getattr(result, name) == np.where(stored, calls[name], 0)).all()
-
-
-def test_a_call_takes_few_bytes(tmp_path: Path) -> None:
-    rows = np.arange(10_000)
-    writer = LaunchWriter(tmp_path / "launches.bin")
-    writer.append(
-        Launches(
-            rows + 1,
-            rows * 7000 + 10**15,
-            rows * 7000 + 10**15 + 5000,
-            rows % 3,
-            np.zeros(3, CALL_KIND),
-        )
-    )
-    writer.close()
-    assert writer.path.stat().st_size <= len(rows) * 24

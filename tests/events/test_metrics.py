@@ -371,31 +371,6 @@ def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> N
     ]
 
 
-def test_every_rank_sees_device_0(tmp_path: Path) -> None:
-    """Ranks that are shown one GPU each number it 0; its identity tells them apart, and their rows
-    get numbers of their own. Exports before 2025 do not tie ordinals to GPUs.
-    """
-
-    def rank(number: int) -> dict[str, list[Row]]:
-        return {
-            **make_host("node"),
-            "StringIds": make_strings("k"),
-            "TARGET_INFO_GPU": make_gpus("ab"[number]),
-            KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(100 + number))],
-            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
-            "GPU_METRICS": make_sample(0, 5, {0: 30 + number}),
-        }
-
-    trace, summary, _ = convert_tables(tmp_path, rank(0), rank(1))
-    assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0", "CUDA-D1.S7", "Metrics GPU1"]
-    assert [(record.row, dict(record.numbers)) for record in trace.samples][:2] == [
-        ((1, 2), {SMS: 30}),
-        ((2, 2), {SMS: 31}),
-    ]
-    assert summary.events["gpu_metric"] == 2
-    assert not summary.notes
-
-
 def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path) -> None:
     first = {
         **make_host("a"),

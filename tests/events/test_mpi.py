@@ -587,36 +587,6 @@ def test_sendrecv_is_one_call_and_two_messages(
     ]
 
 
-def test_sendrecv_in_rows_out_of_order_is_not_matched(tmp_path: Path) -> None:
-    """Nor what stands in the same stream behind it; what stands before it is."""
-    trace, summary = convert_two_ranks(
-        tmp_path,
-        [
-            make_p2p_call("MPI_Send", 80, 90, 1),
-            make_p2p_call("MPI_Sendrecv", 40, 50, 1, size=8),
-            make_p2p_call("MPI_Sendrecv", 40, 50, 1, size=9),
-            make_p2p_call("MPI_Send", 20, 30, 1),
-            make_p2p_call("MPI_Send", 100, 110, 1, tag=6),
-        ],
-        [
-            make_p2p_call("MPI_Recv", 20, 35, 0),
-            make_p2p_call("MPI_Recv", 36, 55, 0),
-            make_p2p_call("MPI_Recv", 80, 95, 0),
-            make_p2p_call("MPI_Recv", 100, 115, 0, tag=6),
-        ],
-    )
-    assert list_messages(trace) == [(1, 20, 2, 35, 64, 5), (1, 100, 2, 115, 64, 6)]
-    assert [
-        start
-        for _, name, start, _ in list_intervals(trace, POINT_TO_POINT)
-        if name == "MPI_Sendrecv"
-    ] == [40]
-    assert (
-        "MPI messages: 2 messages of MPI_Sendrecv whose direction the report does not tell"
-        in summary.notes
-    )
-
-
 def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_path: Path) -> None:
     """The first Wait, else the last Test before the handle is used again, else the receive call."""
 
@@ -681,17 +651,6 @@ def test_starts_of_persistent_requests_are_messages(tmp_path: Path) -> None:
     )
     assert list_messages(trace) == [
         (1, 100 * number, 2, 100 * number + 70, 8, 5) for number in (1, 2, 3)
-    ]
-
-
-def test_partners_that_do_not_exist_are_no_messages(tmp_path: Path) -> None:
-    trace, summary = convert_two_ranks(
-        tmp_path, [make_p2p_call("MPI_Send", 20, 30, -1)], [make_p2p_call("MPI_Recv", 40, 50, 0)]
-    )
-    assert list_messages(trace) == []
-    assert summary.notes == [
-        "MPI messages: 0 lines for 0 sends and 1 receives",
-        "MPI messages: 1 receives without a partner",
     ]
 
 
@@ -881,41 +840,6 @@ def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
     )
 
 
-def test_a_handle_that_was_freed_means_what_it_was_given_to_last(tmp_path: Path) -> None:
-    def calls(name: str, rank: int) -> list[Call]:
-        return [
-            make_communicator(rank, (0, 1), 11, 100, groupRoot=0, groupRootUid=1),
-            make_communicator(rank, (1, 0), 11, 300, groupRoot=1, groupRootUid=1),
-            make_p2p_call(name, 200, 210, 1 - rank, comm=11, size=1),
-            make_p2p_call(name, 400, 410, rank, comm=11, size=2),
-        ]
-
-    trace, _ = convert_two_ranks(tmp_path, calls("MPI_Send", 0), calls("MPI_Recv", 1))
-    assert list_messages(trace) == [(1, 200, 2, 210, 1, 5), (1, 400, 2, 410, 2, 5)]
-
-
-def test_members_by_world_rank(tmp_path: Path) -> None:
-    """The list may say of every world rank which rank it has in the communicator: here 1 and 2 are
-    its ranks 0 and 1.
-    """
-    columns = {"groupRoot": 1, "groupRootUid": 1, "size": 2}
-    reports = [
-        write_rank(
-            tmp_path / f"{rank}.sqlite",
-            rank,
-            [
-                make_init_call(),
-                make_communicator(rank, "-1 0 1", 11, 5, localRank=rank - 1, **columns),
-                make_p2p_call("MPI_Send" if rank == 1 else "MPI_Recv", 20, 30, 2 - rank, comm=11),
-            ],
-            members=range(3),
-        )
-        for rank in (1, 2)
-    ]
-    trace, _ = convert_reports(tmp_path, *reports)
-    assert list_messages(trace) == [(1, 20, 2, 30, 64, 5)]
-
-
 @pytest.mark.parametrize(("handle", "lines"), [(MPICH_WORLD, 1), (WORLD, 0)])
 def test_without_communicators_only_mpich_s_world_is_known(
     tmp_path: Path, handle: int, lines: int
@@ -932,24 +856,6 @@ def test_without_communicators_only_mpich_s_world_is_known(
             "MPI messages: 1 sends in a communicator that the reports do not describe, such as one between groups"
             in summary.notes
         )
-
-
-def test_lists_of_other_ranks_are_another_communicator(tmp_path: Path) -> None:
-    """As with the two groups of an intercommunicator: no message is invented."""
-    reports = [
-        write_rank(
-            tmp_path / f"{rank}.sqlite",
-            rank,
-            [
-                make_init_call(),
-                make_communicator(rank, (rank, 2), 11, 5, commUid=4),
-                make_p2p_call("MPI_Send" if rank == 0 else "MPI_Recv", 20, 30, 0, comm=11),
-            ],
-            members=range(3),
-        )
-        for rank in (0, 1)
-    ]
-    assert list_messages(convert_reports(tmp_path, *reports)[0]) == []
 
 
 def test_a_handle_that_came_again_for_what_is_not_recorded_makes_no_lines(tmp_path: Path) -> None:

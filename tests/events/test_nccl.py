@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.exports import make_global_pid, make_global_tid
+from tools.exports import make_global_pid
 from tools.nccl_exports import (
     COMM,
     DOMAIN,
@@ -122,14 +122,6 @@ def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
     assert read_payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
-def test_rows_of_a_part_are_picked_from_a_large_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nsys2prv.events.nccl.SMALL_TABLE", 0)
-    trace, _ = convert_ranks(tmp_path, make_rank_with_table())
-    assert read_payloads(trace, CALL) == [WANTED]
-
-
 @pytest.mark.parametrize(
     ("kind", "label", "size"),
     [
@@ -201,47 +193,12 @@ def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
     ]
 
 
-def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path) -> None:
-    rank = Rank().add_range(1, 9, "ncclGroupEnd").add_collective(10, 12, 20, format_payload(7, 1))
-    rank.add_range(40, 41, "ncclGroupStart").add_range(42, 43, "ncclGroupStart").add_range(
-        44, 45, "ncclAllReduce", jsonText=format_payload(7, 2)
-    )
-    rank.add_range(46, 47, "ncclGroupEnd").add_range(50, 70, "ncclGroupEnd").add_kernel(52, 60, 70)
-    rank.add_collective(80, 90, 95, format_payload(7, 4)).add_range(
-        120, 121, "ncclGroupStart"
-    ).add_range(122, None, "ncclAllReduce", jsonText=format_payload(7, 8))
-    trace, _ = convert_ranks(tmp_path, rank)
-    assert [item[BYTES] for item in read_payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
-
-
-def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
-    rank = (
-        Rank()
-        .add_range(90, 92, "ncclGroupStart")
-        .add_range(100, 105, "ncclAllReduce", jsonText=format_payload(7, 100))
-    )
-    rank.add_range(110, 115, "ncclAllReduce", jsonText=format_payload(8, 28)).add_range(
-        130, 190, "ncclGroupEnd"
-    ).add_kernel(140, 150, 300).add_kernel(150, 310, 400)
-    trace, _ = convert_ranks(tmp_path, rank)
-    assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
-
-
 def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
     trace, summary = convert_ranks(tmp_path, make_group_on_two_gpus())
     assert [(item[BYTES], item[FUSED]) for item in read_payloads(trace, NCCL_KERNEL)] == [
         (100, 1)
     ] * 2
     assert "communicator and order of launches: 1" in summary.text(verbose=True)
-
-
-def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
-    rank = (
-        Rank()
-        .add_range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
-        .add_kernel(105, 130, 200, graphNodeId=4)
-    )
-    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
@@ -253,12 +210,6 @@ def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
     result = {item.row[0]: item.others[BYTES] for item in trace.list_intervals(NCCL_KERNEL)}
     assert len(trace.list_intervals(NCCL_KERNEL)) == 2
     assert result == {1: 10, 2: 11}
-
-
-def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
-    rank = Rank().add_collective(100, 130, 200, format_payload(7, 10))
-    rank.calls[0]["globalTid"] = make_global_tid(4999)
-    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:

@@ -94,14 +94,6 @@ def test_numbers_stand_from_begin_to_end_by_domain_and_name(tmp_path: Path) -> N
     assert trace.labels.precision[code] == 2
 
 
-def test_a_range_that_begins_where_another_ends_is_not_ended_by_it(tmp_path: Path) -> None:
-    trace, summary = convert_events(
-        tmp_path, make_event(10, 20, {"n": 1}), make_event(20, 30, {"n": 2}), make_event(40, 45)
-    )
-    assert list_numbers(trace, "lib: n") == [(10, 1), (20, 2), (30, 0)]
-    assert not summary.dropped
-
-
 def test_threads_flat_objects_registered_json_and_repeated_names(tmp_path: Path) -> None:
     twice = {"data": [{"n": {"int32": 5}}, {"n": {"int32": 6}}]}
     trace, _ = convert_events(
@@ -120,23 +112,6 @@ def test_threads_flat_objects_registered_json_and_repeated_names(tmp_path: Path)
     }
     assert by_row == {("4242", 10, 8), ("4243", 10, 3)}
     assert list_numbers(trace, "lib: n #2") == [(40, 6), (50, 0)]
-
-
-def test_two_events_of_one_time_are_not_one_payload(tmp_path: Path) -> None:
-    trace, summary = convert_events(
-        tmp_path,
-        make_event(10, None, {"n": 3}, MARK),
-        make_event(10, None, {"n": 3}, MARK),
-        make_event(20, 30, {"n": 4, "m": 5}),
-        make_event(20, 30, {"n": 4}),
-        make_event(60, 70),
-    )
-    assert {label for label in trace.labels.types.values() if label.startswith("lib: ")} == {
-        "lib: n",
-        "lib: m",
-    }
-    assert list_numbers(trace, "lib: n") == [(10, 3), (11, 0), (20, 4), (30, 0)]
-    assert summary.dropped == {("nvtx_payloads", Reason.SAMPLE_REPEATED): 2}
 
 
 def test_marks_last_1_ns_and_calls_of_nccl_have_types_of_their_own(tmp_path: Path) -> None:

@@ -93,23 +93,6 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
     assert [item.others.get(LINE) for item in records] == [None, 7, 7, None]
 
 
-def test_bytes_of_data(tmp_path: Path) -> None:
-    rows = [
-        make_construct(0, 100, 11, bytes=None),
-        make_construct(10, 20, 15, bytes=1 << 40, varName=5),
-        make_construct(30, 40, 13, bytes=0),
-    ]
-    trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {make_table("DATA"): rows, "StringIds": NAMES})],
-        tmp_path / "o.prv",
-    )
-    assert [
-        (item.value, item.others.get(BYTES))
-        for item in sorted(trace.list_intervals(DATA), key=lambda item: item.begin)
-    ] == [(12, None), (16, 1 << 40), (14, None)]
-    assert list_labelled_intervals(trace, 66400104) == [("u", 10, 20)]
-
-
 def test_an_export_without_most_columns(tmp_path: Path) -> None:
     rows = [{"start": 0, "end": 5}, {"start": 5, "end": None}]
     trace, summary = convert_and_read(

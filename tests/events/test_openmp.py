@@ -92,32 +92,6 @@ def test_a_range_without_an_end_ends_with_its_region(
     assert summary.repaired == {("openmp", Reason.NO_END_IN_REGION): 2}
 
 
-def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, summary = convert_regions(
-        tmp_path,
-        {
-            "PARALLEL": [make_region(100, ELSEWHERE)],
-            "TASK": [
-                make_task(110, 0),
-                make_task(120, None, number=9),
-                make_task(130, None, number=None),
-            ],
-        },
-    )
-    assert list_labelled_intervals(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
-    assert list_labelled_intervals(trace, IMPLICIT) == [
-        ("Implicit", begin, LENGTH) for begin in (110, 120, 130)
-    ]
-    assert summary.repaired == {("openmp", Reason.NO_END): 4}
-
-
-def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, _ = convert_regions(
-        tmp_path, {"PARALLEL": [make_region(100, 200)], "TASK": [make_task(300, 0)]}
-    )
-    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
-
-
 def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
     trace, _ = convert_regions(
         tmp_path,
@@ -210,27 +184,3 @@ def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
     ]
     assert list_labelled_intervals(trace, FLUSH) == [("Flush", 50, 51)]
     assert summary.dropped == {("openmp_points", Reason.NO_TIME): 1}
-
-
-def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None:
-    """A range without an end is as long as its region makes it; points have no duration."""
-    tables = {
-        "PARALLEL": [make_region(100, 500)],
-        "TASK": [make_task(110, 0), make_task(490, 0), make_task(120, 140)],
-        "FLUSH": [make_event(50, 50)],
-    }
-    trace, summary = convert_regions(tmp_path, tables, min_duration={"openmp": 50})
-    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, 500)]
-    assert len(trace.list_intervals(FLUSH)) == 1
-    assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
-
-
-def test_regions_within_regions(tmp_path: Path) -> None:
-    trace, _ = convert_regions(
-        tmp_path, {"PARALLEL": [make_region(200, 300, 2), make_region(100, 500)]}
-    )
-    assert trace.deepest[PARALLEL] == 2
-    assert [
-        item.others[60000090]
-        for item in sorted(trace.list_intervals(PARALLEL), key=lambda item: item.begin)
-    ] == [1, 2]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.exports import PID, Row, make_export, make_os_call, make_strings
-from tools.trace_reader import Trace, read_trace
+from tools.exports import Row, make_export, make_os_call, make_strings
+from tools.trace_reader import Trace
 
-from nsys2prv import Summary, convert
+from nsys2prv import Summary
 from nsys2prv.events.kind import Reason
 
 OSRT, PTHREAD = 66400000, 61000000
@@ -67,81 +66,6 @@ def test_known_names_have_fixed_values_and_others_follow_by_text(tmp_path: Path)
         "pthread_mutex_lock": 8,
         "pthread_of_mine": 200,
     }
-
-
-def test_calls_sit_on_their_threads(tmp_path: Path) -> None:
-    rows = [
-        make_os_call(0, 90, tid=PID),
-        make_os_call(10, 50, LOCK, tid=PID + 1),
-        make_os_call(20, 60, tid=PID + 2),
-        make_os_call(60, 70, tid=PID + 2),
-    ]
-    trace, _ = convert_os_calls(tmp_path, rows)
-    assert [
-        (trace.get_row_name(item.row).split()[-1], item.begin)
-        for code in (OSRT, PTHREAD)
-        for item in trace.list_intervals(code)
-    ] == [(str(PID + 2), 20), (str(PID + 2), 60), (str(PID), 0), (str(PID + 1), 10)]
-
-
-def test_calls_within_calls(tmp_path: Path) -> None:
-    rows = [
-        make_os_call(0, 100, MINE),
-        make_os_call(10, 40, READ, level=1),
-        make_os_call(10, 30, CAPITAL, level=2),
-        make_os_call(50, 100, READ, level=1),
-        make_os_call(60, 70, LOCK, level=2),
-    ]
-    trace, _ = convert_os_calls(tmp_path, rows)
-    assert trace.deepest[OSRT] == 3
-    assert trace.deepest[PTHREAD] == 1
-    assert list_labelled_intervals(trace, OSRT) == [
-        ("a_call_of_mine", 0, 100),
-        ("read", 10, 40),
-        ("Pthread_of_mine", 10, 30),
-        ("read", 50, 100),
-    ]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [
-            make_os_call(0, 9, MINE, level=0),
-            make_os_call(0, 9, READ, level=1),
-            make_os_call(0, 9, CAPITAL, level=2),
-        ],
-        [
-            make_os_call(0, 9, CAPITAL, level=2),
-            make_os_call(0, 9, READ, level=1),
-            make_os_call(0, 9, MINE, level=0),
-        ],
-        [
-            make_os_call(0, 0, CAPITAL, level=2),
-            make_os_call(0, 1, READ, level=1),
-            make_os_call(0, 0, MINE, level=0),
-        ],
-    ],
-)
-def test_the_nesting_level_decides_among_calls_of_the_same_times(
-    rows: list[Row], tmp_path: Path
-) -> None:
-    convert(
-        [make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})],
-        tmp_path / "o.prv",
-    )
-    trace = read_trace(tmp_path / "o.prv")
-    written = [
-        int(line.split(":")[7])
-        for line in (tmp_path / "o.prv").read_text().splitlines()
-        if line.startswith("2:")
-    ]
-    assert [trace.get_label(OSRT, value) for value in written[:3]] == [
-        "a_call_of_mine",
-        "read",
-        "Pthread_of_mine",
-    ]
-    assert written[3:] == [0, 0, 0]
 
 
 def test_calls_of_no_length_last_1_ns(tmp_path: Path) -> None:

@@ -107,25 +107,6 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
     assert len(inits) == 1
 
 
-@pytest.mark.parametrize("last", ["kernel", "metric", "osrt"])
-def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> None:
-    source = 1 << 56 | 1 << 48 | 2 << 32
-    tables = {
-        "kernel": {KERNEL: [make_kernel(500, 900)]},
-        "osrt": {"OSRT_API": [make_os_call(500, 900)]},
-        "metric": {
-            "GPU_METRICS": [{"timestamp": 900, "typeId": source, "metricId": 1, "value": 7}],
-            "TARGET_INFO_GPU_METRICS": [
-                {"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
-            ],
-        },
-    }[last]
-    trace = convert_tables(
-        tmp_path, {RUNTIME: [make_call(0, 10, 1)], "StringIds": LAUNCH, **tables}
-    )
-    assert trace.duration == 900
-
-
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
     created = [
         make_nvtx_range(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)

@@ -155,19 +155,3 @@ def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) ->
                 entry[name] += value
     assert result == truth["gpu_faults"]
     assert not summary.dropped
-
-
-def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
-    trace, _ = convert_and_read([REPORTS[rank]], tmp_path / "o.prv", kinds=("cpu_page_faults",))
-    query = """SELECT f.value, m.value, s.value || ':' || sourceLine FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS
-               JOIN StringIds AS f ON f.id = CpuInstruction JOIN StringIds AS m ON m.id = module
-               LEFT JOIN StringIds AS s ON s.id = sourceFile"""
-    result = Counter(
-        (
-            trace.get_label(CPU, item.value),
-            trace.get_label(CPU + 1, item.others[CPU + 1]),
-            trace.get_label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
-        )
-        for item in trace.list_intervals(CPU)
-    )
-    assert result == Counter(query_export(REPORTS[rank], query))

@@ -11,7 +11,18 @@ from random import Random
 import polars as pl
 from tools.folders import convert_export_folder
 
-from . import files, frames
+from . import files
+
+TYPES = (
+    pl.Int8,
+    pl.UInt64,
+    pl.Float32,
+    pl.String,
+    pl.Binary,
+    pl.Boolean,
+    pl.Datetime,
+    pl.List(pl.Int64),
+)
 
 
 def find_folder(report: Path) -> Path:
@@ -48,9 +59,13 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
     return changes
 
 
-def change_frame(random: Random, path: Path) -> None:
+def change_column(random: Random, path: Path) -> None:
+    """Drop a column, or make its values of another type, NULL where they do not fit."""
     try:
-        changed = frames.change_frame(random, pl.read_parquet(path.read_bytes()))
+        frame = pl.read_parquet(path.read_bytes())
+        name = random.choice(frame.columns)
+        other = frame[name].cast(random.choice(TYPES), strict=False)
+        changed = frame.drop(name) if random.random() < 0.3 else frame.with_columns(other)
         changed.write_parquet(path.with_suffix(".made"))
         path.with_suffix(".made").replace(path)
     except Exception:
@@ -97,30 +112,12 @@ def replace_by_no_file(random: Random, path: Path) -> None:
 
 
 def rename_oddly(random: Random, path: Path) -> None:
-    path.rename(
-        path.with_name(
-            random.choice(
-                (
-                    "a b",
-                    "'; DROP TABLE x; --",
-                    "é",
-                    "[x]",
-                    "*",
-                    "?",
-                    "a\nb",
-                    "{start}",
-                    "%s",
-                    "sqlite_master",
-                    "x" * 200,
-                )
-            )
-            + path.suffix
-        )
-    )
+    names = ("a b", "'; DROP TABLE x; --", "é", "*", "a\nb", "{start}", "sqlite_master", "x" * 200)
+    path.rename(path.with_name(random.choice(names) + path.suffix))
 
 
 MUTATIONS: dict[Callable[[Random, Path], None], int] = {
-    change_frame: 14,
+    change_column: 14,
     damage_bytes: 10,
     exchange_tables: 3,
     change_form: 1,

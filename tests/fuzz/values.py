@@ -5,26 +5,13 @@ from __future__ import annotations
 from random import Random
 
 INTEGERS = (
-    0,
-    -1,
-    1,
-    -(2**63),
-    2**63 - 1,
-    2**62,
-    -(2**62),
-    2**61 - 1,
-    2**53 + 1,
-    2**31,
-    2**32 - 1,
-    -(2**31),
-    10**18,
-    10**15,
-    -(10**12),
-    255,
-    65536,
-    0xFFFFFF,
-    1 << 56,
-    7,
+    *(0, 7, 255, 65536, 0xFFFFFF, 10**18, 10**15, -(10**12), -(2**63)),
+    *(
+        sign * 2**power - low
+        for power in (31, 32, 53, 56, 61, 62)
+        for sign in (1, -1)
+        for low in (0, 1)
+    ),
 )
 OTHERS = (
     None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import polars as pl
@@ -49,23 +48,6 @@ def test_a_rank_without_a_report(
     assert _list_warnings(capsys) == []
 
 
-def test_a_rank_without_a_report_where_only_nccl_tells(
-    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copies = []
-    for path in (*reports[:2], reports[3]):
-        copies.append(str(tmp_path / Path(path).name))
-        Path(copies[-1]).write_bytes(Path(path).read_bytes())
-        with sqlite3.connect(copies[-1]) as database:
-            database.execute(
-                "DELETE FROM META_DATA_CAPTURE WHERE value LIKE '%SIZE=%' OR value LIKE '%NTASKS=%'"
-            )
-    assert main([*copies, str(tmp_path / "x.prv"), "-q"]) == 0
-    assert _list_warnings(capsys) == [
-        "an NCCL communicator has 4 ranks, and there are reports of 3 of them; there is none of its rank 2"
-    ]
-
-
 def test_two_reports_of_one_rank(
     reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,15 +86,6 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
     assert job_checks.check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
         "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
-
-
-def test_ranks_that_a_batch_step_gives_to_all() -> None:
-    assert (
-        job_checks.check_job(
-            [_read_info("a", {"SLURM_PROCID": 0}, {}), _read_info("b", {"SLURM_PROCID": 0}, {})]
-        )
-        == []
-    )
 
 
 def test_members_of_communicators() -> None:

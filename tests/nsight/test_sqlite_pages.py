@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -403,27 +402,6 @@ def test_kinds_of_columns(gaps: Path) -> None:
         sum(text is not None for _, text in expected),
     )
     assert (texts[:rows] == -7).all()
-
-
-def test_many_threads_read_from_one_table(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
-
-    def read(number: int) -> list[int]:
-        values, codes, texts = np.empty(6000, np.int64), np.empty(6000, np.int64), core.Texts()
-        rows, _ = table.decode(
-            0,
-            table.leaves,
-            *ALL,
-            [
-                (0, INTEGERS, False, False, False, NULL, values, None, None),
-                (1, TEXTS, False, False, False, NULL, codes, None, texts),
-            ],
-        )
-        return [*values[:rows].tolist(), *codes[:rows].tolist()]
-
-    with ThreadPoolExecutor(4) as threads:
-        result = list(threads.map(read, range(40)))
-    assert all(item == result[0] for item in result)
 
 
 def test_what_does_not_fit_is_refused(gaps: Path) -> None:

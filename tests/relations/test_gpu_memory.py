@@ -107,28 +107,6 @@ def test_reports_that_share_a_gpu_add_up(tmp_path: Path) -> None:
     assert len({sample.row for sample in trace.samples}) == 1
 
 
-def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
-    trace, _ = convert_memory_events(
-        tmp_path,
-        [
-            make_allocation(10, 100),
-            make_allocation(20, 30, 2, device=1),
-            make_release(30),
-            make_release(40, address=2, device=1),
-        ],
-    )
-    result = [
-        (trace.get_row_name(sample.row), sample.time, sample.numbers[DEVICE])
-        for sample in trace.samples
-    ]
-    assert [record for record in result if record[1] < trace.duration] == [
-        ("Metrics GPU0", 10, 100),
-        ("Metrics GPU1", 20, 30),
-        ("Metrics GPU0", 30, 0),
-        ("Metrics GPU1", 40, 0),
-    ]
-
-
 def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path) -> None:
     rows = [
         make_release(5, 1000),

@@ -130,19 +130,6 @@ def make_pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> 
     return first(Rank(pid=10)), second(Rank(pid=11))
 
 
-def test_figures_of_one_collective(tmp_path: Path) -> None:
-    ranks = make_pair(
-        lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
-        lambda rank: rank.add_collective(100, 2_000, 3_100, format_payload(7, 8000)),
-    )
-    trace, _ = convert_and_summarize(tmp_path, *ranks)
-    assert read_records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
-    assert read_bandwidths(trace) == {
-        ((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
-        ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273),
-    }
-
-
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
     ranks = make_pair(
         lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
@@ -151,23 +138,6 @@ def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
     trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
     assert read_records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
-
-
-def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
-    ranks = make_pair(
-        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)).add_collective(
-            200, 1200, 1300, format_payload(8, 1)
-        ),
-        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(8, 1)).add_collective(
-            200, 1200, 1300, format_payload(7, 1)
-        ),
-    )
-    trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "order of launches: 2" in text
-    assert read_records(trace) == {
-        1: [(1, 0, 100, 0), (2, 200, 0, 100)],
-        2: [(1, 200, 0, 100), (2, 0, 100, 0)],
-    }
 
 
 def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv.store import overlaps
 
@@ -43,25 +43,6 @@ def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
         (3, 60, 150, "c"),
     ]
     assert trace.names["THREAD"] == ["CUDA-D0.S7"] * 3
-
-
-def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            KERNEL: [
-                make_kernel(100, 200, correlationId=1),
-                make_kernel(150, 260, correlationId=2),
-            ],
-            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
-            "StringIds": make_strings("a", "cudaLaunchKernel_v7000"),
-        },
-    )
-    trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert sorted((line.send, line.receiver[1], line.receive) for line in trace.comms) == [
-        (0, 2, 90),
-        (20, 3, 140),
-    ]
 
 
 def assign_lanes_naively(begin: np.ndarray, end: np.ndarray) -> list[int]:

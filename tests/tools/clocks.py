@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.clock.gathering import gather_calls
-from nsys2prv.clock.maps import ClockMap, HostClock
+from nsys2prv.clock.maps import HostClock
 from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 
@@ -222,13 +222,6 @@ def align_hosts(
         observed = (int(times.min()), int(times.max())) if len(times) else None
         corrections.append(Correction(host, clock, observed))
     return replace(alignment, corrections=corrections)
-
-
-def correct_times(
-    correction: Correction, times: np.ndarray, placed: ClockMap | None = None
-) -> np.ndarray:
-    """Return times (ns) after a correction; for local times, `placed` is the map that placed them."""
-    return correction.clock.correct(placed or ClockMap()).to_global(times)
 
 
 def measure_error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
