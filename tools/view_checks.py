@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
-    COMMUNICATION_STATISTICS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     FILTER_NAMES,
@@ -44,68 +43,39 @@ def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
     )
 
 
-#: Functions of a thread's records -> how many parameters they take, each a number or a list of numbers;
+#: Of Paraver's words those that views use. Functions of a thread's records -> how many parameters they take, each a number or a list of numbers;
 #: the tables behind it likewise.
 THREAD = MappingProxyType(
     dict.fromkeys((*sorted(STATE_FUNCTIONS), *sorted(COMMUNICATION_FUNCTIONS)), 0)
     | _load_functions(
-        """
-        Last Evt Type, Last Evt Val, Last Evt Val w/o Bursts, Next Evt Type, Next Evt Val,
-        Int. Between Evt, Application ID, TaskID, Thread ID, Node ID, Cpu ID
-        """,
-        """
-        Given State, In State, Not In State, State Record Dur., Send BandWidth, Recv BandWidth,
-        Avg Next Evt Val, Avg Last Evt Val, Given Evt Val, In Evt Val, Not In Evt Val, In Appl ID,
-        In Task ID, In Thread ID, In Node ID, In Cpu ID
-        """,
-        "In Evt Range",
+        "Last Evt Val, Next Evt Val, Thread ID",
     )
 )
-#: Functions of levels above threads, and of CPUs.
-HIGH = _load_functions(
-    "Adding, AddingSign, Average, Maximum, Minimum, Mode, Changed value",
-    "Activity, In Activity, Thread i, Add Tasks",
-)
-PROCESSOR = _load_functions("Active Thd, Active Thd Sign", "Active Thd Val, Active Thd Val Sign")
+#: Functions of levels above threads.
+HIGH = _load_functions("Adding, AddingSign, Maximum", "Thread i")
 #: Functions of values, whatever these were made of.
 COMPOSE = _load_functions(
     """
-    As Is, Sign, 1-Sign, Floor, Ceil, Round, Abs, Stacked Val, Nesting level, Enumerate, Accumulate,
-    Delta, Burst Time, Divide by Burst Time, Begin Time, End Time, Join Bursts, sin, cos,
-    sqrt (abs), arc tan
+    As Is, Sign, 1-Sign, Floor, Ceil, Stacked Val, Nesting level, Burst Time, Divide by Burst Time,
+    Join Bursts
     """,
-    """
-    Mod, Mod+1, Div, Prod, Add, Subs, Complement, Inverse Div, Is Equal, Is Equal (Sign),
-    In Stacked Val, LRU Depth, Timer, Translate, log N, exp
-    """,
-    "Select Range, Select Range [), Is In Range, Is In Range [)",
+    "Div, Prod, Add, Inverse Div, Is Equal (Sign), log N",
 )
 #: Of composed windows.
 OPERATIONS = _split_words(
     """
-    add, product, substract, divide, maximum, minimum, different, controlled: clear by,
-    controlled: maximum, controlled: add, controlled: enumerate, controlled: average
+    add, product, divide, maximum, minimum, controlled: clear by, controlled: maximum,
+    controlled: add
     """
 )
 #: Condition -> least and greatest number of values.
 CONDITIONS = MappingProxyType(
-    {"All": (0, 0), "None": (0, 0), "[x,y]": (2, 2)}
-    | dict.fromkeys(("=", "!=", ">", "<"), (1, 10_000))
+    {"All": (0, 0), "None": (0, 0), "[x,y]": (2, 2)} | dict.fromkeys(("=", "!="), (1, 10_000))
 )
-#: Levels of the machine, from coarse to fine.
-RESOURCE_LEVELS = ("system", "node", "cpu")
-UNITS = ("Nanoseconds", "Microseconds", "Milliseconds", "Seconds", "Minutes", "Hours", "Days")
-DRAW_MODES = _split_words(
-    """
-    draw_last, draw_maximum, draw_minnotzero, draw_random, draw_randnotzero, draw_average,
-    draw_averagenotzero, draw_mode, draw_absolute_maximum, draw_absolute_minimum
-    """
-)
+DRAW_MODES = _split_words("draw_maximum, draw_randnotzero, draw_average, draw_averagenotzero")
 STATISTICS = _split_words(
     """
-    Time, % Time, % Time Not Zero, % Window Time, # Bursts, % # Bursts, Integral, Average value,
-    Maximum, Minimum, Average Burst Time, Stdev Burst Time, Average per Burst, Average value != 0,
-    Average per Burst != 0, # Bursts != 0, Sum bursts
+    Time, % Window Time, # Bursts, Integral, Average value, Average value != 0, Sum bursts
     """
 )
 #: The largest number that Paraver keeps as an event type with a label.
@@ -164,11 +134,10 @@ def _find_problems(cfg: Cfg) -> Iterator[str]:
 def _check_any_window(window: Window) -> Iterator[str]:
     if not window.title.strip() or window.title.strip() != window.title or _is_odd(window.title):
         yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
-    if window.level not in (*PROCESS_LEVELS, *RESOURCE_LEVELS):
+    if window.level not in PROCESS_LEVELS:
         yield f"no level {window.level!r}"
     look = window.look
     for quantity, value, allowed in (
-        ("units", look.units, UNITS),
         ("look", look.style, LOOKS),
         ("draw mode", look.draw, DRAW_MODES),
     ):
@@ -185,7 +154,7 @@ def _check_any_window(window: Window) -> Iterator[str]:
         elif place in DEFAULT_FUNCTIONS and (
             isinstance(window, Single) or place not in SINGLE_ONLY_PLACES
         ):
-            group = {"thread": THREAD, "cpu": PROCESSOR}.get(place, HIGH)
+            group = THREAD if place == "thread" else HIGH
         else:
             yield f"no place {place!r} for a function"
             continue
@@ -227,27 +196,20 @@ def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) ->
     if not all(1 <= parent < number for parent in window.parents):
         yield f"parents {window.parents} are not windows before it"
         return
-    levels = [windows[parent - 1].level for parent in window.parents]
-    finer = f"level {window.level} is finer than those of its parents"
-    yield from _check_levels(window.level, levels, finer)
+    if _is_finer(window.level, [windows[parent - 1].level for parent in window.parents]):
+        yield f"level {window.level} is finer than those of its parents"
 
 
-def _check_levels(level: str, others: Sequence[str], finer: str) -> Iterator[str]:
-    """Check that a level is of one kind with others, and not finer than all of these; `finer`: what
-    is wrong then.
-    """
-    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
-        if all(one in kind for one in (level, *others)):
-            if kind.index(level) > max(map(kind.index, others)):
-                yield finer
-            return
-    yield "levels of processes and of resources together"
+def _is_finer(level: str, others: Sequence[str]) -> bool:
+    """True if a level is finer than all others."""
+    known = [PROCESS_LEVELS.index(one) for one in others if one in PROCESS_LEVELS]
+    return level in PROCESS_LEVELS and PROCESS_LEVELS.index(level) > max(known, default=99)
 
 
 def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
     if not histogram.title or _is_odd(histogram.title):
         yield f"title {histogram.title!r} is empty or holds a slash or line end"
-    if histogram.statistic not in (*STATISTICS, *COMMUNICATION_STATISTICS):
+    if histogram.statistic not in STATISTICS:
         yield f"no statistic {histogram.statistic!r}"
     columns = histogram.columns
     if columns.width < 0 or (columns.first is None) != (columns.last is None):
@@ -260,10 +222,8 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
             yield f"{name} window {number} is not there"
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
-    finer = (
-        f"the data window's level {data.level} is finer than the control window's {control.level}"
-    )
-    yield from _check_levels(data.level, [control.level], finer)
+    if _is_finer(data.level, [control.level]):
+        yield f"the data window's level {data.level} is finer than the control window's {control.level}"
     for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
         if above != below and above in _list_ancestors(windows, below):
             yield f"window {above} is a parent of window {below}: control and data must not be"

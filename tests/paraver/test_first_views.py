@@ -66,3 +66,5 @@ def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path
         shown = {fit.path for fit in find_views_for_trace(tmp_path / "t.prv") if not fit.lacking}
         assert set(summary.views) <= shown
         assert summary.views
+        extra = any(view.startswith("extra/") for view in summary.views)
+        assert ("nsys2prv cfgs --all views" in summary.text()) == extra

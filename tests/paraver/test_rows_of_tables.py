@@ -17,7 +17,6 @@ from nsys2prv.paraver.cfg.fits import LARGE_VALUE
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import copy_views
 
-ROOT = Path(__file__).parents[2]
 #: Tables of when a device does nothing; those of hosts' network devices never do.
 OF_GAPS = ("analysis/gpu-gaps-time_2dh.cfg",)
 KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403

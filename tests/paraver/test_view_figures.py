@@ -20,17 +20,9 @@ from tools.view_answers import (
     sum_lengths,
 )
 
-KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = (
-    63000006,
-    63000007,
-    63000008,
-    63000060,
-    63000061,
-    63000062,
-)
-NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER = 9501, 9508, 9540, 9542, 9543, 9544
+KERNEL, NCCL, CLASS, TENSOR = 63000006, 63000007, 63000060, 63000061
+COLLECTIVE, LATE, WAIT, TRANSFER = 9540, 9542, 9543, 9544
 BUS_BANDWIDTH, TRANSFERS = 9546, 9547
-NCCL_MESSAGE, MPI_MESSAGES, MESSAGE_BYTES = 55010, 50000001, 50100014
 MPI_TABLES = (
     "MPI_P2P_EVENTS",
     "MPI_COLLECTIVES_EVENTS",
@@ -51,10 +43,6 @@ def tasks(answers: Answers) -> list[list[Work]]:
 
 def _sum_busy(work: Iterable[Work]) -> int:
     return sum_lengths(merge_stretches(work))
-
-
-def _is_kernel(one: Work) -> bool:
-    return not one.name.startswith("memory")
 
 
 def _is_nccl(one: Work) -> bool:

@@ -434,9 +434,6 @@ WRONG = {
         BOTH, functions={"thread": Function("Last Evt Val")}
     ),
     "Prod takes 1 parameters": _make_view_with(WINDOW, functions={"topcompose1": Function("Prod")}),
-    "Select Range takes 2 parameters": _make_view_with(
-        WINDOW, functions={"topcompose1": Function("Select Range", ((3.0,),))}
-    ),
     "no operation 'subtract'": _make_view_with(BOTH, operation="subtract"),
     r"parents \(1, 3\) are not windows before it": _make_view_with(BOTH, parents=(1, 3)),
     r"parents \(0, 1\) are not windows before it": _make_view_with(BOTH, parents=(0, 1)),
@@ -446,7 +443,6 @@ WRONG = {
     ),
     "ascending numbers": _make_view_with(WINDOW, look=Look("gradient", scale=(100.0, 0.0))),
     "a look without a scale": _make_view_with(WINDOW, look=Look(scale=(0.0, 100.0))),
-    "no units 'ns'": _make_view_with(WINDOW, look=Look(units="ns")),
     "no condition '=='": _make_view_with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
     "3 values for": _make_view_with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
     "0 values for '='": _make_view_with(WINDOW, filters={"evt_type": Filter("=")}),
@@ -478,10 +474,10 @@ def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None
 
 
 def test_a_good_view_is_written_and_read() -> None:
-    look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3, (0.5, 200.0))
+    look = Look("gradient", "Seconds", True, False, "draw_average", {1: (0, 1, 2)}, 3, (0.5, 200.0))
     functions = {
-        "thread": Function("In Evt Range", ((0.5,), (7.0,))),
-        "topcompose1": Function("Is Equal", ((1.0, 2.0),)),
+        "thread": Function("Next Evt Val"),
+        "topcompose1": Function("Is Equal (Sign)", ((1.0, 2.0),)),
     }
     table = replace(TABLE, columns=HistogramColumns(2.0, 0.0, 9.0), planes=3, sort=True)
     cfg = replace(

@@ -20,7 +20,6 @@ from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver import check
 from nsys2prv.paraver.cfg import (
-    COMMUNICATION_STATISTICS,
     Cfg,
     CfgError,
     Composed,
@@ -542,15 +541,13 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     trace: tuple[Path, list[str]],
 ) -> None:
     """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
-    which all of the time would count. Tables of lines are empty without them.
+    which all of the time would count.
     """
     contents = TraceContents(trace[0]).whole
     tables = {
         path: (view.cfg, view.cfg.histogram)
         for path, view in VIEWS.items()
-        if view.cfg.histogram is not None
-        and view.cfg.histogram.statistic not in COMMUNICATION_STATISTICS
-        and not (view.cfg.histogram.columns.first or 0) > 0
+        if view.cfg.histogram is not None and not (view.cfg.histogram.columns.first or 0) > 0
     }
     states = {path for path in tables if "/state_" in path}
     silent = set()

@@ -64,11 +64,6 @@ LOOKS = MappingProxyType(
         "fused": (True, "window_in_fused_lines_mode"),
     }
 )
-COMMUNICATION_STATISTICS = (
-    *("#Sends", "#Receives", "Bytes sent", "Bytes received"),
-    *("Average bytes sent", "Average bytes received", "Minimum bytes sent"),
-    *("Minimum bytes received", "Maximum bytes sent", "Maximum bytes received"),
-)
 #: An event value that no trace holds.
 NO_VALUE = -1
 #: Beside the views: path, description and contents of those to open first, a line of JSON each; and

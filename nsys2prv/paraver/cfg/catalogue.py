@@ -31,7 +31,6 @@ from nsys2prv.events.catalogue import (
     load_counter_tables,
 )
 from nsys2prv.paraver.cfg import (
-    COMMUNICATION_STATISTICS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     NO_VALUE,
@@ -453,8 +452,7 @@ def _make_histogram(
         case first, last_value, width:
             shape = HistogramColumns(float(width), float(first), float(last_value))
     statistic, zero = spec["statistic"], spec.get("zero", False)
-    of_events = planes is None and statistic not in COMMUNICATION_STATISTICS
-    sort = columns == "values" and of_events and _shows_names(windows[control - 1])
+    sort = columns == "values" and planes is None and _shows_names(windows[control - 1])
     return Histogram(title, control, data, statistic, shape, zero, planes, sort)
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
-    COMMUNICATION_STATISTICS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     FIRST_VIEWS_FILE,
@@ -42,48 +41,27 @@ NAMED_BY_VIEWS = 1_000_001
 LONG_LIST = 20
 #: More types than this are told by the first and the last.
 MOST_TYPES_NAMED = 3
-#: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
-#: as good as another.
-ROW_FUNCTIONS = frozenset(("Application ID", "TaskID", "Thread ID"))
-FUNCTIONS_OF_ANY_VALUE = frozenset(
-    ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
-)
-#: Functions that add a number to the value.
-ADDING_FUNCTIONS = ("Add", "Subs", "Complement")
+#: The function that tells of the row, whatever its records.
+ROW_FUNCTION = "Thread ID"
+#: The function that adds a number to the value.
+ADDING_FUNCTION = "Add"
 #: Function that may make something else of 0 -> whether it does with these numbers as parameters.
 CHANGES_ZERO: dict[str, Callable[[list[float]], bool]] = {
-    **dict.fromkeys(
-        ("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"),
-        lambda _: True,
-    ),
-    **dict.fromkeys(ADDING_FUNCTIONS, any),
+    "1-Sign": lambda _: True,
+    "Burst Time": lambda _: True,
+    ADDING_FUNCTION: any,
     "Is Equal (Sign)": lambda numbers: 0 in numbers,
-    "Is In Range": lambda numbers: min(numbers) <= 0 <= max(numbers),
-    "Is In Range [)": lambda numbers: min(numbers) <= 0 < max(numbers),
 }
-EQUALITY_FUNCTIONS = frozenset(("Is Equal", "Is Equal (Sign)"))
 #: A function before which a number is added only to keep its argument from being 0.
 LOGARITHM = "log N"
-#: Operations whose result is not 0 where either of their windows is not; where the first is not;
-#: whatever both are. That of all others is not 0 where both are not.
-OPERATIONS_OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
+#: Operations whose result is not 0 where either of their windows is not; where the first is not.
+#: That of all others is not 0 where both are not.
+OPERATIONS_OF_EITHER = frozenset(("add", "maximum"))
 OPERATIONS_OF_THE_FIRST = frozenset(
-    ("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average")
+    ("controlled: clear by", "controlled: maximum", "controlled: add")
 )
-OPERATIONS_OF_NONE = frozenset(("controlled: enumerate",))
 #: Statistics of when the columns' window has which value, whatever the values of the data window.
-STATISTICS_OF_COLUMNS = frozenset(
-    (
-        "Time",
-        "% Time",
-        "% Time Not Zero",
-        "% Window Time",
-        "# Bursts",
-        "% # Bursts",
-        "Average Burst Time",
-        "Stdev Burst Time",
-    )
-)
+STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
 
 
 class Contents(Struct, frozen=True):
@@ -151,12 +129,7 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
     if one of its windows tells of more than a row.
     """
     table = cfg.histogram
-    if (
-        table is None
-        or table.zero
-        or table.statistic in COMMUNICATION_STATISTICS
-        or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS
-    ):
+    if table is None or table.zero or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS:
         return cfg
     level = cfg.windows[table.control - 1].level
     if any(
@@ -203,8 +176,6 @@ class _Windows(Struct, frozen=True):
         return _join_reasons([self.explain_window(number) for number in shown])
 
     def explain_table(self, histogram: Histogram) -> list[str]:
-        if histogram.statistic in COMMUNICATION_STATISTICS:
-            return self._explain_tags(self.windows[histogram.data - 1])
         if histogram.zero and all(reasons := self._explain_records()):
             return [reason for window_reasons in reasons for reason in window_reasons]
         numbers = [
@@ -219,7 +190,7 @@ class _Windows(Struct, frozen=True):
         return [
             self._explain_single(window)
             for window in self.windows
-            if isinstance(window, Single) and _get_function_name(window) not in ROW_FUNCTIONS
+            if isinstance(window, Single) and _get_function_name(window) != ROW_FUNCTION
         ]
 
     def explain_window(self, number: int) -> list[str]:
@@ -229,9 +200,7 @@ class _Windows(Struct, frozen=True):
             function for place, function in window.functions.items() if place in COMPOSE_PLACES
         ]
         if any(function.name == LOGARITHM for function in functions):
-            functions = [
-                function for function in functions if function.name not in ADDING_FUNCTIONS
-            ]
+            functions = [function for function in functions if function.name != ADDING_FUNCTION]
         if any(map(_changes_zero, functions)):
             return []
         if isinstance(window, Composed):
@@ -239,8 +208,6 @@ class _Windows(Struct, frozen=True):
         return self._explain_single(window)
 
     def _explain_composed(self, window: Composed) -> list[str]:
-        if window.operation in OPERATIONS_OF_NONE:
-            return []
         if window.operation in OPERATIONS_OF_THE_FIRST:
             return self.explain_window(window.parents[0])
         if window.operation not in OPERATIONS_OF_EITHER:
@@ -250,19 +217,19 @@ class _Windows(Struct, frozen=True):
 
     def _explain_single(self, window: Single) -> list[str]:
         function = _get_function_name(window)
-        if function in ROW_FUNCTIONS:
+        if function == ROW_FUNCTION:
             return []
         if function in STATE_FUNCTIONS:
             return [] if any(self.trace.states) else ["no states"]
         if function in COMMUNICATION_FUNCTIONS:
             return self._explain_tags(window)
-        return list(self._explain_events(window, function))
+        return list(self._explain_events(window))
 
-    def _explain_events(self, window: Single, function: str) -> Iterator[str]:
+    def _explain_events(self, window: Single) -> Iterator[str]:
         types = window.types
         if not _apply_filter(types, self.trace.types):
             yield f"no {_name_types(types, self.names)}"
-        elif function not in FUNCTIONS_OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
+        elif not _apply_filter(types, self.trace.filled):
             yield f"nothing but 0 in {_name_types(types, self.names)}"
         elif self.trace.values is not None and (lists := _list_wanted_values(window)):
             values = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
@@ -304,7 +271,7 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
         *([values.values] if values.condition == "=" else []),
-        *([function.parameters[0]] if function.name in EQUALITY_FUNCTIONS else []),
+        *([function.parameters[0]] if function.name == "Is Equal (Sign)" else []),
     ]
 
 
@@ -320,13 +287,7 @@ def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
             return set(numbers).intersection(values)
         case "!=":
             return set(numbers).difference(values)
-    least, greatest = min(values), max(values)
-    passes = {
-        "[x,y]": lambda one: least <= one <= greatest,
-        "<": lambda one: one < least,
-        ">": lambda one: one > greatest,
-    }[condition.condition]
-    return set(filter(passes, numbers))
+    return {number for number in numbers if min(values) <= number <= max(values)}
 
 
 def _name_types(types: Filter, names: Mapping[int, str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from nsys2prv.paraver.cfg import (
-    COMMUNICATION_STATISTICS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     FILTER_NAMES,
@@ -206,7 +205,6 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
     columns = histogram.columns
     first, last = (0.0, 1.0) if columns.first is None else (columns.first, columns.last)
     width = columns.width or 1.0
-    of_communications = histogram.statistic in COMMUNICATION_STATISTICS
     lines = [
         ("Name", histogram.title),
         ("X", "80"),
@@ -220,7 +218,7 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
         ),
         ("ControlWindow", histogram.control),
         ("DataWindow", histogram.data),
-        ("Accumulator", "Communication" if of_communications else "Semantic"),
+        ("Accumulator", "Semantic"),
         ("Statistic", histogram.statistic),
         ("CalculateAll", "True"),
         ("HideCols", "True"),

@@ -15,7 +15,6 @@ from nsys2prv.cli import main
 from nsys2prv.paraver.check import split_lines
 from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
 
