@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.mpi_findings import find_mpi_span
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import COMMUNICATING, COMPUTE, GRAPH, MEMORY, WORK, Unit, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
 
 #: What the tables show.
 ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
@@ -25,6 +28,11 @@ MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance 
 communication efficiency (max O / T), without work on GPUs of the time between MPI_Init and
 MPI_Finalize (T: of the rank where that is longest); offload efficiency = sum V / sum O; parallel efficiency = sum
 V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
+
+A replay of the job on an ideal network, in which transfers of NCCL and MPI take no time, tells waiting for each other from moving data:
+of devices, communication x orchestration efficiency = max U / T = serialisation efficiency (max U / T_ideal) x transfer efficiency (T_ideal
+/ T). Of hosts, where transfers of MPI alone take no time, MPI communication efficiency = serialisation efficiency (max O_ideal / T_ideal) x transfer efficiency (the rest,
+as BasicAnalysis has it; without work on GPUs it is T_ideal / T).
 """
 USEFUL = {
     "compute": "kernels that do not communicate, and graphs; communication is NCCL and kernels of the class Communication",
@@ -64,7 +72,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         rows = windows.with_columns(
+            begin=pl.Series(begin),
+            end=pl.Series(end),
             task=pl.lit(task, pl.Int64),
+            main=pl.lit(main[0], pl.Int64),
             elapsed_ns=pl.Series(elapsed),
             outside_mpi_ns=pl.Series(elapsed - in_mpi.within(begin, end)),
             useful_ns=pl.Series(elapsed - busy.within(begin, end)),
@@ -88,18 +99,76 @@ LENGTH = pl.col("elapsed_ns")
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
+    ideal = _IdealNetworks(context, result)
     if frames["devices"].height:
-        _add_device_tables(frames["devices"], context, result)
+        _add_device_tables(frames["devices"], context, result, ideal)
     elif not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
-        _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
+        _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result, ideal)
     if frames["devices"].height:
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
 
 
-def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) -> None:
-    both = _compute_device_efficiencies(devices.filter(WHOLE_JOB | IN_STEADY), WINDOW)
+class _IdealNetworks(Struct, frozen=True):
+    """The replays of the job on an ideal network."""
+
+    #: What is known of the job.
+    context: Context
+    #: Takes the reasons why there are no figures.
+    result: Result
+
+    def _replay(self, name: str, begin: int, end: int, *kinds: Kind) -> IdealNetwork | None:
+        layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
+        if not self.context.reader.layouts & layouts:
+            return None
+        graph = self.context.get_graph()
+        found: IdealNetwork | str = "the compiled core is missing"
+        if graph is not None:
+            found = replay_without_transfers(graph, begin, end, kinds)
+        if isinstance(found, IdealNetwork):
+            return found
+        self.result.missing.append(f"{name}: {found}")
+        return None
+
+    def add_to_devices(self, figures: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+        """Return the efficiencies with those of an ideal network. devices: rows of these windows."""
+        spans = devices.unique(WINDOW, keep="first", maintain_order=True).select("begin", "end")
+        name = "serialisation and transfer efficiency of devices"
+        ideal = [self._replay(name, *span, *TRANSFERS) for span in spans.rows()]
+        if not all(ideal):
+            return figures
+        transfer = pl.Series([one.share for one in ideal])
+        both = pl.col("communication_efficiency") * pl.col("orchestration_efficiency")
+        return figures.with_columns(
+            serialisation_efficiency=both / transfer, transfer_efficiency=transfer
+        )
+
+    def add_to_hosts(self, figures: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
+        """Return the efficiencies of the whole job with those of an ideal network."""
+        span = hosts["begin"].min(), hosts["end"].max()
+        ideal = self._replay("MPI serialisation and transfer efficiency", *span, Kind.MPI)
+        if ideal is None:
+            return figures
+        serialisation = 1 - min(ideal.mpi.get(row, 0.0) for row in hosts["main"].to_list())
+        communication = pl.col("mpi_communication_efficiency")
+        added = {
+            "mpi_serialisation_efficiency": pl.lit(serialisation),
+            "mpi_transfer_efficiency": communication / serialisation,
+        }
+        place = figures.columns.index("mpi_communication_efficiency") + 1
+        return figures.select(
+            *figures.columns[:place],
+            *(value.alias(name) for name, value in added.items()),
+            *figures.columns[place:],
+        )
+
+
+def _add_device_tables(
+    devices: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
+) -> None:
+    both = devices.filter(WHOLE_JOB | IN_STEADY)
+    both = ideal.add_to_devices(_compute_device_efficiencies(both, WINDOW), both)
     if both.height > 1:
         part = pl.when(WHOLE_JOB).then(pl.lit("whole job")).otherwise(pl.lit("steady state"))
         result.add(
@@ -111,7 +180,7 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
     devices = devices.filter(~IN_STEADY)
     per_device = _make_device_rows(devices, context)
     jobs = _compute_device_efficiencies(devices, WINDOW)
-    whole = jobs.filter(WHOLE_JOB).drop(WINDOW)
+    whole = both.filter(WHOLE_JOB).drop(WINDOW)
     result.add("device", "Efficiency of devices: the job", whole, ABOUT)
     nodes = context.name_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
@@ -131,11 +200,13 @@ def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) 
         result.add("iterations_of_devices", "Devices by iteration", by_device)
 
 
-def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> None:
+def _add_host_tables(
+    hosts: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
+) -> None:
     layouts = context.reader.layouts
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
     figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
-    whole = figures.filter(WHOLE_JOB).drop(WINDOW)
+    whole = ideal.add_to_hosts(figures.filter(WHOLE_JOB), hosts.filter(WHOLE_JOB)).drop(WINDOW)
     result.add("host", "Efficiency of hosts: the job", whole)
     if figures.height > 1:
         by_iteration = figures.filter(~WHOLE_JOB).sort("iteration")

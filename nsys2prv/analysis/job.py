@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
+from nsys2prv._util.native import core
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis import (
     clocks,
@@ -57,6 +58,9 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
+from nsys2prv.replay.events import label_calls
+from nsys2prv.replay.job_graph import JobGraph, join_units
+from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
 from nsys2prv.store.event_reader import UNKNOWN, Samples, load_event_reader
 
 ANALYSES = tuple(
@@ -373,6 +377,17 @@ class OpenJob:
         """The job's steady state: the time of its iterations. None where it does not repeat itself."""
         return find_steady_state(self.reader, self.labels["nvtx"])
 
+    @cached_property
+    def graph(self) -> JobGraph | None:
+        """What waits for what in the job (:mod:`nsys2prv.replay`); None without the compiled core."""
+        if core is None:
+            return None
+        calls = label_calls(self.labels)
+        units = sorted(set(self.reader.rows.units.tolist()))
+        build = partial(_build_unit_graph, self._saved, calls)
+        graphs = list(self._job.workers.run(build, units))
+        return join_units(self.reader, calls, graphs)
+
     def _run_analyses(
         self, wanted: Sequence[Analysis], useful: str, pattern: str, bins: int
     ) -> dict[str, Result]:
@@ -402,6 +417,7 @@ class OpenJob:
                 (set(layouts) & set(WORK) and options.lost_work) or self.explain_absence(layouts)
             ),
             make_clock_table(self._job),
+            lambda: self.graph,
         )
         able = [
             analysis
@@ -500,6 +516,11 @@ def _collect_frames(analysis: Analysis, unit: Unit) -> dict[str, pl.DataFrame]:
     for name, frame in analysis.collect(unit):
         frames[name].append(frame)
     return {name: pl.concat(same_name) for name, same_name in frames.items()}
+
+
+def _build_unit_graph(saved: Path, calls: Mapping[int, str], number: int) -> UnitGraph:
+    """Return the graph of one unit (a pure function over files)."""
+    return build_unit_graph(load_event_reader(saved), number, calls)
 
 
 def _collect_unit(

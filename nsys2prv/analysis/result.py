@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.unit import STATES, AnalysisOptions, Unit
 from nsys2prv.paraver.object_model import BY_FILE_NAME
+from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
 
 #: Kind of finding -> what it means, for docs/analysis.md.
@@ -171,6 +172,8 @@ class Context(Struct, frozen=True):
     explain_absence: Callable[[Sequence[str]], str]
     #: As `make_clock_table` of clocks.py returns them.
     clocks: pl.DataFrame
+    #: Returns the graph of the job for replays; None without the compiled core.
+    get_graph: Callable[[], JobGraph | None]
 
     @property
     def duration(self) -> int:

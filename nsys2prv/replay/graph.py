@@ -179,7 +179,8 @@ class Graph(Struct, frozen=True, dict=True):
         """Return the times of all nodes if every latency were the typical one (ns)."""
         time = self.time.copy()
         none = np.zeros(0, np.int64)
-        core.replay(self.first, self.edges.source, self.edges.typical, none, none, time, None)
+        weight = np.where(np.isin(self.edges.kind, TRANSFERS), self.weight, self.edges.typical)
+        core.replay(self.first, self.edges.source, weight, none, none, time, None)
         return time
 
 

@@ -102,9 +102,10 @@ def find_mpi_meetings(
             "meeting", "bytes", "node_begin", "node_end",
             thread="sender", eager=pl.col("bytes") < EAGER,
         )  # fmt: skip
-        receiver = lines.join(calls, on=("thread", "end"), suffix="_call").select(
-            "meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False)
-        )
+        # A line leads to when its message was received.
+        receiver = lines.join(
+            calls, left_on=("thread", "begin"), right_on=("thread", "end"), suffix="_call"
+        ).select("meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False))
         both = pl.concat([sender, receiver])
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
         frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))

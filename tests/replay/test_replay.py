@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
 from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import NO_WEIGHT, Edges, Kind, arrange_graph, join_edges, make_edges
+from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.job_graph import JobGraph, build_job_graph
 from nsys2prv.replay.whatif import Replay
 
@@ -161,3 +163,22 @@ def test_a_gain_is_what_the_job_without_its_cause_is_faster(slower: float, noise
     for culprit in culprits:
         assert (culprit.kind, culprit.suspect.processes) == ("gpu", (5,))
         assert culprit.gain == pytest.approx(gain, rel=0.25)
+
+
+def test_on_an_ideal_network_the_job_lasts_as_without_transfers() -> None:
+    durations = np.random.default_rng(3).integers(800_000, 1_200_000, (8, 40))
+    replay = make_job(durations)
+    ideal = replay_without_transfers(replay.job, replay.begin, replay.end)
+    assert isinstance(ideal, IdealNetwork)
+    ends = [simulate(durations, transfer)[0].max() for transfer in (0, 50_000)]
+    assert ideal.share == pytest.approx(ends[0] / ends[1], rel=1e-9)
+    # Where half of the kernels are not matched, nothing is told.
+    job = replace(replay.job, kernels=10, met=5)
+    assert "only 5 of 10" in replay_without_transfers(job, replay.begin, replay.end)
+
+
+def test_messages_of_mpi_hold_up_the_calls_that_complete_them() -> None:
+    with nsys2prv.open(SAMPLES / "mpi", quiet=True, jobs=1) as job:
+        edges, lines = job.graph.graph.edges, job.lines("mpi_message")
+    held = (edges.kind == Kind.MPI) & (edges.size < 0)
+    assert len(np.unique(edges.source[held])) == lines.height > 0

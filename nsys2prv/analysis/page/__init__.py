@@ -82,6 +82,20 @@ EFFICIENCIES = {
         "Orchestration efficiency",
         "maximum active time / elapsed time; low where devices wait for hosts",
     ),
+    "busiest_efficiency": (
+        "Communication x orchestration efficiency",
+        "maximum useful time / elapsed time; by a replay of the job on an ideal network",
+        "serialisation_efficiency",
+        "transfer_efficiency",
+    ),
+    "serialisation_efficiency": (
+        "Serialisation efficiency",
+        "maximum useful time / time on an ideal network; low where ranks wait for each other",
+    ),
+    "transfer_efficiency": (
+        "Transfer efficiency",
+        "time on an ideal network / elapsed time; low where data takes long between ranks",
+    ),
     "host_parallel_efficiency": (
         "Parallel efficiency of hosts",
         "time outside MPI and the CUDA API / (tasks x elapsed time); a low value is fine where GPUs do the work and hosts wait for them",
@@ -101,6 +115,16 @@ EFFICIENCIES = {
     "mpi_communication_efficiency": (
         "Communication efficiency",
         "maximum time outside MPI / elapsed time",
+        "mpi_serialisation_efficiency",
+        "mpi_transfer_efficiency",
+    ),
+    "mpi_serialisation_efficiency": (
+        "Serialisation efficiency",
+        "maximum time outside MPI on an ideal network / time there; low where ranks wait for each other",
+    ),
+    "mpi_transfer_efficiency": (
+        "Transfer efficiency",
+        "what messages of MPI take beyond that",
     ),
     "offload_efficiency": (
         "Offload efficiency",
@@ -334,7 +358,11 @@ def show_efficiencies(material: Material) -> Iterator[Block]:
     host = material.find_frame("efficiencies.host")
     roots: list[Factor] = []
     if device is not None:
-        roots += _make_factors("parallel_efficiency", device.row(-1, named=True))
+        row = device.row(-1, named=True)
+        roots += _make_factors("parallel_efficiency", row)
+        if "transfer_efficiency" in row:
+            product = row["communication_efficiency"] * row["orchestration_efficiency"]
+            roots += _make_factors("busiest_efficiency", row | {"busiest_efficiency": product})
     if host is not None:
         roots += _make_factors("host_parallel_efficiency", host.row(0, named=True))
     note = NOTES["efficiencies"]

@@ -1,0 +1,73 @@
+"""The job on an ideal network: the replay in which nothing that ranks send each other takes time. What
+is left of the loss by communication is that ranks wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from nsys2prv.replay.events import MPI_NAMES
+from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.meetings import MEETING_CALL
+from nsys2prv.replay.whatif import Replay
+
+#: No figures are given where more of the critical path is not explained, or fewer of the kernels of
+#: NCCL, or less of the time in MPI, are known to meet others.
+MOST_UNEXPLAINED, LEAST_MET, LEAST_MPI = 0.05, 0.95, 0.9
+#: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.
+_SETS_UP = re.compile(r"MPI_(Init|Finalize|Comm_|Win_|File_)")
+_BEGINS = re.compile(r"MPI_(I(?!nit)|Start)")
+
+
+class IdealNetwork(Struct, frozen=True):
+    """A span of the job on an ideal network."""
+
+    #: How long the span lasts then, as a share of how long it lasted.
+    share: float
+    #: Row of the trace -> share of the span that its thread would be in MPI.
+    mpi: Mapping[int, float]
+
+
+def replay_without_transfers(
+    graph: JobGraph, begin: int, end: int, kinds: tuple[Kind, ...] = TRANSFERS
+) -> IdealNetwork | str:
+    """Return the span (ns of the trace) with transfers of these kinds that take no time, or why it
+    cannot be told.
+    """
+    replay, edges = Replay(graph, begin, end), graph.graph.edges
+    setting_up, beginning = (
+        [name for name, label in graph.calls.items() if names.match(label)]
+        for names in (_SETS_UP, _BEGINS)
+    )
+    is_set_up = (edges.kind == Kind.MPI) & np.isin(edges.size // 1000, setting_up)
+    transfers = replay.select(kinds, ~is_set_up)
+    if not len(transfers):
+        return "no communication of ranks with each other was matched"
+    if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
+        return f"only {graph.met:,} of {graph.kernels:,} kernels of NCCL could be matched with those of other ranks"
+    unexplained = replay.measure_unexplained(replay.trace_path())
+    if unexplained > MOST_UNEXPLAINED:
+        return (
+            f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
+        )
+    # What a call of MPI does by itself is part of the transfer.
+    calls = replay.select((Kind.CALL,), edges.key >= MPI_NAMES)
+    calls = calls[~np.isin(edges.key[calls], setting_up)]
+    known = (edges.typical[calls] <= MEETING_CALL) | np.isin(edges.key[calls], beginning)
+    lasts = graph.graph.time[edges.target[calls]] - graph.graph.time[edges.source[calls]]
+    if lasts[known].sum() < LEAST_MPI * lasts.sum():
+        return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
+    gone = np.union1d(transfers, calls[known])
+    times = graph.graph.run(gone, np.zeros(len(gone), np.int64))
+    ideal = replay.find_end(times) - begin
+    calls = replay.select((Kind.CALL,), edges.key >= MPI_NAMES)
+    source, target = edges.source[calls], edges.target[calls]
+    lasts = times[target] - np.maximum(times[source], begin)
+    in_mpi = np.bincount(graph.rows[target], lasts)
+    shares = {int(row): in_mpi[row] / max(ideal, 1) for row in np.flatnonzero(in_mpi)}
+    return IdealNetwork(ideal / max(replay.span, 1), shares)
