@@ -23,8 +23,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from msgspec import Struct
-
 from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
 from nsys2prv._util.text import format_size
 
@@ -42,16 +40,15 @@ TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = (".parquetdir", ".arrowdir", "_pqtdir", "_arwdir")
 #: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
 LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
-#: The names of temporary folders begin and end so. Between them stand the host's digest, pid
-#: namespace, pid and start of the process that made it, and something of the folder's own.
+#: The names of temporary folders begin and end so. Between them stand the digest of the host whose
+#: process made it, and something of the folder's own.
 PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
-_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
+_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-[\w-]+" + re.escape(SUFFIX))
 #: In a temporary folder: the file that its process keeps locked; the list of files that are to be put
 #: in place; and the folder of what stood there before.
 LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
-#: Seconds after which a folder without a lock file was left by a run that was killed as it began,
-#: where its process is of another container.
-UNLOCKED_SECONDS = 3600.0
+#: Seconds after which a folder without a lock file was left by a run that was killed as it began.
+UNLOCKED_SECONDS = 60.0
 #: Errors of a file system without space.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -94,45 +91,9 @@ def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     return content
 
 
-class Owner(Struct, frozen=True):
-    """A process to which a folder belongs."""
-
-    #: Digest of the host's name.
-    host: str
-    #: Inode of the pid namespace, 0 where not known.
-    namespace: int
-    #: Process id in that namespace.
-    pid: int
-    #: When the process began, in the system's ticks; 0 where not known.
-    began: int
-
-    @classmethod
-    def current(cls) -> Owner:
-        """Return this process."""
-        return cls(_digest_host(), _find_namespace(), os.getpid(), _find_start_time(os.getpid()))
-
-    @classmethod
-    def read(cls, folder: Path) -> Owner | None:
-        """Return the owner of a folder, None where it is none of ours. It is told by the name, so
-        that no folder is without an owner, however soon its run is killed.
-        """
-        match = _OURS.fullmatch(folder.name)
-        return cls(match[1], *map(int, match.groups()[1:])) if match else None
-
-    def new_name(self) -> str:
-        """Return a new name for a temporary folder of this process."""
-        return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
-
-    @property
-    def alive(self) -> bool:
-        """True if its process still runs; the pid must be of this process's namespace."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:
-            pass  # of another user
-        return not self.began or _find_start_time(self.pid) == self.began
+def make_temporary_name() -> str:
+    """Return a new name for a temporary folder of this host."""
+    return f"{PREFIX}{_digest_host()}-{secrets.token_hex(4)}{SUFFIX}"
 
 
 @contextmanager
@@ -141,7 +102,7 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
     OSError where none can be made.
     """
     remove_leftovers(parent)
-    folder = parent / Owner.current().new_name()
+    folder = parent / make_temporary_name()
     try:
         folder.mkdir(0o700)
         with (folder / LOCK).open("w") as lock:
@@ -262,10 +223,11 @@ def remove_leftovers(parent: Path) -> None:
     with suppress(OSError):
         for entry in os.scandir(parent):
             folder = Path(entry.path)
-            owner = Owner.read(folder)
-            if owner and entry.is_dir(follow_symlinks=False):
+            ours = _OURS.fullmatch(entry.name)
+            # Of another machine nothing surely tells whether its process has ended.
+            if ours and ours[1] == _digest_host() and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError, ValueError):
-                    if folder.lstat().st_uid == os.geteuid() and _is_dead(owner, folder):
+                    if folder.lstat().st_uid == os.geteuid() and _is_dead(folder):
                         _restore(folder)
                         shutil.rmtree(folder, ignore_errors=True)
 
@@ -276,14 +238,9 @@ def _restore(folder: Path) -> None:
         _undo_placing(folder, {folder.parent / name: bool(new) for name, new in names.items()})
 
 
-def _is_dead(owner: Owner, folder: Path) -> bool:
-    """True if the process that owns the folder is known to have ended."""
-    if owner.host != _digest_host():
-        return False  # of another machine nothing surely tells
-    if owner.namespace == _find_namespace():
-        return not owner.alive
+def _is_dead(folder: Path) -> bool:
+    """True if the process that locks a folder is known to have ended."""
     try:
-        # In another container of this machine.
         with (folder / LOCK).open("r+") as lock:
             return _try_lock(lock) is True
     except FileNotFoundError:
@@ -303,22 +260,6 @@ def _try_lock(file: BinaryIO) -> bool | None:
 
 def _digest_host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
-def _find_namespace() -> int:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def _find_start_time(pid: int) -> int:
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        # One that nobody has waited for is over.
-        return 0 if state in "ZX" else int(fields[18])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:

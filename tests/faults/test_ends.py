@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from tools.commands import (
     ENVIRONMENT,
     GRAPHS,
@@ -118,9 +117,9 @@ def test_what_a_killed_run_leaves_goes_at_the_next_run(large_report: Path, tmp_p
     assert list_leftovers(tmp_path) == []
 
 
-def make_owned_folder(folder: Path, **other: object) -> Path:
-    """Make a temporary folder of this process, or of one that is other than it."""
-    path = folder / replace(files.Owner.current(), **other).new_name()
+def make_folder(folder: Path) -> Path:
+    """Make a temporary folder without a lock."""
+    path = folder / files.make_temporary_name()
     path.mkdir()
     return path
 
@@ -129,21 +128,18 @@ def make_owned_folder(folder: Path, **other: object) -> Path:
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
     with files.make_temporary_folder(tmp_path) as own_folder:
         (own_folder / "file").write_text("of a run")
-        foreign, other = (
-            make_owned_folder(tmp_path, host="0" * 8, pid=1 << 30),
-            tmp_path / ".nsys2prv-mine",
-        )
+        foreign, other = tmp_path / ".nsys2prv-00000000-1.tmp", tmp_path / ".nsys2prv-mine"
+        foreign.mkdir()
         other.mkdir()
-        link = tmp_path / replace(files.Owner.current(), pid=1 << 30).new_name()
+        link = tmp_path / files.make_temporary_name()
         link.symlink_to(other)
         assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
         assert (own_folder / "file").exists()
     assert sorted(list_leftovers(tmp_path)) == sorted([foreign, other, link])
 
 
-def test_leftovers_of_another_container(tmp_path: Path) -> None:
-    """Its pids mean nothing here: a lock tells, or where a run did not come so far its age."""
-    held, left, new = (make_owned_folder(tmp_path, namespace=1) for _ in range(3))
+def test_a_lock_or_its_age_tells_whether_a_folder_is_left(tmp_path: Path) -> None:
+    held, left, new = (make_folder(tmp_path) for _ in range(3))
     (left / files.LOCK).touch()
     with (held / files.LOCK).open("w") as lock:
         assert files._try_lock(lock)
@@ -154,33 +150,10 @@ def test_leftovers_of_another_container(tmp_path: Path) -> None:
         assert list_leftovers(tmp_path) == [held]
 
 
-@pytest.mark.parametrize("reachable", [True, False])
-def test_a_number_that_another_process_has_now(
-    reachable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pid of a dead run may be taken again, by another user's process too."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    if not reachable:
-        monkeypatch.setattr(os, "kill", refuse)
-    own_folder, dead = make_owned_folder(tmp_path), make_owned_folder(tmp_path, began=1)
-    files.remove_leftovers(tmp_path)
-    assert list_leftovers(tmp_path) == [own_folder]
-    assert not dead.exists()
-
-
-@pytest.mark.parametrize("when", ["at its work", "at once"])
-def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
+def test_a_crash_that_nobody_has_noticed_yet(tmp_path: Path) -> None:
     """Its process is there until its parent asks how it ended."""
-    before = (
-        "mkdir = Path.mkdir\nPath.mkdir = lambda *given: (mkdir(*given), os.abort())\n"
-        if when == "at once"
-        else ""
-    )
     program = (
-        f"import os, sys\nfrom pathlib import Path\nfrom nsys2prv._util import files as temporary\n{before}"
+        "import os, sys\nfrom pathlib import Path\nfrom nsys2prv._util import files as temporary\n"
         "with temporary.make_temporary_folder(Path(sys.argv[1])):\n    os.abort()\n"
     )
     child = subprocess.Popen(

@@ -32,7 +32,7 @@ NEW = {name: f"new {name}".encode() for name in (*NAMES[:3], NAMES[4])}
 
 
 def list_staged(folder: Path) -> Path:
-    staging = folder / files.Owner.current().new_name()
+    staging = folder / files.make_temporary_name()
     staging.mkdir(parents=True)
     for name, text in NEW.items():
         (staging / name).write_bytes(text)
