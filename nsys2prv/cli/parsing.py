@@ -176,11 +176,8 @@ WORDS = {
     "analyze": "nsys2prv report",
     "stats": "nsys2prv report",
     "export": "nsys2prv REPORT... OUTPUT",
+    **dict.fromkeys(("open", "view", "show"), "wxparaver out.prv"),
 }
-#: Commands that people write behind options.
-AFTER_OPTIONS = ("report", "diff", "cfgs", "check", "clock")
-#: Words for what Paraver does.
-LOOKING = ("open", "view", "show")
 
 
 def check_command(word: str, commands: Collection[str]) -> None:
@@ -191,8 +188,6 @@ def check_command(word: str, commands: Collection[str]) -> None:
         return
     if word in WORDS:
         hint = f"write `{WORDS[word]}`"
-    elif word in LOOKING:
-        hint = "open a trace with Paraver: `wxparaver out.prv`"
     elif near := get_close_matches(word.lower(), commands, 1):
         hint = f"did you mean `nsys2prv {near[0]}`?"
     else:
@@ -219,7 +214,7 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str]) -> None:
     """
     reports, output = paths[:-1], paths[-1]
     for word in reports:
-        if word in AFTER_OPTIONS and not Path(word).exists():
+        if f"nsys2prv {word}" in EXAMPLES and not Path(word).exists():
             raise UsageError(
                 f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
             )

@@ -79,7 +79,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["diff", REPORT, REPORT, REPORT], ["one argument too many", "nsys2prv diff A B"]),
         (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
         (["help", "convert"], ["write `nsys2prv REPORT... OUTPUT`"]),
-        (["open", "job.prv"], ["open a trace with Paraver: `wxparaver"]),
+        (["open", "job.prv"], ["write `wxparaver out.prv`"]),
         (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
         (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
         (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
