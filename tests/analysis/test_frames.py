@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.slow import mark_slow_except
 from tools.trace import Trace
 from tools.view_answers import SAMPLES
@@ -108,44 +108,6 @@ def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
     lines = job.lines("launch")
     assert lines.height == sum(1 for line in trace.comms if line.tag == 55001)
     assert (lines["begin"] >= lines["sent"]).all()
-
-
-@pytest.mark.slow
-def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None:
-    """What it leaves nothing of begins 1 ns earlier. Kernels are found by the calls that launched
-    them all the same.
-    """
-    count, utc = 30_000, 1_780_000_000_000_000_000
-    kernels = [
-        make_kernel(10 + 3 * number, 11 + 3 * number + number % 2, correlationId=number)
-        for number in range(1, count)
-    ]
-    calls = [make_call(3 * number, 3 * number + 2, number) for number in range(1, count)]
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            KERNEL: kernels,
-            RUNTIME: calls,
-            "StringIds": make_strings("k", "cudaLaunchKernel"),
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": utc, "systemClockNs": 0}],
-        },
-    )
-    (tmp_path / "my.yaml").write_text(
-        f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: -500.0, at_utc_ns: {utc}}}}}"
-    )
-    trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
-    with nsys2prv.open([report], align=str(tmp_path / "my.yaml")) as job:
-        for layout in ("cuda_kernel", "cuda_api"):
-            written = Counter(
-                (item.begin, item.end) for item in trace.list_intervals(NAMING[layout])
-            )
-            assert Counter(job.frame(layout).select("begin", "end").rows()) == written
-        frame, lines = job.frame("cuda_kernel"), job.lines("launch")
-        moved = Counter(frame["begin"]) - Counter(comm.receive for comm in trace.comms)
-        assert moved.total() > 5, "the clock leaves something of every kernel"
-        assert sorted(lines.select("begin", "end").rows()) == sorted(
-            frame.select("begin", "end").rows()
-        )
 
 
 def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:

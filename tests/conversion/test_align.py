@@ -15,7 +15,6 @@ from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import make_export, make_global_tid
 from tools.slow import mark_slow_except
 from tools.trace_reader import read_trace
 
@@ -302,36 +301,6 @@ def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -
         except NothingToWrite:
             return
     assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drift", [-500.0, 500.0])
-def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path: Path) -> None:
-    """Marks, one after the other: a clock of -500 ppm leaves nothing of one in 2,000."""
-    count, utc = 20_000, 1_780_000_000_000_000_000
-    marks = [
-        {
-            "start": 3 * number,
-            "end": None,
-            "eventType": 34,
-            "globalTid": make_global_tid(1),
-            "domainId": 0,
-            "text": f"mark {number % 3}",
-        }
-        for number in range(count)
-    ]
-    start = [{"utcEpochNs": utc, "systemClockNs": 0}]
-    report = make_export(
-        tmp_path / "r.sqlite", {"NVTX_EVENTS": marks, "TARGET_INFO_SESSION_START_TIME": start}
-    )
-    (tmp_path / "my.yaml").write_text(
-        f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: {drift}, at_utc_ns: {utc}}}}}"
-    )
-    trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
-    shown = sorted(trace.list_intervals(9620), key=lambda item: item.begin)
-    assert len(shown) == count
-    assert all(0 < item.end - item.begin <= 2 for item in shown)
-    assert shown[-1].begin == pytest.approx(3 * count * (1 + drift / 1e6), abs=5)
 
 
 @pytest.mark.parametrize(

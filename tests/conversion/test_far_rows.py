@@ -4,7 +4,6 @@ move nothing else.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -23,11 +22,9 @@ from tools.exports import (
     make_os_call,
     make_strings,
 )
-from tools.folders import convert_export_folder
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
 from nsys2prv.nsight import info
 from nsys2prv.nsight.info import Capture, read_report_info
@@ -132,36 +129,6 @@ def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
         convert([SAMPLES / "training" / "rank0.sqlite"], tmp_path / "whole.prv").duration,
         2,
     )
-
-
-@pytest.mark.slow
-def test_folders_have_the_same_rows_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = tmp_path / "rank0.sqlite"
-    copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
-    folder = convert_export_folder(report, tmp_path / "rank0")
-    assert (
-        read_report_info(tmp_path / "loaded.sqlite", folder).capture
-        == read_report_info(report).capture
-    )
-    summary = convert([report], tmp_path / "out.prv")
-    assert read_figures(convert([folder], tmp_path / "other.prv")) == read_figures(summary)
-
-
-def test_the_analyses_leave_them_out_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report, json_file = tmp_path / "rank0.sqlite", tmp_path / "r.json"
-    copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
-    assert main(["report", "-q", str(report), "--json", str(json_file)]) == 0
-    assert Reason.FAR.text in capsys.readouterr().err
-    job = json.loads(json_file.read_text())["job"]
-    assert (
-        job["duration_ns"]
-        == convert([SAMPLES / "training" / "rank0.sqlite"], tmp_path / "whole.prv").duration
-    )
-    assert any(Reason.FAR.text in warning for warning in job["warnings"])
 
 
 def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:

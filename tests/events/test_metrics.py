@@ -336,41 +336,6 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
     assert any(note.startswith("6 samples left out") for note in summary.notes), summary.notes
 
 
-def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> None:
-    """Captures one after the other on a host: none holds what another one does. A fourth report
-    holds what the first does.
-    """
-
-    def capture(begin: int) -> dict[str, list[Row]]:
-        return {
-            **make_host("node"),
-            "StringIds": make_strings("k"),
-            KERNEL: [make_kernel(begin, begin + 5)],
-            "TARGET_INFO_GPU": make_gpus("a"),
-            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
-            "GPU_METRICS": [
-                row
-                for time in range(3)
-                for row in make_sample(0, begin + 10 * time, {0: begin + time})
-            ],
-        }
-
-    trace, summary, _ = convert_tables(
-        tmp_path, capture(1_000), capture(2_000), capture(500), capture(1_020)
-    )
-    expected = [
-        (begin + 10 * time - 500, begin + time)
-        for begin in (500, 1_000, 2_000)
-        for time in range(3)
-    ]
-    between = [(490, 0), (1490, 0)]
-    assert read_series(trace, SMS)["Metrics GPU0"][:-1] == sorted([*expected, *between])
-    assert summary.events["gpu_metric"] == 9 + len(between)
-    assert [note.split(" ")[:2] for note in summary.notes if "several reports" in note] == [
-        ["3", "samples"]
-    ]
-
-
 def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path) -> None:
     first = {
         **make_host("a"),

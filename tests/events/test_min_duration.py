@@ -21,7 +21,7 @@ from tools.exports import (
     make_os_call,
     make_strings,
 )
-from tools.trace_reader import Trace, read_trace
+from tools.trace_reader import Trace
 
 from nsys2prv import Summary
 from nsys2prv._util.errors import UsageError
@@ -190,49 +190,6 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
 def test_least_durations_that_cannot_be(durations: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_least_durations(durations)
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("osrt=2000", 2),
-        ("osrt=2us", 2),
-        ("osrt=2.001us", 1),
-        ("osrt=0.002ms", 2),
-        ("osrt=0.000002s", 2),
-        ("osrt=2000ns", 2),
-        ("osrt=0", 3),
-    ],
-)
-def test_durations_on_the_command_line(
-    text: str, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        make_os_call(0, 2_000),
-        make_os_call(3_000, 6_000),
-        make_os_call(7_000, 7_001),
-        make_os_call(8_000, 8_001, LOCK),
-    ]
-    report = make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})
-    assert (
-        main(
-            [
-                "--min-duration",
-                text,
-                "--min-duration",
-                "pthread=1",
-                str(report),
-                str(tmp_path / "o.prv"),
-            ]
-        )
-        == 0
-    )
-    assert ("left out: shorter than" in capsys.readouterr().out) == (kept < 3)
-    trace = read_trace(tmp_path / "o.prv")
-    assert (
-        len(list_labelled_intervals(trace, OSRT)),
-        len(list_labelled_intervals(trace, PTHREAD)),
-    ) == (kept, 1)
 
 
 @pytest.mark.parametrize(

@@ -324,45 +324,6 @@ def test_every_call_stands_under_the_type_of_its_kind(tmp_path: Path) -> None:
     assert not summary.notes
 
 
-def test_what_calls_say(tmp_path: Path) -> None:
-    row = {"commHandle": 8000, "size": 100, "recvSize": 400, "rootRank": 1}
-    calls = [
-        make_communicator(2, (0, 2), 8000, groupRoot=0, groupRootUid=9),
-        make_communicator(2, (2,), 8001),
-        make_p2p_call("MPI_Send", 0, 10, 0, tag=0, comm=8000),
-        make_p2p_call("MPI_Recv", 20, 30, -2, tag=-1),
-        make_p2p_call("MPI_Recv", 40, 50, 3, comm=4711),
-        make_mpi_call(COLLECTIVES, "MPI_Reduce", 60, 70, **row),
-        make_mpi_call(COLLECTIVES, "MPI_Barrier", 80, 90, commHandle=8001),
-    ]
-    trace, _ = convert_reports(
-        tmp_path, write_rank(tmp_path / "r.sqlite", 2, calls, members=range(4))
-    )
-    attributes = {
-        item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.list_intervals(POINT_TO_POINT)
-    }
-    assert attributes == {
-        0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3},
-        20: {SIZE: 64, COMMUNICATOR: 1},
-        40: {SIZE: 64, TAG: 6},
-    }
-    attributes = {
-        item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.list_intervals(COLLECTIVE)
-    }
-    assert attributes == {
-        60: {SENT: 100, RECEIVED: 200, ROOT: 3, COMMUNICATOR: 3},
-        80: {COMMUNICATOR: 2},
-    }
-    assert trace.labels.values[COMMUNICATOR] == {
-        0: "End",
-        1: "MPI_COMM_WORLD",
-        2: "MPI_COMM_SELF",
-        3: "ranks 0,2 #0.9",
-    }
-
-
 #: Collective, what Nsight 2023.4 records of it as size and recvSize on rank 1 of 4, which is the
 #: root, and the bytes by its counts. Those in place have parts of 1 byte more.
 SIZES = {

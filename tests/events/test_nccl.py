@@ -212,22 +212,6 @@ def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
     assert result == {1: 10, 2: 11}
 
 
-def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
-    rank = Rank().add_range(
-        10,
-        20,
-        "ncclCommInitRankConfig",
-        jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}',
-    )
-    rank.add_collective(100, 130, 200, format_payload(7, 10))
-    trace, _ = convert_ranks(tmp_path, rank)
-    assert (
-        read_payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3}
-        == read_payloads(trace, NCCL_KERNEL)[0]
-    )
-    assert RANKS not in read_payloads(trace, CALL)[1]
-
-
 @pytest.mark.parametrize(
     ("kinds", "calls"),
     [

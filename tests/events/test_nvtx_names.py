@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from random import Random
 
-import numpy as np
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
@@ -16,17 +14,13 @@ from tools.exports import Row, make_export, make_global_tid
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.native import core
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
 from nsys2prv.events.nvtx_names import (
     load_rules,
     read_rules,
-    rename_by_template,
     rename_ranges,
 )
-from nsys2prv.nsight.source import Part, decode_texts
-from nsys2prv.nsight.sqlite import Database
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 
@@ -247,77 +241,3 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         == 1
     )
     assert "No such file" in capsys.readouterr().err
-
-
-def draw_numbered_texts(count: int) -> list[str]:
-    """Return random texts of which many differ by nothing but numbers, some in what they keep."""
-    random = Random(7)
-    words = ["aten::mm", "step", "layer", "fc_", "sm", "iter_", "batch [", "x", "é", "", " ", "#"]
-    words += [
-        ", seq = ",
-        ", op_id = ",
-        ", sizes = [[",
-        "]]",
-        " to ",
-        "/",
-        "]",
-        "(",
-        ")",
-        "-",
-        "_",
-        ":",
-    ]
-    words += [
-        ", stashed seq=",
-        ", seq = -",
-        "\0",
-        "0",
-        "Epoch ",
-        "backward",
-        "123456789012345678901",
-    ]
-
-    numbers = [0, 1, 7, 10, 99, 12345, 10**17, 10**18, 10**19]
-    before = ["", *10 * [" ", "_", "-", "#", " = "]]
-    shapes = [
-        [
-            random.choice(words) if random.random() < 0.6 else random.choice(before) + "{}"
-            for _ in range(random.randint(1, 7))
-        ]
-        for _ in range(300)
-    ]
-    return [
-        "".join(part.format(random.choice(numbers)) for part in random.choice(shapes))
-        for _ in range(count)
-    ]
-
-
-def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
-    texts = draw_numbered_texts(20_000)
-    rows = [make_event(text, number) for number, text in enumerate(texts)]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
-    with Database(report) as source:
-        columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
-    codes, distinct = columns.texts["text"]
-    if core is None:
-        assert distinct.find_templates() is None
-        return
-    rules = load_rules()
-    known = decode_texts(distinct.series).gather(codes)
-    assert known.to_list() == texts
-    result, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
-    assert len(distinct.find_templates().firsts) < len(texts) / 4
-    assert (
-        result.texts.gather(result.codes[codes]).to_list()
-        == alone.texts.gather(alone.codes).to_list()
-    )
-    assert result.numbers[codes].tolist() == alone.numbers.tolist()
-    assert result.wanted[codes].all()
-    assert alone.wanted.all()
-    # What is left of some of the texts, and again, as everything is known now.
-    half = distinct.select(np.arange(len(distinct)) % 2 == 0)
-    part = rename_by_template(half, rules)
-    assert (
-        part.texts.gather(part.codes).to_list() == result.texts.gather(result.codes[::2]).to_list()
-    )
-    assert part.numbers.tolist() == result.numbers[::2].tolist()

@@ -18,7 +18,6 @@ from tools.commands import (
     SAMPLES,
     measure_command,
     read_error,
-    read_folder,
     run_command,
 )
 from tools.exports import KERNEL, make_export, make_global_tid, make_kernel, make_strings
@@ -231,31 +230,6 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
     assert (
         len(set(re.findall(r"name \d+ of a range ", (tmp_path / "out.pcf").read_text()))) == names
     )
-
-
-@pytest.mark.slow
-def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
-    report = make_export(
-        tmp_path / "r.sqlite",
-        {
-            "StringIds": make_strings("<" * 1_000_000, "k"),
-            KERNEL: [
-                make_kernel(1, 5),
-                make_kernel(6, 9, demangledName=2, shortName=1),
-                make_kernel(10, 12, demangledName=2, shortName=2),
-            ],
-        },
-    )
-    assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
-    assert max(map(len, (tmp_path / "out.pcf").read_text().splitlines())) < 1100
-    assert sorted(read_folder(tmp_path)) == [
-        "out.nsys2prv.json",
-        "out.pcf",
-        "out.prv",
-        "out.row",
-        "r.sqlite",
-    ]
-    read_error(run_command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
 
 
 @pytest.mark.slow

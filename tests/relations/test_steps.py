@@ -4,16 +4,11 @@ collectives each: found all the same.
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import Options, generate
 from tools.clocks import concatenate_calls
-from tools.conversions import convert_and_read
-from tools.trace_reader import Trace
 
 from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
@@ -29,9 +24,6 @@ from nsys2prv.relations.nccl_kernels import (
 )
 from nsys2prv.store import task_result
 
-COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
-EXACT: dict[str, object] = {"clock_offsets_ms": (0.0, 0.0), "clock_drifts_ppm": (0.0, 0.0)}
-
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,71 +33,6 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)
     monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
-
-
-def load_truth(folder: Path, **options: object) -> dict:
-    generate(folder, Options(**options))
-    return json.loads((folder / "truth.json").read_text())
-
-
-def list_collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
-    """Return number -> begin, 0-based task and late arrival of its kernels."""
-    result = defaultdict(list)
-    for item in trace.list_intervals(COLLECTIVE):
-        if NUMBER not in item.others:
-            continue  # a kernel that sends and receives
-        result[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
-    return {number: sorted(items) for number, items in result.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"nccl_trace": "advanced", "nccl_groups": True, "nccl_rooted": True}],
-    ids=["order of launches", "sequence numbers"],
-)
-def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
-    tmp_path: Path, more: dict[str, object]
-) -> None:
-    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
-    trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    result = list_collectives(trace)
-    wanted = [item for item in truth["collectives"] if item["function"] != "SendRecv"]
-    assert sorted(result) == list(range(1, len(wanted) + 1))
-    firsts = [result[number][0][0] for number in sorted(result)]
-    assert firsts == sorted(firsts)
-    late = sorted(
-        sorted(
-            (rank, begin - min(item["begin"]))
-            for rank, begin in zip(item["ranks"], item["begin"], strict=True)
-        )
-        for item in wanted
-    )
-    assert (
-        sorted(sorted((task, behind) for _, task, behind in items) for items in result.values())
-        == late
-    )
-
-
-@pytest.mark.slow
-def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
-    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
-    trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    wanted = sorted(
-        (item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
-        for item in truth["collectives"]
-        if item["function"] == "SendRecv"
-        for at in range(len(item["ranks"]))
-    )
-    assert wanted
-    assert (
-        sorted(
-            (line.sender[0] - 1, line.receiver[0] - 1)
-            for line in trace.comms
-            if line.tag == MESSAGE
-        )
-        == wanted
-    )
 
 
 def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
