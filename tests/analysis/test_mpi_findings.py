@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -122,3 +123,12 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
 def test_nobody_is_blamed_for_noise(tmp_path: Path) -> None:
     with nsys2prv.open(write_job(tmp_path, draw_work({}))) as job:
         assert not any(finding.ranks for finding in job.findings())
+
+
+def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Path) -> None:
+    reports = write_job(tmp_path, np.full((RANKS, STEPS), STEP))
+    assert main(["report", "-q", *map(str, reports), "--html", str(tmp_path / "p.html")]) == 0
+    page = (tmp_path / "p.html").read_text()
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert "Summary" in headings
+    assert not [one for one in headings if re.search("GPU|Kernel|device|communication", one)]

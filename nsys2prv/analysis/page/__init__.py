@@ -181,7 +181,7 @@ def make_page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
             ("elapsed", format_nanoseconds(float(str(job["duration_ns"]))), job["duration_ns"]),
             ("ranks", f"{job['ranks']:,}", job["ranks"]),
             ("hosts", f"{len(nodes):,}", len(nodes)),
-            ("GPUs", f"{job['devices']:,}", job["devices"]),
+            *([("GPUs", f"{job['devices']:,}", job["devices"])] if job["devices"] else []),
             ("events", f"{events:,}", events),
         ],
     )
@@ -319,7 +319,8 @@ def make_sections(material: Material) -> list[Section]:
                     blocks += _show_table(material, analysis, table)
             else:
                 blocks += content(material)
-        if blocks:
+        lacks_all = all(isinstance(one, Items) and one.kind == "missing" for one in blocks)
+        if blocks and not (lacks_all and name in OF_GPUS and not material.job["devices"]):
             sections.append(Section(name, title, [*map(condense_rows, blocks)]))
     return sections
 
@@ -403,6 +404,8 @@ def note_metrics(material: Material) -> Iterator[Block]:
     yield from (one for one in material.list_notes("metrics") if has_any or one.kind == "missing")
 
 
+#: Sections that say nothing of a job without GPUs.
+OF_GPUS = {"communication", "kernels", "idle", "metrics", "iterations"}
 #: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
 #: analysis (and `notes`), and functions that make blocks of the material. Tables in parentheses are
 #: closed until they are asked for; those with a star have a row for each rank or device.
@@ -417,7 +420,7 @@ SECTIONS: dict[str, tuple] = {
     ),
     "quality": ("Quality of the capture", "", show_quality),
     "devices": (
-        "Where the GPUs' time went",
+        "Where the time went",
         "efficiencies",
         divide_elapsed_time,
         map_use,
