@@ -15,7 +15,9 @@ from enum import IntEnum
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
+from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
 
 US = 1_000
@@ -189,27 +191,32 @@ def arrange_graph(times: np.ndarray, edges: Edges) -> Graph:
     the nodes, estimate what is typical, and find what each node waited for.
     """
     gap = times[edges.target] - times[edges.source]
-    tolerance = np.where(np.isin(edges.kind, (Kind.LAUNCH, Kind.RETURN)), -CLOCKS_APART, 0)
-    wrong = (gap < tolerance) & ~np.isin(edges.kind, _KEPT)
+    late = np.flatnonzero(gap < 0)
+    kinds, rows = edges.kind[late], gap[late]
+    tolerated = np.isin(kinds, (Kind.LAUNCH, Kind.RETURN)) & (rows >= -CLOCKS_APART)
+    wrong = late[~tolerated & ~np.isin(kinds, _KEPT)]
     kinds, counts = np.unique(edges.kind[wrong], return_counts=True)
     contradictions = {Kind(k): int(n) for k, n in zip(kinds.tolist(), counts.tolist(), strict=True)}
-    edges, gap = edges.take(~wrong), gap[~wrong]
+    if len(wrong):
+        kept = np.ones(len(gap), bool)
+        kept[wrong] = False
+        edges, gap = edges.take(kept), gap[kept]
     order, edges, gap, cycles = _order_nodes(times, edges, gap)
     number = np.empty(len(times), np.int32)
     number[order] = np.arange(len(times), dtype=np.int32)
-    target = number[edges.target]
-    rows = np.argsort(target, kind="stable")
-    edges = Edges(
-        target[rows],
-        number[edges.source[rows]],
-        *(getattr(edges, name)[rows] for name in Edges.__struct_fields__[2:]),
-    )
-    gap = gap[rows]
-    first = np.searchsorted(edges.target, np.arange(len(times) + 1)).astype(np.int64)
+    first, rows = np.empty(len(times) + 1, np.int64), np.empty(len(gap), np.int32)
+    core.group_edges(edges.target, number, first, rows)
+    # A column at a time, and its like before goes: all of both would take twice the memory.
+    columns = {name: getattr(edges, name) for name in Edges.__struct_fields__}
+    del edges
+    for name in columns:
+        columns[name] = columns[name][rows]
+        if name in ("target", "source"):
+            columns[name] = number[columns[name]]
+    edges, gap = Edges(**columns), gap[rows]
+    del columns
     typical, binding = _find_bindings(first, edges, gap)
-    edges = Edges(
-        *(*(getattr(edges, name) for name in Edges.__struct_fields__[:5]), typical, edges.size)
-    )
+    edges = replace(edges, typical=typical)
     weight = np.where(binding, gap, typical)
     return Graph(times[order], first, edges, weight, binding, number, contradictions, cycles)
 
@@ -240,59 +247,52 @@ def _find_bindings(
     first: np.ndarray, edges: Edges, gap: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the typical weight of each edge, and whether it is what its target waited for."""
-    counts = np.diff(first)
-    starts = first[:-1][counts > 0]
-    group = np.repeat(np.arange(len(starts)), counts[counts > 0])
-    typical = _estimate_typical(edges, gap, _find_clear_cases(starts, group, gap))
+    marked = np.zeros(len(gap), np.uint8)
+    core.mark_edges(first, gap, None, CLEAR, marked)
+    typical = _estimate_typical(edges, gap, marked.view(bool))
     is_met = np.isin(edges.kind, _KEPT)
-    typical = np.where(is_met, np.minimum(typical, np.maximum(gap, 0)), np.minimum(typical, gap))
-    if not len(gap):
-        return typical, np.zeros(0, bool)
-    # How much earlier than recorded each edge would have allowed its target.
-    earlier = gap - typical
-    rows = np.flatnonzero(earlier == np.minimum.reduceat(earlier, starts)[group])
-    # Of equal ones the last.
-    last = np.append(group[rows][1:] != group[rows][:-1], True)
-    binding = np.zeros(len(gap), bool)
-    binding[rows[last]] = True
-    return typical, binding
-
-
-def _find_clear_cases(starts: np.ndarray, group: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """Return where an edge's source is later than all others of its target by far."""
-    if not len(gap):
-        return np.zeros(0, bool)
-    is_latest = gap == np.minimum.reduceat(gap, starts)[group]
-    others = np.where(is_latest, np.iinfo(np.int64).max, gap)
-    return is_latest & (np.minimum.reduceat(others, starts)[group] - gap > CLEAR)
+    np.minimum(typical, np.where(is_met, np.maximum(gap, 0), gap), out=typical)
+    core.mark_edges(first, gap, typical, 0, marked)
+    return typical, marked.view(bool)
 
 
 def _estimate_typical(edges: Edges, gap: np.ndarray, clear: np.ndarray) -> np.ndarray:
     """Return typical weights: of latencies medians of clear cases of the kind on this process, of
     launches and returns by the name of the call; of all else as recorded.
     """
-    typical = edges.typical.copy()
-    for kind in _LATENCIES:
-        rows = np.flatnonzero((edges.kind == kind) & (typical < 0))
-        if not len(rows):
-            continue
-        own, usable = gap[rows], clear[rows]
-        if usable.sum() >= FEWEST_CASES:
-            overall = int(np.median(own[usable]))
+    typical = np.where(edges.typical < 0, gap, edges.typical)
+    rows = np.flatnonzero(np.isin(edges.kind, _LATENCIES) & (edges.typical < 0))
+    if not len(rows):
+        return typical
+    own = gap[rows]
+    columns, group = factorize_together(edges.kind[rows], edges.process[rows], edges.key[rows])
+    groups = pl.DataFrame(dict(zip(("kind", "process", "key"), columns, strict=True)))
+    groups = groups.with_row_index("group").cast(pl.Int64)
+    usable = clear[rows]
+    cases = pl.DataFrame({"group": group[usable], "gap": own[usable]}).join(groups, on="group")
+    overall = {}
+    for kind in np.unique(columns[0]).tolist():
+        known = cases.filter(pl.col("kind") == kind)["gap"]
+        if len(known) >= FEWEST_CASES:
+            overall[kind] = int(known.median())
         else:
-            overall = int(np.percentile(own, 2))
+            overall[kind] = int(np.percentile(own[edges.kind[rows] == kind], 2))
             if kind == Kind.STREAM:
-                overall = min(overall, USUAL_STREAM_GAP)
-        frame = pl.DataFrame(
-            {"process": edges.process[rows], "key": edges.key[rows], "gap": own, "usable": usable}
-        ).with_columns(gap=pl.when("usable").then("gap"))
-
-        def take_median(least: int, *over: str) -> pl.Expr:
-            known = pl.col("gap").count().over(over) >= least
-            return pl.when(known).then(pl.col("gap").median().over(over))
-
-        medians = [take_median(FEWEST_CASES, "process"), pl.lit(float(overall))]
-        if kind in (Kind.LAUNCH, Kind.RETURN):
-            medians = [take_median(5, "process", "key"), take_median(2, "key"), *medians]
-        typical[rows] = frame.select(pl.coalesce(medians).cast(pl.Int64)).to_series().to_numpy()
-    return np.where(typical < 0, gap, typical)
+                overall[kind] = min(overall[kind], USUAL_STREAM_GAP)
+    named = pl.col("kind").is_in([int(Kind.LAUNCH), int(Kind.RETURN)])
+    for least, by, of in (
+        (5, ("kind", "process", "key"), named),
+        (2, ("kind", "key"), named),
+        (FEWEST_CASES, ("kind", "process"), pl.lit(True)),
+    ):
+        medians = cases.filter(of).group_by(by).agg(pl.len(), usual=pl.col("gap").median())
+        medians = medians.filter(pl.col("len") >= least).drop("len")
+        groups = groups.join(medians, on=by, how="left", maintain_order="left")
+        groups = groups.rename({"usual": f"usual_{least}"})
+    usual = groups.select(
+        pl.coalesce(
+            "usual_5", "usual_2", f"usual_{FEWEST_CASES}", pl.col("kind").replace_strict(overall)
+        ).cast(pl.Int64)
+    )
+    typical[rows] = usual.to_series().to_numpy()[group]
+    return typical

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -78,8 +77,8 @@ def join_units(
     hosts = tasks["node"].to_list()
     channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
 
-    def number_channel(rows: np.ndarray) -> int:
-        processes = tuple(np.unique(task_of[rows]).tolist())
+    def number_channel(members: np.ndarray) -> int:
+        processes = tuple(members.tolist())
         names = tuple(sorted({hosts[process] for process in processes}))
         return channels.setdefault((processes, names), len(channels))
 
@@ -207,7 +206,7 @@ def _make_meeting_edges(
     first: int,
     times: np.ndarray,
     task_of: np.ndarray,
-    number_channel: object,
+    number_channel: Callable[[np.ndarray], int],
 ) -> tuple[Edges, np.ndarray]:
     """Return the edges of meetings, and when these are. first: node of the first one."""
     count = int(meetings.meeting.max(initial=-1)) + 1
@@ -215,11 +214,7 @@ def _make_meeting_edges(
     np.maximum.at(moments, meetings.meeting, times[meetings.begin])
     node = first + meetings.meeting
     come = make_edges(Kind.MEET, node, meetings.begin, -1, 0, 0)
-    bounds = np.searchsorted(meetings.meeting, np.arange(count + 1))
-    channel = np.array(
-        [number_channel(meetings.row[a:b]) for a, b in pairwise(bounds.tolist())],
-        np.int64,
-    )
+    channel = _number_channels(meetings, count, task_of, number_channel)
     goes_on = ~meetings.eager & (times[meetings.end] >= moments[meetings.meeting])
     rows = np.flatnonzero(goes_on)
     end, meeting = meetings.end[rows], meetings.meeting[rows]
@@ -233,6 +228,29 @@ def _make_meeting_edges(
         meetings.size[rows],
     )  # fmt: skip
     return join_edges([come, go]), moments
+
+
+def _number_channels(
+    meetings: Meetings,
+    count: int,
+    task_of: np.ndarray,
+    number_channel: Callable[[np.ndarray], int],
+) -> np.ndarray:
+    """Return the channel of each meeting: that of its processes."""
+    if not count:
+        return np.zeros(0, np.int64)
+    processes = int(task_of.max()) + 1
+    meeting, process = np.divmod(
+        np.unique(meetings.meeting * processes + task_of[meetings.row]), processes
+    )
+    first = np.searchsorted(meeting, np.arange(count + 1))
+    # A number for each set of processes: the sum of one at random for each.
+    random = np.random.default_rng(1).integers(1 << 62, size=processes)
+    _, example, group = np.unique(
+        np.add.reduceat(random[process], first[:-1]), return_index=True, return_inverse=True
+    )
+    numbers = [number_channel(process[first[one] : first[one + 1]]) for one in example.tolist()]
+    return np.array(numbers, np.int64)[group]
 
 
 def _find_quick_transfers(lasts: np.ndarray, channel: np.ndarray, size: np.ndarray) -> np.ndarray:

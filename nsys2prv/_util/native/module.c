@@ -35,6 +35,12 @@ static PyMethodDef FUNCTIONS[] = {
     {"sort_nodes", sort_nodes, METH_VARARGS,
      "sort_nodes(source, target, order, out): put into `out` the nodes with sources before targets, otherwise as `order` has them (all int32);\n"
      "returns how many could be placed: the rest, on cycles, is behind them."},
+    {"group_edges", group_edges, METH_VARARGS,
+     "group_edges(target, number, first, out): put into `out` (int32) the edges by the numbers of their targets, and into `first` (int64) where those\n"
+     "of each number begin"},
+    {"mark_edges", mark_edges, METH_VARARGS,
+     "mark_edges(first, gap, typical, clear, out): put into `out` (uint8) for each edge whether its node, whose edges are first[n] to first[n + 1],\n"
+     "waited for it: whose gap exceeds what is typical by least; without typical (None), whose gap is the least by more than `clear`"},
     {"replay", replay, METH_VARARGS,
      "replay(first, source, weight, changed, changed_to, time, why): put into `time` when each node is, its edges being first[n] to first[n + 1],\n"
      "and into `why` (or None) the edge that it waited for, -1 for none. Nodes are in an order that has sources before targets.\n"

@@ -28,6 +28,8 @@ PyObject *time_before(PyObject *self, PyObject *arguments);
 PyObject *find_outermost(PyObject *self, PyObject *arguments);
 PyObject *find_dependencies(PyObject *self, PyObject *arguments);
 PyObject *sort_nodes(PyObject *self, PyObject *arguments);
+PyObject *group_edges(PyObject *self, PyObject *arguments);
+PyObject *mark_edges(PyObject *self, PyObject *arguments);
 PyObject *replay(PyObject *self, PyObject *arguments);
 
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */

@@ -501,3 +501,111 @@ PyObject *replay(PyObject *self, PyObject *arguments) {
         return NULL;
     Py_RETURN_NONE;
 }
+
+/* Whether these are bounds of consecutive edges of nodes. */
+static bool are_bounds(const int64_t *first, int64_t nodes, int64_t edges) {
+    if (nodes < 0 || first[0] != 0 || first[nodes] != edges)
+        return false;
+    for (int64_t node = 0; node < nodes; node++)
+        if (first[node] > first[node + 1])
+            return false;
+    return true;
+}
+
+/* For each edge, whether its source is later than all others of its target by more than `clear`: whether its gap (ns) is so much the least. */
+static void mark_clear(int64_t nodes, const int64_t *first, const int64_t *gap, int64_t clear, uint8_t *out) {
+    for (int64_t node = 0; node < nodes; node++) {
+        int64_t least = INT64_MAX, next = INT64_MAX, by = -1;
+        for (int64_t edge = first[node]; edge < first[node + 1]; edge++) {
+            out[edge] = 0;
+            if (gap[edge] < least) {
+                next = least;
+                least = gap[edge];
+                by = edge;
+            } else if (gap[edge] < next)
+                next = gap[edge];
+        }
+        if (by >= 0 && (next == INT64_MAX || next - least > clear))
+            out[by] = 1;
+    }
+}
+
+/* For each edge, whether it is the one that allows its target last: whose gap exceeds what is typical by least, of equal ones the last. */
+static void mark_binding(int64_t nodes, const int64_t *first, const int64_t *gap, const int64_t *typical, uint8_t *out) {
+    for (int64_t node = 0; node < nodes; node++) {
+        int64_t by = -1;
+        for (int64_t edge = first[node]; edge < first[node + 1]; edge++) {
+            out[edge] = 0;
+            if (by < 0 || gap[edge] - typical[edge] <= gap[by] - typical[by])
+                by = edge;
+        }
+        if (by >= 0)
+            out[by] = 1;
+    }
+}
+
+PyObject *mark_edges(PyObject *self, PyObject *arguments) {
+    PyObject *given[4];
+    long long clear;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOLO", &given[0], &given[1], &given[2], &clear, &given[3]))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t bounds, edges, count;
+    const int64_t *first = get_buffer(&held, given[0], 8, &bounds, -1), *gap = first ? get_buffer(&held, given[1], 8, &edges, -1) : NULL;
+    const int64_t *typical = NULL;
+    uint8_t *out = gap ? get_buffer(&held, given[3], 1, &count, edges) : NULL;
+    if (out && given[2] != Py_None && !(typical = get_buffer(&held, given[2], 8, &count, edges)))
+        out = NULL;
+    if (out && !are_bounds(first, bounds - 1, edges))
+        PyErr_SetString(PyExc_ValueError, "edges or nodes that there are not");
+    else if (out) {
+        Py_BEGIN_ALLOW_THREADS
+        if (typical)
+            mark_binding(bounds - 1, first, gap, typical, out);
+        else
+            mark_clear(bounds - 1, first, gap, clear, out);
+        Py_END_ALLOW_THREADS
+    }
+    release_buffers(&held);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Puts into `out` the edges by the numbers of their targets, in their order, and into `first` where those of each number begin. */
+static void order_edges(int64_t nodes, int64_t edges, const int32_t *target, const int32_t *number, int64_t *first, int32_t *out) {
+    memset(first, 0, (size_t)(nodes + 1) * 8);
+    for (int64_t edge = 0; edge < edges; edge++)
+        first[number[target[edge]] + 1]++;
+    for (int64_t node = 0; node < nodes; node++)
+        first[node + 1] += first[node];
+    for (int64_t edge = 0; edge < edges; edge++)
+        out[first[number[target[edge]]]++] = (int32_t)edge;
+    for (int64_t node = nodes; node > 0; node--)
+        first[node] = first[node - 1];
+    first[0] = 0;
+}
+
+PyObject *group_edges(PyObject *self, PyObject *arguments) {
+    PyObject *given[4];
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOO", &given[0], &given[1], &given[2], &given[3]))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t edges, nodes, count;
+    const int32_t *target = get_buffer(&held, given[0], 4, &edges, -1), *number = target ? get_buffer(&held, given[1], 4, &nodes, -1) : NULL;
+    int64_t *first = number ? get_buffer(&held, given[2], 8, &count, nodes + 1) : NULL;
+    int32_t *out = first ? get_buffer(&held, given[3], 4, &count, edges) : NULL;
+    if (out && (!are_within(target, edges, 0, nodes - 1) || !are_within(number, nodes, 0, nodes - 1)))
+        PyErr_SetString(PyExc_ValueError, "a node that there is not");
+    else if (out) {
+        Py_BEGIN_ALLOW_THREADS
+        order_edges(nodes, edges, target, number, first, out);
+        Py_END_ALLOW_THREADS
+    }
+    release_buffers(&held);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
