@@ -138,7 +138,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
         place = f"'{line.queue} GPU' || {line.gpu}" if line.queue else "globalTid & 0xFFFFFF"
         names = [f"(SELECT value FROM StringIds WHERE id = {column})" for column in line.names]
         rows = connection.execute(
-            f"SELECT globalTid >> 24 & 0xFFFFFF, {place}, coalesce({', '.join(names)}, NULL), "
+            f"SELECT globalTid >> 24 & 0xFFFFFF, {place}, coalesce(NULL, {', '.join(names) or 'NULL'}), "
             f"{'max(coalesce(end, start) - start, 1)' if line.has_duration else 1} FROM {table}"
         )
         expected = Counter(
