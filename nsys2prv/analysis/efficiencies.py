@@ -9,9 +9,17 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.analysis.intervals import unite_span_sets
-from nsys2prv.analysis.mpi_findings import find_mpi_span
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import COMMUNICATING, COMPUTE, GRAPH, MEMORY, WORK, Unit, to_arrays
+from nsys2prv.analysis.unit import (
+    COMMUNICATING,
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    WORK,
+    Unit,
+    find_mpi_span,
+    to_arrays,
+)
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers

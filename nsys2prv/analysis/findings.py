@@ -1,9 +1,8 @@
-"""Findings: what holds the job back, from the time of each device in the steady state.
+"""Findings: what holds the job back, by a replay of the job without it (:mod:`nsys2prv.replay`).
 
-That time is divided so that each moment counts once, in this order: computing (kernels that do not communicate, graphs), transfer (NCCL after the last rank has
-begun), wait (NCCL before that, and the part of the transfer that is exposed because computation
-that would have hidden it has run during the wait), other communication (kernels of which that is not known),
-memory operations, idle; idle time by what the host does, and by the call that it is in.
+A finding's share is what the steady state, or the whole job where nothing repeats, would be shorter
+without its cause. What a finding says of hosts is what their reports show (host_time.py). Where the
+replay does not explain the time, no gain is stated.
 """
 
 from __future__ import annotations
@@ -12,505 +11,268 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis import mpi_findings
-from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
-from nsys2prv.analysis.idle import sum_idle_by_call
+from nsys2prv.analysis.cause_texts import CauseWriter, describe_unexplained
+from nsys2prv.analysis.host_time import (
+    PARTS,
+    count_functions,
+    describe_parts,
+    divide_host_time,
+    list_unrecorded,
+    sum_ranges,
+)
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
+    clip_spans,
     intersect_spans,
     merge_spans,
     subtract_spans,
-    unite_span_sets,
 )
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result, format_numbers
-from nsys2prv.analysis.stragglers import (
-    find_culprits,
-    find_segments,
-    make_culprit_finding,
-    make_hiccup_finding,
-    make_imbalance_findings,
-    make_link_finding,
-)
-from nsys2prv.analysis.text import format_cell, format_nanoseconds
+from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
+from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import (
-    COMMUNICATING,
     COMPUTE,
     CONVOLUTION,
     GEMM,
     GRAPH,
-    MEMORY,
-    OTHER_COMMUNICATION,
-    STATES,
     TENSOR_NO,
     WORK,
     Unit,
     find_driving_threads,
-    find_host_states,
-    list_labels,
-    to_arrays,
+    find_mpi_span,
 )
-from nsys2prv.events.cuda import COPYING
+from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.replay.causes import KernelFacts, find_causes
+from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.whatif import Replay
 
 #: More findings are not told.
 MOST_FINDINGS = 10
+#: No gain is stated where more than this share of the critical path waits for nothing that is known.
+MOST_UNEXPLAINED = 0.05
+#: Time before the steady state, or before the first work of a GPU, is a finding from this share of
+#: the job on.
+LEAST_START = 0.2
+#: A time of less than this share of the job tells nothing of it.
+LEAST_WINDOW = 0.05
+#: What counts beside the GPUs' work, before and after it (ns).
+MARGIN = 100_000
+GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 NOT_TOLD = "what holds the job back cannot be told"
-#: What each cause costs at least to be a finding: as a share of the time of all devices.
-LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
-LEAST_IDLE = 0.03
-#: Part of idle time -> kind of finding, what hosts do meanwhile, for people, and what helps.
-IDLE = {
-    "idle_mpi": (
-        "host_mpi",
-        "in MPI",
-        "find which rank is late in MPI, or overlap MPI with GPU work",
-    ),
-    "idle_nccl": (
-        "host_nccl",
-        "in NCCL calls",
-        "create communicators before the loop, and use non-blocking NCCL calls",
-    ),
-    "idle_io": (
-        "host_io",
-        "in file or network I/O",
-        "load data ahead, in other threads or processes",
-    ),
-    "idle_synchronisation": (
-        "blocked_by_call",
-        "waiting in {call}",
-        "synchronise later or not at all: what follows is launched only after the wait",
-    ),
-    "idle_launch": (
-        "launch_bound",
-        "in CUDA calls, most of it in {call}",
-        "launch less often: CUDA graphs, fused kernels, larger batches",
-    ),
-    "idle_unknown": (
-        "host_work",
-        "in no recorded call, so {they} must be computing",
-        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
-    ),
-}
-#: Calls, by what their names contain -> what helps.
-CALLS = {
-    "Malloc": "allocate once, or use a caching allocator",
-    "Free": "free outside of the loop, or use a caching allocator",
-    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
-    "HostAlloc": "allocate pinned memory once",
-    "HostRegister": "register memory once",
-    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
-    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
-    "EventSynchronize": "wait for the event later, once it is needed",
-}
+NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C compiler"
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
-    each kernel of a matched collective, with its exposed parts. others: a row for each other
-    kernel that communicates, and each call of MPI with which a device is idle. calls: idle time by device and call.
+    """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
+    GPUs are idle: `hosts` (a row each, ns), `before` and `after` (the same before the first and
+    after the last work of its GPUs), `ranges`, `functions`; what GPUs do (`devices`); kernels that
+    are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
     """
-    if not unit.has(*WORK):
-        yield from mpi_findings.collect(unit)
-        return
-    covered = unit.options.covered_steady
-    in_steady = pl.lit(False)
-    for span in zip(covered.begin.tolist(), covered.end.tolist(), strict=True):
-        in_steady |= pl.col("begin").is_between(*span, closed="left")
-    fields = ("operation", "bytes", "communicator", "kernel")
-    kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields))
-    kernels = pl.concat([kernels, _list_other_communication(unit, kernels)], how="vertical_relaxed")
-    kernels = kernels.with_columns(_number_occurrences("device", "kernel"))
-    matched = None
-    if unit.has("nccl_collective"):
-        matched = _add_devices(unit, list_matched_collectives(unit, kernels))
-    for device in unit.devices:
-        of_device = in_steady & (pl.col("device") == device)
-        compute, nccl, memory = (
-            intersect_spans(covered, unit.find_device_spans(device, *what))
-            for what in ((COMPUTE, GRAPH), COMMUNICATING, (MEMORY,))
-        )
-        own_kernels = kernels.filter(of_device)
-        delayed, transfer, wait = 0, EMPTY, EMPTY
-        if matched is not None:
-            records, transfer, wait, delayed = _expose_matched(
-                matched.filter(of_device), compute, covered
+    window = unit.options.covered_steady
+    before, after = _find_edges(unit)
+    for task in unit.tasks:
+        devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
+        threads = [unit.find_main_thread(task)]
+        for device in devices:
+            threads += [
+                one for one in find_driving_threads(unit, device) if unit.task_of[one] == task
+            ]
+        busy = (
+            merge_spans(
+                *(
+                    np.concatenate([getattr(unit.find_active_spans(one), side) for one in devices])
+                    for side in ("begin", "end")
+                )
             )
-            place = ["thread", "begin"]
-            own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
-            yield "records", records
-        other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
-        name = pl.format("NCCL {}", "kernel")
-        yield "others", _make_other_rows(unit, own_kernels, other, device, name)
-        memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = subtract_spans(covered, unit.find_active_spans(device))
-        for calls in _list_mpi_calls(unit, device, idle, in_steady):
-            yield "others", calls
-        states = find_host_states(unit, device)
-        work = unit.work.filter(pl.col("device") == device)
-        products = work.filter(
-            in_steady & pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
+            if devices
+            else merge_spans(np.zeros(0), np.zeros(0))
         )
-        parts = {
+        one = pl.lit(task, pl.Int64).alias("task")
+        main = threads[0]
+        if span := find_mpi_span(unit, main):
+            yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
+        for name, time in (("hosts", window), ("before", before), ("after", after)):
+            outside = _find_outside_calls(unit, main, time)
+            parts = divide_host_time(unit, main, subtract_spans(outside, busy))
+            calls = time.length - outside.length
+            row = {"length": time.length, "calls": calls, **parts}
+            yield name, pl.DataFrame([row], schema=dict.fromkeys(row, pl.Int64)).with_columns(one)
+        for thread in dict.fromkeys(threads):
+            outside = subtract_spans(_find_outside_calls(unit, thread, window), busy)
+            yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
+            yield "functions", count_functions(unit, thread, outside).with_columns(one)
+    for device in unit.devices:
+        compute = intersect_spans(window, unit.find_device_spans(device, COMPUTE, GRAPH))
+        active = intersect_spans(window, unit.find_active_spans(device))
+        row = {
             "device": device,
-            # That works most on it.
-            "task": int(np.bincount(unit.list_tasks(work)).argmax()),
+            "task": int(
+                np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
+            ),
             "compute": compute.length,
-            "transfer": transfer.length - delayed,
-            "wait": wait.length + delayed,
-            "other_nccl": other.length,
-            "memory": memory.length,
-            "idle": idle.length,
-            **{
-                f"idle_{name}": int(states[name].within(idle.begin, idle.end).sum())
-                for name in STATES
-            },
-            "without_tensor_cores": int((products["end"] - products["begin"]).sum()),
+            "active": active.length,
+            "length": window.length,
         }
-        yield "devices", pl.DataFrame([parts])
-        if unit.has("cuda_api"):
-            yield "calls", sum_idle_by_call(unit, device, idle)
-
-
-def _list_other_communication(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that communicate and are not NCCL's, with the columns of these."""
-    others = unit.work.filter(pl.col("what") == OTHER_COMMUNICATION).rename({"name": "kernel"})
-    unknown = (
-        pl.lit(ABSENT, pl.Int64).alias(name) for name in ("operation", "bytes", "communicator")
+        yield "devices", pl.DataFrame([row])
+    products = unit.work.filter(
+        pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
     )
-    return others.with_columns(unknown).select(kernels.columns)
+    yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
+    unrecorded = list_unrecorded(unit)
+    yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
 
 
-def _expose_matched(
-    records: pl.DataFrame, compute: Spans, covered: Spans
-) -> tuple[pl.DataFrame, Spans, Spans, int]:
-    """Return kernels of matched collectives on one device with their exposed waits and transfers;
-    when the device does nothing but transfer, and nothing but wait; and how much of the transfer
-    (ns) is due to the waits.
-    """
-    records = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
-    records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
-    transfer = merge_spans(*to_arrays(records, "ready", "until"))
-    transfer = subtract_spans(intersect_spans(covered, transfer), compute)
-    wait = merge_spans(*to_arrays(records, "begin", "ready"))
-    wait = subtract_spans(intersect_spans(covered, wait), unite_span_sets([compute, transfer]))
-    records = records.with_columns(
-        exposed_wait=_find_own_parts(records, "begin", "ready", wait),
-        exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
-    )
-    avoidable = _find_avoidable_exposure(records, compute)
-    records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - avoidable)
-    return records, transfer, wait, int(avoidable.sum())
+def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
+    """Return the covered time before the first work of GPUs, and after the last."""
+    if not unit.work.height:
+        return EMPTY, EMPTY
+    first, last = int(unit.work["begin"].min()), int(unit.work["end"].max())
+    return clip_spans(unit.covered, 0, first), clip_spans(unit.covered, last, unit.duration)
 
 
-def _list_mpi_calls(
-    unit: Unit, device: int, idle: Spans, in_steady: pl.Expr
-) -> Iterator[pl.DataFrame]:
-    """Yield rows of `others` of the calls of MPI of the threads that drive a device."""
-    threads = find_driving_threads(unit, device)
-    for layout in MPI_LAYOUTS:
-        calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-        calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
-        yield _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
+def _list_device_tasks(unit: Unit, device: int) -> list[int]:
+    rows = unit.work.filter(pl.col("device") == device)
+    return np.unique(unit.task_of[rows["thread"].unique().to_numpy()]).tolist()
 
 
-def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:
-    return events.with_columns(device=unit.device_of[events["thread"].to_numpy()])
-
-
-def _number_occurrences(*names: str) -> list[pl.Expr]:
-    """Return the `number` of each row, from 0, among those that have the same in these columns, and
-    how many there are, `total`.
-    """
-    return [
-        pl.int_range(pl.len()).over(names).alias("number"),
-        pl.len().over(names).alias("total"),
-    ]
-
-
-def _make_other_rows(
-    unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr
-) -> pl.DataFrame:
-    """Return rows of `others`: task, device, name, begin, end, operation, bytes, communicator
-    (ABSENT for what is not known), number and total (in the whole job, of this name on its row's
-    device), exposed (ns).
-    """
-    optional_columns = [
-        name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name)
-        for name in ("operation", "bytes", "communicator")
-    ]
-    return frame.select(
-        unit.list_tasks(frame),
-        pl.lit(device, pl.Int64).alias("device"),
-        name.alias("name"),
-        "begin",
-        "end",
-        "number",
-        "total",
-        *optional_columns,
-        _find_own_parts(frame, "begin", "end", exposed).alias("exposed"),
-    )
-
-
-def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
-    """Return how much of a set of times each row accounts for; what several rows cover counts for
-    the first.
-    """
-    begin, end = to_arrays(frame, since, until)
-    order = np.argsort(begin, kind="stable")
-    reached = np.concatenate([[0], np.maximum.accumulate(end[order])[:-1]]) if len(end) else end
-    own = np.zeros(len(begin), np.int64)
-    own[order] = exposed.within(
-        np.minimum(np.maximum(begin[order], reached), end[order]), end[order]
-    )
-    return pl.Series(own, dtype=pl.Int64)
-
-
-def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series:
-    """Return how much of each kernel's exposed transfer computation would have hidden if the last
-    rank had come at once (ns): that computation has run while the others waited.
-    """
-    begin, transfer, exposed = to_arrays(records, "begin", "transfer", "exposed_transfer")
-    at_once = transfer - compute.within(begin, begin + transfer)
-    return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
+def _find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
+    """Return the part of some time in which a thread is in no call of CUDA or MPI."""
+    outside = subtract_spans(time, unit.find_mpi_spans([thread]))
+    return subtract_spans(outside, unit.find_thread_spans("cuda_api", [thread]))
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add the findings, the most costly first, and the phases of the job."""
-    steady, devices = context.options.steady, frames["devices"]
+    steady = context.options.steady
     if steady:
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
-    if frames["hosts"].height:
-        mpi_findings.conclude(frames, context, result)
-        return
-    if not devices.height:
+    if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence((*WORK, *MPI_LAYOUTS))
         result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
         return
-    devices = devices.filter(~pl.col("device").is_in(context.options.lossy_devices))
-    if not devices.height:
-        result.missing.append(f"{NOT_TOLD}: {context.options.lost_work}")
+    graph = context.get_graph()
+    if graph is None:
+        result.missing.append(f"{NOT_TOLD}: {NO_CORE}")
         return
-    if lost := context.options.lost_work:
-        result.notes.append(f"not counted in findings: {lost}")
-    span = context.options.get_steady_span(context.duration)
-    length = context.options.covered_steady.length
-    others = add_waits(frames["others"])
-    job = JobRanks.from_job(
-        context, _list_parts(devices, others), frames["records"], others, length
-    )
-    sets = [context.labels[one] for one in ("kernels", "nccl_kernels") if one in context.labels]
-    kernels = {value: label for labels in sets for value, label in labels.rows()}
-    findings: list[Finding] = []
+    devices = frames["devices"]
+    lost = context.options.lost_work
+    if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
+        result.missing.append(f"{NOT_TOLD}: {lost}")
+        return
+    covered = context.options.covered_steady
+    begin, end = int(covered.begin[0]), int(covered.end[-1])
+    if not devices.height and not steady:
+        # Of a job of MPI alone what lies between the last MPI_Init and the last MPI_Finalize.
+        begin = max(begin, int(frames["mpi"]["begin"].max()))
+        end = min(end, int(frames["mpi"]["end"].max()))
+    job = JobRanks.from_job(context, devices, frames["hosts"], max(covered.length, 1))
+    edges = [
+        finding
+        for name in ("before", "after")
+        if (finding := _find_edge(name, frames, context, job)) is not None
+    ]
+    if not steady and devices.height:
+        # What is before and after the GPUs' work is told of by itself.
+        work = graph.graph.time[graph.graph.edges.target[np.isin(graph.graph.edges.kind, GPU_WORK)]]
+        begin, end = max(begin, int(work.min()) - MARGIN), min(end, int(work.max()) + MARGIN)
+    replay = Replay(graph, begin, end)
+    findings = []
+    writer = CauseWriter(context, job, replay, frames)
+    unexplained = replay.measure_unexplained(replay.trace_path())
+    if replay.span < LEAST_WINDOW * covered.length and edges:
+        unexplained = 0.0
+    elif unexplained > MOST_UNEXPLAINED:
+        findings.append(describe_unexplained(writer, unexplained))
+    else:
+        findings += [writer.describe(cause) for cause in find_causes(replay, _list_facts(frames))]
+    # What lies outside of the time that is replayed comes first where it is longer.
+    ahead = [edge for edge in edges if edge.share >= 0.5]
+    findings = [*ahead, *findings, *(edge for edge in edges if edge not in ahead)]
+    result.notes.extend(_describe_trust(context, unexplained))
+    result.findings.extend(findings[:MOST_FINDINGS])
+    if not findings:
+        result.missing.append(_describe_nothing(frames, job))
+
+
+def _list_facts(frames: Mapping[str, pl.DataFrame]) -> KernelFacts:
+    kinds = map_labels("memory_kind")
+    products = frames["products"]["name"].to_list() if frames["products"].height else []
+    return KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
+
+
+def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:
     if unmatched := context.options.unmatched:
-        result.notes.append(
-            f"which rank is late cannot be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
+        yield (
+            f"which rank is late may not be told: NCCL kernels of {list_some(unmatched)} have no payloads, and "
             "could not be matched with those of the other ranks"
         )
-    else:
-        findings = _find_waits(job, kernels, steady, span)
-    # One cause, one finding: what is a culprit's is not the whole job's too.
-    culprits = {rank for finding in findings for rank in finding.ranks}
-    findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
-    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST_FINDINGS])
+    if lost := context.options.lost_work:
+        yield f"gains may be too small: {lost}"
+    yield f"{unexplained:.1%} of the critical path waits for something that the reports do not show"
 
 
-def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of devices' time: of NCCL kernels that are not matched and of MPI the waits
-    for other ranks told from the rest.
-    """
-    idle = [name for name in devices.columns if name.startswith("idle_")]
-    devices = devices.with_columns(idle_unknown=(pl.col("idle") - pl.sum_horizontal(idle)).clip(0))
-    if not others.height:
-        schema = {"device": pl.Int64, "name": pl.String, "exposed_wait": pl.Int64}
-        others = pl.DataFrame(schema=schema)
-    of_nccl = pl.col("name").str.starts_with("NCCL")
-    waits = others.group_by("device").agg(
-        nccl=pl.col("exposed_wait").filter(of_nccl).sum(),
-        mpi=pl.col("exposed_wait").filter(~of_nccl).sum(),
-    )
-    devices = devices.join(waits, on="device", how="left", maintain_order="left")
-    nccl, mpi = (
-        pl.min_horizontal(pl.col(name).fill_null(0), part)
-        for name, part in (("nccl", "other_nccl"), ("mpi", "idle_mpi"))
-    )
-    return devices.with_columns(
-        wait=pl.col("wait") + nccl + mpi,
-        transfer=pl.col("transfer") + pl.col("other_nccl") - nccl,
-        idle_mpi=pl.col("idle_mpi") - mpi,
-    )
-
-
-def _find_waits(
-    job: JobRanks, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
-) -> list[Finding]:
-    """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
-    links = find_slow_links(job.records, job.others, kernels, job.length)
-    findings = [make_link_finding(job, link) for link in links]
-    if not job.records.height and not job.others.height:
-        return findings
-    segments = find_segments(job.records, job.others, steady, span)
-    culprits, hiccups = find_culprits(segments, job.length)
-    reported = 0
-    if culprits:
-        reported += culprits.cost
-        one = make_culprit_finding(job, segments, culprits)
-        same = [
-            finding
-            for finding, link in zip(findings, links, strict=True)
-            if set(culprits.tasks) & set(link.tasks)
-        ]
-        if same and one.kind == "slow_link":
-            one = replace(
-                same[0],
-                share=max(same[0].share, one.share),
-                evidence=(*same[0].evidence, *one.evidence),
-            )
-        elif same:
-            # A slow GPU moves data slowly too.
-            one = replace(one, evidence=(*one.evidence, *same[0].evidence))
-        findings = [one, *(finding for finding in findings if finding not in same)]
-    reported += sum(hiccup.cost for hiccup in hiccups)
-    findings += [make_hiccup_finding(job, hiccup) for hiccup in hiccups]
-    return [*findings, *make_imbalance_findings(job, segments, reported)]
-
-
-def find_job_wide(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
-    """Yield the findings about the whole job that cost enough."""
-    for finding in (*_find_exposed(job), *_find_copies(job), *_find_idle(job, calls, context)):
-        yield replace(finding, evidence=(*finding.evidence, *_explain_not_counted(job)))
-    yield from _find_tensor_cores(job)
-
-
-def _explain_not_counted(job: JobRanks) -> Iterator[str]:
-    """Say whose time other findings report."""
-    if job.levelled:
-        many = len(job.levelled) > 1
-        yield (
-            f"not counted: the extra time of rank{'s' if many else ''} {format_numbers(list(job.levelled))} "
-            "that other findings report"
-        )
-
-
-def _describe_per_gpu(job: JobRanks, part: str) -> str:
-    """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
-    values = job.devices.sort(part, descending=True)
-    most = f"{format_nanoseconds(float(values[part][0]))} on {values['label'][0]}"
-    if values.height == 1:
-        return most
-    return f"{format_nanoseconds(float(values[part].mean()))} per GPU on average, at most {most}"
-
-
-def _find_exposed(job: JobRanks) -> Iterator[Finding]:
-    share = job.compute_share("transfer")
-    if share < LEAST["exposed_communication"]:
-        return
+def _find_edge(
+    name: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
+) -> Finding | None:
+    """Say what a long time before the first work of GPUs, or after the last, consists of."""
+    rows = frames[name]
+    if not rows.height:
+        return None
+    last = rows.sort("length").row(-1, named=True)
+    share = last["length"] / max(context.options.covered.length, 1)
+    if share < LEAST_START:
+        return None
+    parts = {part: float(last[part]) for part in PARTS}
+    described = describe_parts(parts)
     evidence = [
-        f"{_describe_per_gpu(job, 'transfer')}; not counted: waiting for late ranks, and transfers that are exposed only because of it"
+        f"{job.name_task(last['task'])}: {format_nanoseconds(float(last['calls']))} in calls of CUDA and MPI"
+        + (", which set up what is used for the first time" if name == "before" else "")
+        + f", {format_nanoseconds(sum(parts.values()))} outside of them"
+        + (f": {described}" if described else "")
     ]
-    if job.records.height:
-        labels = list_labels("nccl_operation")
-        groups = (
-            job.records.group_by("operation", "bytes")
-            .agg(
-                pl.col("exposed_transfer").sum(),
-                pl.col("transfer").median(),
-                count=pl.col("collective").n_unique(),
-                speed=pl.col("bus_bandwidth").median(),
-            )
-            .sort(["exposed_transfer", "operation", "bytes"], descending=[True, False, False])
-        )
-        total = max(float(job.devices["transfer"].sum()), 1.0)
-        for row in groups.head(2).iter_rows(named=True):
-            size = f" of {format_cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
-            speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
-            evidence.append(
-                f"{row['exposed_transfer'] / total:.0%} of it in {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
-                f"times, median transfer {format_nanoseconds(row['transfer'])}{speed}"
-            )
-    yield Finding(
-        "exposed_communication",
-        f"GPUs communicate without computing for {share:.1%} of the time.",
+    if lacking := frames["unrecorded"]["what"].unique().sort().to_list():
+        evidence.append(f"not recorded: {list_some(lacking)}")
+    length = format_nanoseconds(float(last["length"]))
+    begin = 0 if name == "before" else context.duration - int(last["length"])
+    when = "before the first" if name == "before" else "after the last"
+    advice = (
+        "start-up counts once: judge by the rest, and capture that alone (--capture-range) where start-up is not what you look for"
+        if name == "before"
+        else "look at what the program does at its end, and whether the capture could end earlier"
+    )
+    return Finding(
+        "startup" if name == "before" else "shutdown",
+        f"GPUs do nothing for {share:.0%} of the job: {length} {when} work of a GPU.",
         share,
         evidence=tuple(evidence),
-        advice="start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
-        views=("nccl-exposed-2dh",),
+        advice=advice,
+        moments=((begin, begin + int(last["length"]), ()),),
     )
 
 
-def _find_copies(job: JobRanks) -> Iterator[Finding]:
-    share = job.compute_share("memory")
-    if share >= LEAST["exposed_copies"]:
-        yield Finding(
-            "exposed_copies",
-            f"GPUs only copy or set memory for {share:.1%} of the time.",
-            share,
-            evidence=(_describe_per_gpu(job, "memory"),),
-            advice="copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
-            views=("memory_bytes_2dh",),
-        )
-
-
-def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
-    if job.devices.height == 1:
-        who, whose, they = "The GPU is", "its host is", "it"
-    else:
-        who, whose, they = "GPUs are", "their hosts are", "they"
-    for part, (kind, what, advice) in IDLE.items():
-        share = job.compute_share(part)
-        if share < LEAST_IDLE:
-            continue
-        call = "CUDA calls"
-        if "{call}" in what and calls.height:
-            waiting = calls.filter(pl.col("synchronises") == (kind == "blocked_by_call"))
-            named = context.label_names(waiting, "call", "cuda_api")
-            sums = named.group_by("call").agg(pl.col("time_ns").sum())
-            if sums.height:
-                call = sums.sort(["time_ns", "call"], descending=[True, False])["call"][0]
-                advice = _advise_on_call(call) or advice
-        yield Finding(
-            kind,
-            f"{who} idle for {share:.1%} of the time while {whose} {what.format(call=call, they=they)}.",
-            share,
-            evidence=(_describe_per_gpu(job, part),),
-            advice=advice,
-            views=("gpu-gaps", "gpu-gaps-time_2dh"),
-        )
-
-
-def _advise_on_call(call: str) -> str:
-    """Return what helps against a call, empty where nothing is known."""
-    for name, advice in CALLS.items():
-        if name in call:
-            return advice
-    is_copy = pl.select(pl.lit(call).str.contains(COPYING)).item()
-    return "copy asynchronously, from pinned memory" if is_copy else ""
-
-
-def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
-    share = job.compute_share("without_tensor_cores")
-    if share >= LEAST["no_tensor_cores"]:
-        yield Finding(
-            "no_tensor_cores",
-            f"Matrix products without tensor cores take {share:.1%} of the time.",
-            share,
-            evidence=(_describe_per_gpu(job, "without_tensor_cores"),),
-            advice="use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
-            views=("gemm_without_tensor_cores_2dh",),
-        )
+def _describe_nothing(frames: Mapping[str, pl.DataFrame], job: JobRanks) -> str:
+    """Return what is said where no cause gains enough: how busy GPUs are, and what hosts do."""
+    devices, hosts = frames["devices"], frames["hosts"]
+    text = "nothing found that would gain 2 %"
+    if devices.height:
+        busy = devices["active"].sum() / max(devices["length"].sum(), 1)
+        text += f": the GPUs work {busy:.1%} of the time"
+    parts = {name: float(hosts[name].sum()) for name in PARTS} if hosts.height else {}
+    if parts and (described := describe_parts(parts)):
+        text += f"; meanwhile, outside of calls of CUDA and MPI, hosts are {described}"
+    return text
 
 
 ANALYSIS = Analysis(
     "findings",
-    "Findings",
-    "what holds the job back ([below](#findings))",
+    "What holds the job back",
+    "What holds the job back, one cause each, with what the job would gain without it.",
     (),
     collect,
     conclude,

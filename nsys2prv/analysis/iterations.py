@@ -52,6 +52,8 @@ ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
+#: What repeats in less than this share of the job tells nothing of it.
+LEAST_STEADY = 0.05
 #: What the tables show.
 ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
@@ -139,6 +141,8 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
     first = max(same, key=lambda steady: steady.count)
     begin = min(steady.begin for steady in same)
     end = min(max(steady.end for steady in same), reader.duration)
+    if end - begin < LEAST_STEADY * reader.duration:
+        return None
     return Steady(begin, end, first.iteration_begins, first.found_by)
 
 

@@ -6,46 +6,42 @@ hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
 
 import polars as pl
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from nsys2prv._util.text import format_count, list_some
-from nsys2prv.analysis.unit import STATES, AnalysisOptions, Unit
+from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.paraver.object_model import BY_FILE_NAME
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {
-    "straggler": "a rank that is usually the last at collectives, so that the others wait for it",
-    "slow_host": "all ranks of one host are usually last: what they share is slow",
-    "slow_link": "a group of ranks takes longer than its peers to move the same data",
+    "startup": "a long time before the first work of a GPU",
+    "shutdown": "a long time after the last work of a GPU",
+    "straggler": "a rank whose GPU, host or copies are slower than the others', so that these wait for it",
+    "slow_host": "the same of all ranks of one host: what they share is slow",
+    "slow_link": "data moves slowly within a host, or to and from it",
     "hiccup": "a rank that was held up once, or a few times, for much longer than usual",
-    "imbalance": "ranks wait for each other, and not always for the same one",
-    "exposed_communication": "devices move data between ranks without computing",
-    "exposed_copies": "devices copy or set memory and do nothing else",
-    "blocked_by_call": "devices are idle while their hosts wait in a call that synchronises",
-    "launch_bound": "devices are idle while their hosts are in other CUDA API calls",
-    "host_mpi": "devices are idle while their hosts are in MPI",
-    "host_nccl": "devices are idle while their hosts are in NCCL calls",
-    "host_io": "devices are idle, or ranks without GPUs held up, while hosts read or write files, or the network",
-    "host_work": "devices are idle while their hosts are in no recorded call: they compute",
-    "mpi_time": "ranks without GPUs are in MPI even where nobody is late",
-    "off_cpu": "ranks without GPUs are off the CPU, outside MPI",
+    "imbalance": "ranks have unequal work, and not always the same ones have most",
+    "exposed_communication": "ranks wait while data moves between them",
+    "exposed_copies": "copies of pageable memory are slow and block their callers",
+    "blocked_by_call": "GPUs or other ranks wait while hosts are in a call, such as one that synchronises, allocates or loads code",
+    "host_work": "GPUs or other ranks wait for what hosts do between two calls",
+    "host_bound": "GPUs wait for all that hosts do: calls, and the time between them",
     "no_tensor_cores": "matrix products run without tensor cores",
+    "unexplained": "the time waits for something that the reports do not show",
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
 
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
-#: Parts of a device's time that are findings of the whole job.
-JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 #: What is said where there are no findings.
 NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
 
@@ -70,6 +66,8 @@ class Finding(Struct, frozen=True):
     advice: str = ""
     #: Paraver views that show it (nsys2prv cfgs).
     views: tuple[str, ...] = ()
+    #: Moments to look at: begin and end (ns of the trace), and ranks.
+    moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"
@@ -82,10 +80,15 @@ class Finding(Struct, frozen=True):
 
     def as_dict(self) -> dict[str, object]:
         """Return the finding as plain data, for JSON."""
-        return {
+        content = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
+        content["moments"] = [
+            {"begin_ns": begin, "end_ns": end, "ranks": list(ranks)}
+            for begin, end, ranks in self.moments
+        ]
+        return content
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
@@ -94,6 +97,10 @@ class Finding(Struct, frozen=True):
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content.items()
         }
+        values["moments"] = tuple(
+            (moment["begin_ns"], moment["end_ns"], tuple(moment["ranks"]))
+            for moment in values.get("moments", ())
+        )
         return cls(**values)
 
 
@@ -251,61 +258,30 @@ class JobRanks(Struct, frozen=True):
     tasks: pl.DataFrame
     #: A row for each device: device, task, node, label, and the parts of its time (ns).
     devices: pl.DataFrame
-    #: Kernels of matched collectives, as findings.py collects them.
-    records: pl.DataFrame
-    #: Other NCCL kernels and calls of MPI, as `add_waits` returns them.
-    others: pl.DataFrame
+    #: A row for each task with host threads: what these do (ns), as findings.py collects it.
+    hosts: pl.DataFrame
     #: How long the time is that findings are of: the steady state, else the job (ns).
     length: int
-    #: Ranks whose devices count with no more than the others have (`level_ranks`).
-    levelled: tuple[int, ...] = ()
 
     @classmethod
     def from_job(
-        cls,
-        context: Context,
-        devices: pl.DataFrame,
-        records: pl.DataFrame,
-        others: pl.DataFrame,
-        length: int,
+        cls, context: Context, devices: pl.DataFrame, hosts: pl.DataFrame, length: int
     ) -> JobRanks:
-        """Return the ranks of a job. devices, records: as findings.py collects them; others: as
-        `add_waits` returns them. length: ns.
-        """
+        """Return the ranks of a job. devices, hosts: as findings.py collects them. length: ns."""
         tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
         labels = context.reader.rows.devices.select(
             pl.col("device").cast(pl.Int64), "label", "node"
         )
-        devices = devices.join(labels, on="device", how="left", maintain_order="left")
-        return cls(tasks, devices, records, others, max(length, 1))
-
-    def level_ranks(self, ranks: Collection[int]) -> JobRanks:
-        """Return the job with at most the median of the others, of each part of time, on the devices
-        of some ranks: what these have beyond it is told of elsewhere.
-        """
-        tasks = self.tasks.filter(pl.col("rank").is_in(list(ranks)))["task"].to_list()
-        of_tasks = pl.col("task").is_in(tasks)
-        rest = self.devices.filter(~of_tasks)
-        if not rest.height or rest.height == self.devices.height:
-            return self
-        usual = rest.select(pl.col(JOB_WIDE).median()).row(0, named=True)
-        devices = self.devices.with_columns(
-            pl.when(of_tasks)
-            .then(pl.col(part).clip(upper_bound=usual[part]))
-            .otherwise(part)
-            .alias(part)
-            for part in JOB_WIDE
-        )
-        return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
+        if devices.height:
+            devices = devices.join(labels, on="device", how="left", maintain_order="left")
+        else:
+            devices = labels.with_columns(task=pl.lit(0, pl.Int64)).clear()
+        return cls(tasks, devices, hosts, max(length, 1))
 
     @property
     def has_gpus(self) -> bool:
         """True if the devices are GPUs, not the ranks themselves."""
         return bool(self.devices["label"].is_not_null().any())
-
-    def compute_share(self, part: str) -> float:
-        """Return a part of the devices' time, as a share of all of it."""
-        return float(self.devices[part].sum()) / (self.length * self.devices.height)
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
         """Return the ranks of those of the tasks that have one, in their order."""
@@ -349,24 +325,6 @@ class JobRanks(Struct, frozen=True):
             return f"{list_some([*(f'rank {rank}' for rank in ranks), *unnamed])} ({where})"
         by_name = BY_FILE_NAME if rows["who"].str.ends_with(BY_FILE_NAME).all() else ""
         return f"ranks {format_numbers(ranks)}{by_name} ({where})"
-
-    def find_longer_parts(
-        self, tasks: list[int], parts: Iterable[str]
-    ) -> list[tuple[str, float, float]]:
-        """Return the parts of time that are longer on the devices of some tasks (mean, ns) than on
-        all others (median, ns), with both, the greatest difference first.
-        """
-        is_own = self.devices["task"].is_in(tasks)
-        own, rest = self.devices.filter(is_own), self.devices.filter(~is_own)
-        if not own.height or not rest.height:
-            return []
-        compared = pl.col(list(parts))
-        means = own.select(compared.mean()).row(0, named=True)
-        medians = rest.select(compared.median()).row(0, named=True)
-        longer = [
-            (part, mean, medians[part]) for part, mean in means.items() if mean > medians[part]
-        ]
-        return sorted(longer, key=lambda one: one[2] - one[1])
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:

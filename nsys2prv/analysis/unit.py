@@ -93,6 +93,8 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
+    #: Values of the profiler's libraries, in which samples tell nothing of the program.
+    profiler_modules: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
@@ -401,3 +403,21 @@ def find_io_spans(unit: Unit, threads: list[int]) -> Spans:
         pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
     return unit.merge_rows(calls)
+
+
+_MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()
+_INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
+
+
+def find_mpi_span(unit: Unit, thread: int) -> tuple[int, int] | None:
+    """Return when a main thread is between MPI_Init and MPI_Finalize, else between its first and its
+    last call of MPI; None where it has none.
+    """
+    in_mpi = unit.find_mpi_spans([thread])
+    if not len(in_mpi):
+        return None
+    calls = unit.read_begins("mpi_other", ("call",)).filter(pl.col("thread") == thread)
+    begin = calls.filter(pl.col("call").is_in(_INIT))["end"].max()
+    end = calls.filter(pl.col("call") == _MPI_CALLS["MPI_Finalize"])["begin"].min()
+    begin = int(in_mpi.begin[0] if begin is None else begin)
+    return begin, max(int(in_mpi.end[-1] if end is None else end), begin)

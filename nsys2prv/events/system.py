@@ -55,8 +55,8 @@ OF_PTHREAD = (
 #: Calls that may wait for files or the network; locks and timers are no I/O.
 IO = (
     r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
-    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|poll|ppoll|select|pselect|"
-    r"epoll_p?wait|io_(?:submit|getevents)|fflush|fscanf|fprintf|ioctl)$"
+    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|"
+    r"io_(?:submit|getevents)|fflush|fscanf|fprintf)$"
 )
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 CONTEXT_KEY = ("gpuId", "vmId", "contextId")

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import Suspect, choose_culprit, list_suspects, work_as_others
-from nsys2prv.replay.whatif import GPU, HOST_TIME, Changes, Replay
+from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay
 
 #: A cause gains at least this by itself, and that share of it beyond the causes before it.
 LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
@@ -117,7 +117,8 @@ def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
             lambda _, hosts: hosts == (host,) if within else host in hosts and len(hosts) > 1
         )
     if suspect.ratio:
-        return replay.scale_work(GPU, suspect.processes, 1 / suspect.ratio)
+        kinds = GPU if suspect.kind == "gpu" else HOST
+        return replay.scale_work(kinds, suspect.processes, 1 / suspect.ratio)
     return work_as_others(replay, suspect.kind, suspect.processes)
 
 
@@ -146,10 +147,12 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     def try_changes(kind: str, changes: Changes, place: tuple[Kind, int] | None = None) -> Cause:
         return Cause(kind, replay.compute_gain(changes), changes, place=place)
 
+    has_gpus = bool(len(replay.select(GPU)))
     if len(replay.processes) > 1:
-        yield try_changes("imbalance", replay.balance())
-    yield try_changes("transfers", replay.scale_all(TRANSFERS))
-    yield try_changes("host_time", replay.scale_all(HOST_TIME))
+        yield try_changes("imbalance", replay.balance(GPU if has_gpus else HOST))
+    yield try_changes("transfers", replay.transfer_at_once())
+    if has_gpus:
+        yield try_changes("host_time", replay.scale_all(HOST_TIME))
     yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
     slow = replay.select(
         GPU, np.isin(replay.job.graph.edges.key, np.array([*facts.without_tensor_cores], np.int64))
@@ -158,12 +161,13 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     yield try_changes("tensor_cores", [(slow, weight)] if len(slow) else [])
     for family, names in FAMILIES.items():
         calls = [name for name, label in replay.job.calls.items() if names.match(label)]
-        yield try_changes(family, replay.remove_calls(calls))
-    for place in _list_places(replay):
+        yield try_changes(family, replay.remove_calls(calls, repeated=True))
+    # Without GPUs the time between calls is the work of the job.
+    for place in _list_places(replay, (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)):
         yield try_changes("place", replay.remove_place(*place), place)
 
 
-def _list_places(replay: Replay) -> list[tuple[Kind, int]]:
+def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
     edges, graph = replay.job.graph.edges, replay.job.graph
     path = replay.trace_path()
@@ -176,5 +180,7 @@ def _list_places(replay: Replay) -> list[tuple[Kind, int]]:
         }
     )
     places = frame.group_by("kind", "key").agg(pl.col("lasts").sum()).sort("lasts", descending=True)
-    places = places.filter(pl.col("lasts") > LEAST_GAIN * replay.span / 2).head(MOST_PLACES)
+    places = places.filter(
+        (pl.col("lasts") > LEAST_GAIN * replay.span / 2) & pl.col("kind").is_in(kinds)
+    ).head(MOST_PLACES)
     return [(Kind(kind), key) for kind, key in places.select("kind", "key").rows()]

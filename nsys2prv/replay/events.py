@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.cuda import CONTEXT, EVENT, STREAM, STREAM_WAIT_EVENT, SYNCHRONISING
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.graph import CLOCKS_APART, Kind
 from nsys2prv.store.event_reader import EventReader
 
 #: Calls by their names: what waits for the device, what waits for all that its process has launched,
@@ -41,7 +41,7 @@ _SYNCHRONISATIONS = {
 }
 #: Layout of operations -> kind of the work, the field that names it, and further ones.
 _OPERATIONS = {
-    "cuda_kernel": (Kind.KERNEL, "kernel", ()),
+    "cuda_kernel": (Kind.KERNEL, "kernel", ("class",)),
     "nccl_kernel": (Kind.NCCL, "kernel", ("bytes", "operation")),
     "memory_operation": (Kind.COPY, "operation", ("bytes", "source", "destination")),
     "cuda_graph": (Kind.KERNEL, "execution", ()),
@@ -183,7 +183,7 @@ def read_operations(
                 "thread",
                 "correlation",
                 name=name,
-                kind=pl.lit(int(kind), pl.UInt8),
+                kind=_find_kinds(layout, kind),
                 **{
                     field: pl.col(field) if field in fields else pl.lit(ABSENT, pl.Int64)
                     for field in ("bytes", "source", "destination")
@@ -198,9 +198,11 @@ def read_operations(
     begin, thread = operations["begin"].to_numpy(), operations["thread"].to_numpy()
     tasks = reader.rows.get_column("task")[thread]
     call = find_launches(launches, tasks, operations["correlation"].to_numpy())
-    late = calls.begin[call] > begin + 20_000
-    call[(call >= 0) & late] = -1
-    launched = np.where(call >= 0, calls.begin[call], begin) if len(calls.begin) else begin
+    known = np.flatnonzero(call >= 0)
+    call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
+    known = np.flatnonzero(call >= 0)
+    launched = begin.copy()
+    launched[known] = calls.begin[call[known]]
     order = np.lexsort((begin, launched))
     columns = {name: operations[name].to_numpy()[order] for name in operations.columns}
     return Operations(
@@ -214,6 +216,14 @@ def read_operations(
         np.maximum(columns["source"], -1).astype(np.int16),
         np.maximum(columns["destination"], -1).astype(np.int16),
     )
+
+
+def _find_kinds(layout: str, kind: Kind) -> pl.Expr:
+    """Return the kind of operations of a layout: kernels that communicate without NCCL, as NCCL's."""
+    if layout != "cuda_kernel":
+        return pl.lit(int(kind), pl.UInt8)
+    communicates = pl.col("class") == map_labels("kernel_class")["communication"]
+    return pl.when(communicates).then(int(Kind.NCCL)).otherwise(int(kind)).cast(pl.UInt8)
 
 
 def find_launches(launches: np.ndarray, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:

@@ -55,7 +55,9 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size, eager=pl.lit(False))
     if "nccl_collective" in reader.layouts:
-        records = reader.read_begins("nccl_collective", ("collective",))
+        # Of hosts whose clocks cannot be compared nothing tells when all had come.
+        records = reader.read_begins("nccl_collective", ("collective", "late"))
+        records = records.filter((pl.col("late") >= 0).all().over("collective")).drop("late")
         joined = records.join(kernels, on=("thread", "begin"), how="inner")
         frames.append(
             joined.select(pl.col("collective").alias("meeting"), pl.exclude("collective"))

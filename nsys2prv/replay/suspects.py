@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, median_of_rows
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
@@ -19,14 +20,20 @@ LEAST_HIGH = 0.02
 NEARLY_ALL = 0.85
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
+#: What is longer stands out by so many standard errors, or by one moment that is so many times what
+#: nearly all differ by at most.
+MANY_ERRORS, FAR_BEYOND, USUALLY = 4.0, 6.0, 0.97
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
 #: Gains below this name nobody, except where the evidence is certain.
-LEAST_GAIN, LEAST_CERTAIN = 0.015, 0.01
+LEAST_GAIN, LEAST_CERTAIN = 0.02, 0.01
 #: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
 #: many times as far from the median rank as half of all ranks are.
 SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
+
+
+_KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
 class Suspect(Struct, frozen=True):
@@ -49,14 +56,20 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     if len(replay.processes) < 2:
         return []
     return sorted(
-        [*_try_work(replay), *_try_ratios(replay), *_try_links(replay)],
+        [
+            *_try_work(replay),
+            *_try_ratios(replay, "gpu", GPU),
+            *_try_ratios(replay, "host", HOST),
+            *_try_links(replay),
+        ],
         key=lambda suspect: -suspect.gain,
     )
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     """Return the smallest set that gains nearly what the best gains; None where it is not one set."""
-    certain = [one for one in suspects if one.ratio and one.gain >= LEAST_CERTAIN]
+    suspects = [one for one in suspects if one.gain >= LEAST_CERTAIN and _stands_out(replay, one)]
+    certain = [one for one in suspects if one.ratio]
     if not suspects or (suspects[0].gain < LEAST_GAIN and not certain):
         return None
     near = [one for one in suspects if one.gain >= NEARLY_ALL * suspects[0].gain]
@@ -78,9 +91,25 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     return found
 
 
+def _stands_out(replay: Replay, suspect: Suspect) -> bool:
+    """Return whether what processes do longer is more than chance: in the mean of all that they do,
+    or at moments far beyond what is usual.
+    """
+    if suspect.ratio or suspect.kind.startswith("link"):
+        return True
+    table = replay.tabulate(_KINDS[suspect.kind])
+    longer = replay.job.graph.weight[table.edges] - table.usual[table.row]
+    is_own = np.isin(table.column, np.searchsorted(replay.processes, suspect.processes))
+    own, others = longer[is_own], longer[~is_own]
+    error = np.sqrt(own.var() / len(own) + others.var() / max(len(others), 1))
+    usual = np.quantile(np.abs(longer), USUALLY)
+    more = own.mean() - (others.mean() if len(others) else 0.0)
+    return bool(more > MANY_ERRORS * error or own.max() > FAR_BEYOND * max(usual, 1.0))
+
+
 def _try_work(replay: Replay) -> Iterator[Suspect]:
     sets = list_sets(replay)
-    for name, kinds in (("gpu", GPU), ("host", HOST), ("copies", COPIES)):
+    for name, kinds in _KINDS.items():
         excess = measure_excess(replay, kinds)
         # Only who has more work than others can gain anything.
         chosen = {
@@ -102,11 +131,8 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
 
 def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:
     """Return the changes that give processes the GPU work, host work or copies of the others."""
-    if kind == "gpu":
-        return replay.do_as_others(GPU, processes)
-    if kind == "copies":
-        return replay.do_as_others(COPIES, processes)
-    return replay.do_as_others(HOST, processes) + replay.react_as_others(processes)
+    changes = replay.do_as_others(_KINDS[kind], processes)
+    return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 
 def measure_excess(replay: Replay, kinds: tuple) -> np.ndarray:
@@ -143,12 +169,12 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
     return {host: tuple(members) for host, members in hosts.items()}
 
 
-def _try_ratios(replay: Replay) -> Iterator[Suspect]:
-    """Yield processes whose GPU is slower than the others' in nearly every kernel, however their
-    work is numbered: by the medians of each kernel's durations.
+def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[Suspect]:
+    """Yield processes that are slower than the others in nearly all that they do, however their
+    work is numbered: by the medians of the durations of each kernel, or at each place.
     """
     edges, graph = replay.job.graph.edges, replay.job.graph
-    rows = replay.select(GPU, edges.process >= 0)
+    rows = replay.select(kinds, edges.process >= 0)
     if not len(rows):
         return
     frame = pl.DataFrame(
@@ -183,8 +209,8 @@ def _try_ratios(replay: Replay) -> Iterator[Suspect]:
     ):
         if slow > SLOWER and share >= NEARLY_ALL_KERNELS:
             members = (int(replay.processes[process]),)
-            gain = replay.compute_gain(replay.scale_work(GPU, members, 1 / slow))
-            yield Suspect(gain, "gpu", members, "", slow)
+            gain = replay.compute_gain(replay.scale_work(kinds, members, 1 / slow))
+            yield Suspect(gain, kind, members, "", slow)
 
 
 def _try_links(replay: Replay) -> Iterator[Suspect]:

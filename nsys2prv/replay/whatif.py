@@ -188,9 +188,9 @@ class Replay(Struct, frozen=True, dict=True):
         rows = self.select(kinds, np.isin(self.job.graph.edges.process, processes))
         return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
 
-    def balance(self) -> Changes:
-        """Let every process do the k-th work of its GPU in the time of the median process."""
-        table = self.tabulate(GPU)
+    def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
+        """Let every process do the k-th work of some kinds in the time of the median process."""
+        table = self.tabulate(kinds)
         return [(table.edges, table.usual[table.row].astype(np.int64))] if len(table.edges) else []
 
     def transfer_as_others(
@@ -232,10 +232,29 @@ class Replay(Struct, frozen=True, dict=True):
         rows = self.select(kinds)
         return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
 
-    def remove_calls(self, names: Collection[int]) -> Changes:
-        """Let calls of these names take no time, and wait for nothing."""
-        is_named = np.isin(self.job.graph.edges.key, np.array([*names], np.int64))
+    def transfer_at_once(self) -> Changes:
+        """Let all data be there as soon as all ranks have come. Of several processes, transfers of which
+        it is not known who takes part stay as they are: they contain waits.
+        """
+        rows = self.select(TRANSFERS, (len(self.processes) < 2) | (self.job.graph.edges.key > 0))
+        return [(rows, np.zeros(len(rows), np.int64))]
+
+    def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
+        """Let calls of these names take no time, and wait for nothing. repeated: but for the first of
+        each name in each process, which sets up what others use.
+        """
+        edges = self.job.graph.edges
+        is_named = np.isin(edges.key, np.array([*names], np.int64))
         calls, returns = self.select((Kind.CALL,), is_named), self.select((Kind.RETURN,), is_named)
+        if repeated:
+            every = np.flatnonzero(is_named & (edges.kind == Kind.CALL))
+            time = self.job.graph.time[edges.target[every]]
+            order = np.lexsort((time, edges.key[every], edges.process[every]))
+            key, process = edges.key[every[order]], edges.process[every[order]]
+            is_first = np.append(True, (key[1:] != key[:-1]) | (process[1:] != process[:-1]))
+            first = every[order[is_first[: len(order)]]]
+            calls = np.setdiff1d(calls, first)
+            returns = returns[~np.isin(edges.target[returns], edges.target[first])]
         if not len(calls):
             return []
         no_time = np.zeros(len(calls), np.int64)

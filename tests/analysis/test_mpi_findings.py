@@ -89,11 +89,11 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
     [
         (
             "",
-            "it is longer outside MPI, in no recorded call",
+            "100% in no recorded call",
             "where in the program is not recorded",
         ),
-        ("nvtx", "it is longer outside MPI, in no recorded call", "in NVTX range solve: 5"),
-        ("io", "it is longer in file or network I/O", "where in the program is not recorded"),
+        ("nvtx", "100% in no recorded call", "in NVTX range solve: 5"),
+        ("io", "in file or network I/O", "where in the program is not recorded"),
     ],
 )
 def test_a_late_rank_is_named_with_its_cost_and_place(
@@ -110,8 +110,8 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     without = draw_work({})
     gain = 1 - without.max(axis=0).sum() / work.max(axis=0).sum()
     assert late.share == pytest.approx(gain, rel=0.25)
-    assert because in late.title
-    assert late.evidence[-1].startswith(where)
+    assert any(because in line for line in late.evidence)
+    assert any(line.startswith(where) for line in late.evidence)
     total = work.sum(axis=1)
     elapsed = (work.max(axis=0) + 5_000).sum()
     assert host["mpi_load_balance_efficiency"] == pytest.approx(total.mean() / total.max())

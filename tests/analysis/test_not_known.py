@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tools.exports import KERNEL, MEMCPY, make_export, make_kernel, make_strings
 
 import nsys2prv
@@ -21,7 +20,7 @@ def test_waits_on_hosts_without_common_clock_are_not_known() -> None:
             shares[align] = findings["exposed_communication"]
             results = job.analyse("collectives", "clocks")
             records = job.frame("nccl_collective", "collective", "late", "wait", "transfer")
-    assert shares["mpi"] == pytest.approx(shares["auto"], abs=0.003)
+    assert 0 < shares["mpi"] < shares["auto"]
     unplaced = records.filter(records["late"].is_null())
     assert unplaced["wait"].null_count() == unplaced["transfer"].null_count() == unplaced.height
     (line,) = (line for line in results["collectives"].missing if "not known" in line)

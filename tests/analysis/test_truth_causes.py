@@ -28,10 +28,11 @@ def job() -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
-    """Return the findings by kind; each kind is found once."""
-    results = job.findings()
-    assert len({finding.kind for finding in results}) == len(results)
-    return {finding.kind: finding for finding in results}
+    """Return the findings by kind, of each the most costly one."""
+    found: dict[str, Finding] = {}
+    for finding in job.findings():
+        found.setdefault(finding.kind, finding)
+    return found
 
 
 def test_the_sample_is_a_realistic_job() -> None:
@@ -62,7 +63,7 @@ def test_the_conversion_warns_of_nothing(tmp_path: Path) -> None:
 def test_the_late_rank(findings: dict[str, Finding]) -> None:
     result = findings["straggler"]
     assert result.ranks == (CAUSES["late"]["rank"],)
-    assert "while its host computes" in result.title
+    assert CAUSES["late"]["range"] in result.title
 
 
 def test_the_late_rank_is_slow_in_the_range_that_the_truth_names(job: OpenJob) -> None:
@@ -79,10 +80,9 @@ def test_the_hiccup(findings: dict[str, Finding]) -> None:
     hiccup = CAUSES["hiccup"]
     result = findings["hiccup"]
     assert result.ranks == (hiccup["rank"],)
-    duration_ms = float(
-        re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", result.title)[1]
-    )
-    assert 0.5 < duration_ms * 1e6 / (hiccup["end"] - hiccup["begin"]) < 1
+    begin, end, ranks = result.moments[0]
+    assert ranks == result.ranks
+    assert 0.5 < (end - begin) / (hiccup["end"] - hiccup["begin"]) <= 1.01
 
 
 def test_the_exposed_communication(job: OpenJob, findings: dict[str, Finding]) -> None:
@@ -94,11 +94,17 @@ def test_the_exposed_communication(job: OpenJob, findings: dict[str, Finding]) -
 
 def test_the_gemm_without_tensor_cores(findings: dict[str, Finding]) -> None:
     (evidence,) = findings["no_tensor_cores"].evidence
-    mean = np.mean(CAUSES["gemm_without_tensor_cores"]["ns"])
-    assert float(re.match(r"([\d.]+) ms", evidence)[1]) * 1e6 == pytest.approx(mean, rel=0.001)
+    total = np.sum(CAUSES["gemm_without_tensor_cores"]["ns"])
+    assert float(re.search(r": ([\d.]+) ms", evidence)[1]) * 1e6 == pytest.approx(total, rel=0.001)
 
 
-def test_nothing_is_found_that_was_not_put_in(findings: dict[str, Finding]) -> None:
+def test_nothing_is_found_that_was_not_put_in(job: OpenJob, findings: dict[str, Finding]) -> None:
+    """Kernels of two ranks last longer by chance, as the truth says too."""
+    compute = [rank["compute_ns"] for rank in CAUSES["ranks"]]
+    for finding in job.findings():
+        if "kernels take" in finding.title:
+            others = [compute[rank] for rank in range(4) if rank not in finding.ranks]
+            assert min(compute[rank] for rank in finding.ranks) > max(others)
     put_in = {"straggler", "hiccup", "exposed_communication", "no_tensor_cores"}
     # Hosts that load batches and stop leave their GPUs idle: the same causes, seen from the GPUs.
     assert put_in <= findings.keys() <= {*put_in, "host_work"}

@@ -42,7 +42,7 @@ def test_the_unchanged_replay_is_the_recording(job: OpenJob) -> None:
     graph = build_job_graph(job.reader, job.labels).graph
     assert (graph.run() == graph.time).all()
     assert graph.cycles == 0
-    assert 0.98 < graph.run_typical().max() / graph.time.max() < 1.02
+    assert 0.9 < graph.run_typical().max() / graph.time.max() < 1.02
 
 
 def make_random_graph(seed: int) -> tuple[np.ndarray, Edges]:

@@ -1,0 +1,561 @@
+"""Findings in words: each cause that the replay names becomes one, with who or what it is, what was
+measured, the moment to look at, and what helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv.analysis.host_time import (
+    PARTS,
+    RECORDED_BY,
+    compare_with_others,
+    count_functions,
+    describe_parts,
+    divide_host_time,
+    sum_ranges,
+)
+from nsys2prv.analysis.intervals import merge_spans
+from nsys2prv.analysis.result import Context, Finding, JobRanks
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.unit import Unit
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.replay.causes import TENSOR_SPEED_UP, Cause
+from nsys2prv.replay.graph import KIND_NAMES, Kind
+from nsys2prv.replay.unit_graph import split_place
+from nsys2prv.replay.whatif import GPU, HOST, Replay
+
+#: Ranks are last by no accident where they are so in this share of the collectives or more.
+MOSTLY_LAST = 0.3
+#: A call that sets something up the first time has this share of all its time then.
+MOST_IN_FIRST = 0.8
+#: What sets something up takes at least this (ns).
+SET_UP = 1_000_000
+#: Characters of the name of a kernel that are shown.
+LONGEST_NAME = 60
+#: A range, a function or a place explains a cause from this share of it on.
+EXPLAINS = 0.2
+#: Synchronising calls and others, by what their names contain -> what helps.
+CALLS = {
+    "Synchronize": "wait later, or for an event rather than for all work: what follows is launched only after the wait",
+    "Malloc": "allocate once, or use a caching allocator",
+    "Free": "free outside of the loop, or use a caching allocator",
+    "Memcpy": "copy from and to pinned memory without blocking, and fewer times",
+    "Launch": "launch less often: CUDA graphs, fused kernels, larger batches",
+    "MPI_": "find which rank is late in MPI, or overlap MPI with other work",
+}
+ADVICE = {
+    "gpu": "compare clocks, temperature and power of this GPU with the others' (nvidia-smi -q -d CLOCK,PERFORMANCE), and what else runs there",
+    "gpu_more": "give the ranks equal work",
+    "host": "look at what this rank's host does there that the others' do not",
+    "copies": "compare bytes and PCIe of this GPU with the others'",
+    "link": "check the link's speed and errors (nvidia-smi nvlink, ibstat), and what else uses it",
+    "hiccup": "look at this moment: garbage collection, a checkpoint, another process, or a slow file",
+    "imbalance": "balance the work of each iteration among the ranks (sort or bucket by size)",
+    "transfers": "overlap communication with computation, communicate less or in larger pieces",
+    "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
+    "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
+    "once": "it happens once: do it ahead, or beside other work, if the job is short",
+    "startup": "it counts once: judge by the rest, and capture that alone (--capture-range)",
+    "pageable": "use pinned memory (pin_memory=True, cudaHostAlloc) and copies that do not block",
+    "allocation": "allocate once before the loop, or use a caching allocator",
+    "module_loading": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
+    "tensor_cores": "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
+}
+#: Kind of cause -> kind of finding, and views that show it.
+KINDS = {
+    "gpu": ("straggler", ("nccl_wait", "kernel_time_2dh")),
+    "host": ("straggler", ("nccl_wait", "nvtx_ranges")),
+    "copies": ("straggler", ("nccl_wait", "memory_bytes_2dh")),
+    "link within": ("slow_link", ("nccl_bw_mbs",)),
+    "link to others": ("slow_link", ("nccl_bw_mbs",)),
+    "hiccup": ("hiccup", ("nccl_wait", "cuda_activities")),
+    "imbalance": ("imbalance", ("nccl_wait", "kernel_duration")),
+    "transfers": ("exposed_communication", ("nccl-exposed-2dh",)),
+    "host_time": ("host_bound", ("idle_gaps", "cuda_activities")),
+    "pageable": ("exposed_copies", ("memory_bytes_2dh",)),
+    "allocation": ("blocked_by_call", ("api_time_2dh",)),
+    "module_loading": ("blocked_by_call", ("api_time_2dh",)),
+    "tensor_cores": ("no_tensor_cores", ("gemm_without_tensor_cores_2dh",)),
+}
+
+
+class CauseWriter:
+    """Puts causes of one job into words."""
+
+    def __init__(
+        self,
+        context: Context,
+        job: JobRanks,
+        replay: Replay,
+        frames: Mapping[str, pl.DataFrame],
+    ) -> None:
+        self._context, self._job, self._replay, self._frames = context, job, replay, frames
+        self._graph, self._edges = replay.job.graph, replay.job.graph.edges
+        self._waiting = "GPUs" if job.has_gpus else "Ranks"
+
+    def describe(self, cause: Cause) -> Finding | None:
+        """Return the finding of a cause; None where nothing shows what it is."""
+        if cause.suspect is not None:
+            return self._describe_culprit(cause)
+        if cause.kind == "place":
+            return self._describe_place(cause)
+        titles = {
+            "imbalance": "Ranks have unequal work, and not always the same ones have most.",
+            "transfers": "Ranks wait while data moves between them.",
+            "host_time": f"{self._waiting} wait for their hosts.",
+            "pageable": "Copies of pageable memory are slow, and block their callers.",
+            "allocation": f"Hosts allocate and free memory while {self._waiting} wait.",
+            "module_loading": "Hosts load code for GPUs again and again while these wait.",
+            "tensor_cores": "Matrix products run without tensor cores.",
+        }
+        evidence = {
+            "imbalance": self._measure_imbalance,
+            "transfers": self._measure_transfers,
+            "host_time": self._measure_host_time,
+            "pageable": self._measure_copies,
+            "tensor_cores": self._measure_products,
+        }.get(cause.kind, self._measure_calls)
+        kind, views = KINDS[cause.kind]
+        return Finding(
+            kind,
+            titles[cause.kind],
+            cause.gain,
+            evidence=tuple(evidence(cause)),
+            advice=ADVICE[cause.kind],
+            views=views,
+            moments=self._find_moments(cause),
+        )
+
+    # Ranks and links.
+
+    def _describe_culprit(self, cause: Cause) -> Finding:
+        suspect = cause.suspect
+        assert suspect is not None
+        tasks = [process + 1 for process in suspect.processes]
+        who = self._job.describe_ranks(tasks)
+        who = who[0].upper() + who[1:]
+        kind, views = KINDS[cause.kind]
+        advice = ADVICE["link" if suspect.kind.startswith("link") else cause.kind]
+        evidence: list[str] = []
+        if suspect.kind.startswith("link"):
+            title = f"Data moves slowly {'within' if suspect.kind == 'link within' else 'to and from'} {suspect.host}."
+            evidence += self._measure_link(cause)
+        elif suspect.kind == "gpu":
+            slower, evidence = self._compare_kernels(suspect.processes)
+            times = suspect.ratio or slower
+            if times > 1.005:
+                title = f"{who}: kernels take {times - 1:.1%} longer than the others' do."
+            else:
+                title, advice = f"{who}: more GPU work than the others.", ADVICE["gpu_more"]
+        elif suspect.kind == "copies":
+            title = f"{who}: copies take longer than the others'."
+        elif cause.kind == "hiccup":
+            lost = self._find_lost(cause)
+            title = f"{who}: held up {'once' if lost[0] == 1 else 'a few times'}, for {format_nanoseconds(lost[1])} in all."
+            evidence += self._name_host_work(tasks)
+        else:
+            evidence += self._name_host_work(tasks)
+            title = f"{who}: the host takes longer than the others'."
+            if evidence and evidence[0].startswith("in NVTX range "):
+                name = evidence[0].removeprefix("in NVTX range ").partition(":")[0]
+                title = f"{who}: {name} takes longer than on the others."
+        if len(tasks) > 1 and self._job.find_host(tasks):
+            kind = "slow_host" if kind == "straggler" else kind
+        evidence += self._count_last(tasks)
+        ranks = self._job.list_ranks(tasks)
+        return Finding(
+            kind,
+            title,
+            cause.gain,
+            ranks,
+            self._job.list_devices(tasks),
+            tuple(evidence),
+            advice,
+            views,
+            self._find_moments(cause, ranks),
+        )
+
+    def _compare_kernels(self, processes: Sequence[int]) -> tuple[float, list[str]]:
+        """Return how many times as long as the others' the kernels of some processes take, where they
+        have as many, else 0; and what shows it.
+        """
+        table = self._replay.tabulate(GPU)
+        frame = pl.DataFrame(
+            {
+                "name": self._edges.key[table.edges],
+                "process": self._edges.process[table.edges],
+                "lasts": self._graph.weight[table.edges],
+            }
+        )
+        is_own = pl.col("process").is_in(list(processes))
+        others = max(len(self._replay.processes) - len(processes), 1)
+        own = (pl.col("lasts").filter(is_own), len(processes))
+        sums = frame.group_by("name").agg(
+            own=own[0].sum() / own[1],
+            own_count=own[0].len() / own[1],
+            usual=pl.col("lasts").filter(~is_own).sum() / others,
+            count=pl.col("lasts").filter(~is_own).len() / others,
+        )
+        total = sums.select(pl.col("own", "own_count", "usual", "count").sum()).row(0, named=True)
+        row = sums.sort(pl.col("own") - pl.col("usual")).row(-1, named=True)
+        as_many = abs(total["own_count"] - total["count"]) <= 0.02 * max(total["count"], 1)
+        label = self._label_kernel(row["name"])
+        evidence = [
+            f"kernels: {format_nanoseconds(total['own'])} in {total['own_count']:,.0f}, on average of the others "
+            f"{format_nanoseconds(total['usual'])} in {total['count']:,.0f}; most of the difference is in {label}: "
+            f"{format_nanoseconds(row['own'])} against {format_nanoseconds(row['usual'])}"
+        ]
+        return (total["own"] / max(total["usual"], 1) if as_many else 0.0), evidence
+
+    def _name_host_work(self, tasks: Sequence[int]) -> Iterator[str]:
+        """Say in which NVTX range, function and part of time hosts spend what the others do not."""
+        named = False
+        hosts = self._frames["hosts"].with_columns(pl.col("task").cast(pl.Int64))
+        if not hosts.height:
+            return
+        is_own = pl.col("task").is_in(list(tasks))
+        more = {
+            name: max(
+                float(hosts.filter(is_own)[name].mean() or 0)
+                - float(hosts.filter(~is_own)[name].median() or 0),
+                0.0,
+            )
+            for name in PARTS
+        }
+        whole = sum(more.values())
+        for frame, column, what, labels in (
+            ("ranges", "group", "in NVTX range", self._label_groups()),
+            ("functions", "function", "CPU samples in", self._label_functions()),
+        ):
+            rows = self._frames[frame]
+            if not rows.height or not whole:
+                continue
+            sums = rows.group_by("task", column).agg(pl.col("time").sum())
+            for value, own, usual in compare_with_others(sums, column, tuple(tasks))[:1]:
+                if own - usual >= EXPLAINS * whole and value in labels:
+                    named = True
+                    yield (
+                        f"{what} {labels[value]}: {format_nanoseconds(own)} outside of calls of CUDA and MPI, "
+                        f"median of the others {format_nanoseconds(usual)}"
+                    )
+        if described := describe_parts({name: value for name, value in more.items() if value}):
+            yield f"what is longer than the others': {described}"
+        if not named or more["unknown"] > whole / 2:
+            yield self._name_unrecorded("where in the program is not recorded")
+
+    def _name_unrecorded(self, what: str) -> str:
+        lacking = self._frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
+        options = [RECORDED_BY[one] for one in lacking]
+        has_ranges = bool(self._frames["ranges"].height)
+        more = ([] if has_ranges else ["NVTX ranges"]) + options
+        return f"{what}: add {', '.join(more)}" if more else what
+
+    def _count_last(self, tasks: Sequence[int]) -> Iterator[str]:
+        """Say how often ranks are last at collectives of NCCL."""
+        reader = self._context.reader
+        if "nccl_collective" not in reader.layouts:
+            return
+        records = reader.read_begins("nccl_collective", ("collective", "late"))
+        records = records.filter(
+            (pl.col("late") >= 0) & pl.col("begin").is_between(self._replay.begin, self._replay.end)
+        )
+        if not records.height:
+            return
+        task_of = reader.rows.get_column("task")
+        records = records.with_columns(task=pl.Series(task_of[records["thread"].to_numpy()]))
+        of_tasks = records.filter(pl.col("task").is_in(list(tasks)).any().over("collective"))
+        last = of_tasks.filter(pl.col("late") == pl.col("late").max().over("collective"))
+        count, hits = (
+            of_tasks["collective"].n_unique(),
+            last.filter(pl.col("task").is_in(list(tasks))),
+        )
+        times = hits["collective"].n_unique()
+        if count and times >= MOSTLY_LAST * count:
+            yield f"last in {times:,} of {count:,} NCCL collectives"
+
+    def _measure_link(self, cause: Cause) -> Iterator[str]:
+        edges, new = cause.changes[0]
+        own, usual = float(self._graph.weight[edges].sum()), float(new.sum())
+        yield (
+            f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; "
+            f"the same ones elsewhere {format_nanoseconds(usual / len(edges))}"
+        )
+
+    # The whole job.
+
+    def _measure_imbalance(self, cause: Cause) -> Iterator[str]:
+        table = self._replay.tabulate(GPU if self._job.has_gpus else HOST)
+        work = np.bincount(table.column, self._graph.weight[table.edges])
+        yield (
+            f"work of a rank: {format_nanoseconds(float(work.mean()))} on average, from "
+            f"{format_nanoseconds(float(work.min()))} to {format_nanoseconds(float(work.max()))}; "
+            "the difference within single iterations is greater"
+        )
+
+    def _measure_transfers(self, cause: Cause) -> Iterator[str]:
+        edges = cause.changes[0][0]
+        names = {Kind.NCCL: self._label_kernel, Kind.MPI: self._label_call}
+        sums = (
+            pl.DataFrame(
+                {
+                    "kind": self._edges.kind[edges],
+                    "name": self._edges.size[edges] // 1000,
+                    "lasts": self._graph.weight[edges],
+                }
+            )
+            .group_by("kind", "name")
+            .agg(pl.col("lasts").sum(), count=pl.len())
+            .sort("lasts", descending=True)
+        )
+        ranks = max(len(self._replay.processes), 1)
+        for kind, name, lasts, count in sums.head(2).rows():
+            label = names[Kind(kind)](name) if name > 0 else KIND_NAMES[Kind(kind)]
+            yield (
+                f"{label}: {format_nanoseconds(lasts / ranks)} per rank in {count / ranks:,.0f} transfers, "
+                "from when the last rank has come"
+            )
+
+    def _measure_host_time(self, cause: Cause) -> Iterator[str]:
+        path = self._replay.trace_path()
+        sums = self._sum_path(path, (Kind.CALL, Kind.GAP, Kind.LAUNCH))
+        named = [
+            f"{share:.0%} {self._name_place(kind, key)}"
+            for kind, key, share in sums[:2]
+            if share >= 0.1
+        ]
+        if named:
+            yield f"of the hosts' time on the critical path: {', '.join(named)}"
+        hosts = self._frames["hosts"]
+        parts = {name: float(hosts[name].sum()) for name in PARTS} if hosts.height else {}
+        if described := describe_parts(parts):
+            yield f"outside of calls of CUDA and MPI, while GPUs are idle, hosts are {described}"
+        if parts and parts["unknown"] > sum(parts.values()) / 2:
+            yield self._name_unrecorded("what hosts do there is not recorded")
+
+    def _measure_copies(self, cause: Cause) -> Iterator[str]:
+        edges = cause.changes[0][0]
+        copies = self._replay.job.copies.filter(pl.col("edge").is_in(edges.tolist()))
+        lasts = float(self._graph.weight[edges].sum())
+        moved = float(copies["bytes"].sum())
+        kinds = dict(load_catalogue().value_sets["memory_kind"].labels)
+        (source, destination), *_ = (
+            copies.group_by("source", "destination")
+            .agg(pl.col("bytes").sum())
+            .sort("bytes", descending=True)
+            .select("source", "destination")
+            .rows()
+        )
+        yield (
+            f"{len(edges):,} copies from {kinds.get(source, '?')} to {kinds.get(destination, '?')} memory: "
+            f"{moved / 1e9:,.2f} GB at {moved / max(lasts, 1):,.2f} GB/s"
+        )
+
+    def _measure_products(self, cause: Cause) -> Iterator[str]:
+        edges = cause.changes[0][0]
+        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._graph.weight[edges]})
+        sums = sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
+        name, lasts, count = sums.row(-1)
+        yield (
+            f"most in {self._label_kernel(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls; the gain is "
+            f"of kernels {TENSOR_SPEED_UP:.0f} times as fast"
+        )
+
+    def _measure_calls(self, cause: Cause) -> Iterator[str]:
+        edges = cause.changes[0][0]
+        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._graph.weight[edges]})
+        sums = sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
+        for name, lasts, count in sums.tail(2).reverse().rows():
+            yield f"{self._label_call(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls"
+
+    def _describe_place(self, cause: Cause) -> Finding | None:
+        kind, key = cause.place
+        edges = cause.changes[0][0]
+        lasts = self._graph.weight[edges]
+        often = "once" if len(edges) == 1 else f"{len(edges):,} times"
+        measured = f"{often}, {format_nanoseconds(float(np.median(lasts)))} in the median, {format_nanoseconds(float(lasts.max()))} at most"
+        if len(edges) == 1:
+            measured = f"once, for {format_nanoseconds(float(lasts.max()))}"
+        if kind == Kind.CALL:
+            name = self._label_call(key)
+            advice = next(
+                (text for part, text in CALLS.items() if part in name), "call it less often"
+            )
+            finding = Finding(
+                "blocked_by_call",
+                f"Hosts wait in {name}.",
+                cause.gain,
+                evidence=(measured,),
+                advice=ADVICE["once"] if len(edges) == 1 else advice,
+                views=("api_time_2dh", "idle_gaps"),
+                moments=self._find_moments(cause),
+            )
+            is_set_up = (
+                "Synchronize" not in name
+                and lasts.max() > SET_UP
+                and lasts.max() > MOST_IN_FIRST * lasts.sum()
+            )
+            if is_set_up and self._is_first(edges[np.argmax(lasts)]):
+                title = f"The first {name} of a process sets up CUDA, for {format_nanoseconds(float(lasts.max()))}."
+                return replace(finding, kind="startup", title=title, advice=ADVICE["startup"])
+            return finding
+        return Finding(
+            "host_work",
+            f"{self._waiting} wait for hosts {self._name_place(kind, key)}.",
+            cause.gain,
+            evidence=(", ".join([measured, *self._describe_pauses(edges)]), *self._name_lacking()),
+            advice=ADVICE["once" if len(edges) == 1 else "place"],
+            views=("idle_gaps", "nvtx_ranges"),
+            moments=self._find_moments(cause),
+        )
+
+    def _is_first(self, edge: int) -> bool:
+        """Return whether a call is the first of its name in its process."""
+        alike = np.flatnonzero(
+            (self._edges.kind == Kind.CALL)
+            & (self._edges.key == self._edges.key[edge])
+            & (self._edges.process == self._edges.process[edge])
+        )
+        return bool(edge == alike[np.argmin(self._graph.time[self._edges.target[alike]])])
+
+    def _describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
+        """Say what the host that pauses longest in all does between the calls of these edges."""
+        process = self._edges.process[edges]
+        lasts = self._graph.weight[edges]
+        most = int(np.argmax(np.bincount(np.maximum(process, 0), lasts)))
+        own = edges[process == most]
+        begin, end = (
+            self._graph.time[node[own]] for node in (self._edges.source, self._edges.target)
+        )
+        rows = self._context.reader.rows
+        threads = np.flatnonzero(rows.get_column("task") == most + 1)
+        unit = Unit(
+            self._context.reader, int(rows.units[threads[0]]), self._context.options, Path()
+        )
+        thread = unit.find_main_thread(most + 1)
+        calls = unit.api.filter(pl.col("end") == int(begin[np.argmax(end - begin)]))
+        if calls.height:
+            thread = int(calls["thread"][0])
+        spans = merge_spans(begin, end)
+        parts = divide_host_time(unit, thread, spans)
+        whole = max(sum(parts.values()), 1)
+        if (described := describe_parts(parts)) and parts["unknown"] < whole:
+            yield f"the host is {described}"
+        for frame, column, what, labels in (
+            (sum_ranges(unit, thread, spans), "group", "in NVTX range", self._label_groups()),
+            (
+                count_functions(unit, thread, spans),
+                "function",
+                "CPU samples in",
+                self._label_functions(),
+            ),
+        ):
+            if frame.height:
+                value, time = frame.sort("time").select(column, "time").row(-1)
+                if time >= EXPLAINS * whole and value in labels:
+                    yield f"{time / whole:.0%} {what} {labels[value]}"
+
+    def _name_lacking(self) -> Iterator[str]:
+        """Say what would tell more of hosts, where it is not recorded."""
+        if self._frames["unrecorded"].height:
+            yield self._name_unrecorded("what hosts do there is not recorded")
+
+    # Names and moments.
+
+    def _sum_path(self, path: np.ndarray, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int, float]]:
+        """Return kind, key and share of all of these, of edges on the path, the longest first."""
+        path = path[np.isin(self._edges.kind[path], kinds)]
+        frame = pl.DataFrame(
+            {
+                "kind": self._edges.kind[path],
+                "key": self._edges.key[path],
+                "lasts": self._graph.weight[path],
+            }
+        )
+        sums = frame.group_by("kind", "key").agg(pl.col("lasts").sum())
+        whole = max(int(sums["lasts"].sum()), 1)
+        rows = sums.sort("lasts", descending=True).rows()
+        return [(Kind(kind), key, lasts / whole) for kind, key, lasts in rows]
+
+    def _name_place(self, kind: Kind, key: int) -> str:
+        if kind == Kind.CALL:
+            return f"in {self._label_call(key)}"
+        if kind == Kind.LAUNCH:
+            return f"from {self._label_call(key // 2)} to the begin of its work"
+        before, after = split_place(key)
+        return f"between {self._label_call(before)} and {self._label_call(after)}"
+
+    def _label_call(self, name: int) -> str:
+        return self._replay.job.calls.get(name, f"call {name}")
+
+    def _label_kernel(self, name: int) -> str:
+        for one in ("kernels", "nccl_kernels", "graphs"):
+            labels = self._context.labels.get(one)
+            if labels is not None and (found := labels.filter(pl.col("value") == name)).height:
+                label = str(found["label"][0])
+                return label if len(label) <= LONGEST_NAME else f"{label[:LONGEST_NAME]}…"
+        return f"kernel {name}"
+
+    def _label_groups(self) -> dict[int, str]:
+        return dict(self._context.folded.select("group", "operation").unique().rows())
+
+    def _label_functions(self) -> dict[int, str]:
+        labels = self._context.labels.get("cpu_function")
+        return {} if labels is None else dict(labels.select("value", "label").rows())
+
+    def _find_lost(self, cause: Cause) -> tuple[int, float]:
+        """Return how often a hiccup cost much, and how much in all (ns)."""
+        saved = np.concatenate([self._graph.weight[edges] - new for edges, new in cause.changes])
+        longest = np.sort(saved[saved > 0])[::-1]
+        much = longest[longest >= longest[0] / 4]
+        return len(much), float(much.sum())
+
+    def _find_moments(
+        self, cause: Cause, ranks: tuple[int, ...] = ()
+    ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Return when the cause costs most: begin, end (ns of the trace) and ranks to look at."""
+        edges = np.concatenate([one for one, _ in cause.changes])
+        saved = np.concatenate([self._graph.weight[one] - new for one, new in cause.changes])
+        usable = saved < np.iinfo(np.int64).max // 2
+        if not len(edges) or not usable.any():
+            return ()
+        worst = edges[usable][np.argmax(saved[usable])]
+        begin = int(self._graph.time[self._edges.source[worst]])
+        end = int(self._graph.time[self._edges.target[worst]])
+        if not ranks and (process := int(self._edges.process[worst])) >= 0:
+            ranks = self._job.list_ranks([process + 1])
+        return ((max(begin, 0), end, ranks),)
+
+
+def describe_unexplained(writer: CauseWriter, share: float) -> Finding:
+    """Return the finding of a job of which the replay does not explain the time."""
+    replay, graph = writer._replay, writer._graph
+    path = replay.trace_path()
+    edges = graph.edges
+    latencies = path[(edges.kind[path] >= Kind.LAUNCH) & (edges.kind[path] != Kind.MEET)]
+    excess = graph.weight[latencies] - edges.typical[latencies]
+    worst = latencies[np.argmax(excess)]
+    kind, key = Kind(edges.kind[worst]), int(edges.key[worst])
+    what = KIND_NAMES[kind]
+    if kind == Kind.LAUNCH:
+        what = writer._name_place(kind, key)
+    elif kind == Kind.RETURN:
+        what = f"the return of {writer._label_call(key)}"
+    begin, end = (int(graph.time[node[worst]]) for node in (edges.source, edges.target))
+    return Finding(
+        "unexplained",
+        f"{share:.0%} of the time waits for something that the reports do not show, so no gain is stated.",
+        share,
+        evidence=(
+            f"most of it: {what}, {format_nanoseconds(float(excess.max()))} longer than usual",
+            writer._name_unrecorded("what happens there is not recorded"),
+        ),
+        advice="record more, or look at this moment in Paraver",
+        views=("cuda_activities",),
+        moments=((begin, end, ()),),
+    )
