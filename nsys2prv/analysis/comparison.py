@@ -23,7 +23,7 @@ COMPARED = (
     ("kernels", "kernels", ("kernel",), "count", "time_ns"),
     ("overlap", "operations", ("operation",), "count", "exposed_ns"),
     ("operations", "operations", ("operation",), "calls", "gpu_ns"),
-    ("efficiencies", "iterations", ("region",), "", "elapsed_ns"),
+    ("efficiencies", "iterations", ("range",), "", "elapsed_ns"),
     ("idle", "calls", ("call",), "count", "time_ns"),
     ("idle", "memory", ("operation", "source", "destination"), "count", "time_ns"),
     ("idle", "gaps", ("length",), "count", "time_ns"),
@@ -168,7 +168,7 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
 
 def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
-    region. Changes are of the second from the first.
+    NVTX range. Changes are of the second from the first.
     """
     names = str(first.description["name"]), str(second.description["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}

@@ -48,8 +48,8 @@ USEFUL = {
     "all-kernels": "all kernels, those that communicate among them, and graphs (TALP)",
 }
 #: Tell a window of time from the others: the whole job, its steady state, or an iteration.
-WINDOW = ["region", "iteration"]
-#: The region that is the steady state; NVTX ranges may have any name but one with a line feed
+WINDOW = ["range", "iteration"]
+#: The name of the steady state in `range`; NVTX ranges may have any name but one with a line feed
 #: before it.
 STEADY = "\nsteady state"
 
@@ -100,7 +100,7 @@ def _add_steady_state(unit: Unit) -> pl.DataFrame:
     return pl.concat([windows, pl.DataFrame([row], schema=windows.schema, orient="row")])
 
 
-WHOLE_JOB, IN_STEADY = pl.col("region") == "", pl.col("region") == STEADY
+WHOLE_JOB, IN_STEADY = pl.col("range") == "", pl.col("range") == STEADY
 #: Covered time of a window.
 LENGTH = pl.col("elapsed_ns")
 

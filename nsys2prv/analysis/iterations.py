@@ -71,14 +71,14 @@ PARTS = {
 
 
 def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose names
+    """Return the whole job (range "", iteration 0), then the iterations of the ranges whose names
     match a glob pattern.
 
     An iteration is from the first task's begin of a range to the last task's end of it. The n-th
     execution of a name in each task is one iteration; ranges within others that match do not count.
     labels: value and label of NVTX names. Raises UsageError where nothing matches.
     """
-    columns = ("region", "iteration", "begin", "end")
+    columns = ("range", "iteration", "begin", "end")
     whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=columns, orient="row")
     if not pattern:
         return whole
@@ -110,7 +110,7 @@ def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> 
     iterations = iterations.sort("begin", "label", "number").with_columns(
         iteration=pl.int_range(1, pl.len() + 1)
     )
-    return pl.concat([whole, iterations.rename({"label": "region"}).select(columns)])
+    return pl.concat([whole, iterations.rename({"label": "range"}).select(columns)])
 
 
 def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:

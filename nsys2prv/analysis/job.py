@@ -416,7 +416,9 @@ class OpenJob:
             self.labels,
             self.folded,
             lambda layouts: (
-                (set(layouts) & set(WORK) and options.lost_work) or self.explain_absence(layouts)
+                options.lost_work
+                if options.lost_work and set(layouts) & set(WORK) & self.reader.layouts
+                else self.explain_absence(layouts)
             ),
             make_clock_table(self._job),
             lambda: self.graph,

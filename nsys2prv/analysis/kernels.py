@@ -84,12 +84,12 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 def _sum_by_iteration(
     iterations: pl.DataFrame, kernels: pl.DataFrame
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
+    """Yield the time of each class in each iteration: `range`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
     if not iterations.height:
         return
-    places = iterations.select("region", "iteration")
+    places = iterations.select("range", "iteration")
     by_class = kernels.partition_by("class", as_dict=True)
     for (kind,), alike in by_class.items():
         time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(iterations, "begin", "end"))
@@ -147,7 +147,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["iterations"].height:
         sums = (
             frames["iterations"]
-            .group_by("region", "iteration", "class", maintain_order=True)
+            .group_by("range", "iteration", "class", maintain_order=True)
             .agg(pl.col("time_ns").sum())
         )
         sums = _label_classes(sums).sort("iteration", "class").filter(pl.col("time_ns") > 0)

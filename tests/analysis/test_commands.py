@@ -54,7 +54,7 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         device["useful_ns"][0] / 4 / device["elapsed_ns"][0]
     )
     assert (
-        written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]
+        written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["range"]
         == ["iteration"] * 20
     )
 

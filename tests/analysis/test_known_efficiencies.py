@@ -260,7 +260,7 @@ def test_iterations(tmp_path: Path) -> None:
     }
     results = analyze_tables(tmp_path, [first, second], iterations="st?p")
     rows = results["efficiencies"].tables["iterations"].frame.rows(named=True)
-    assert [(row["region"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
+    assert [(row["range"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
         ("step", 1, 100),
         ("step", 2, 200),
     ]
