@@ -211,9 +211,9 @@ def _make_meeting_edges(
     """Return the edges of meetings, and when these are. first: node of the first one."""
     count = int(meetings.meeting.max(initial=-1)) + 1
     moments = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(moments, meetings.meeting, times[meetings.begin])
-    node = first + meetings.meeting
-    come = make_edges(Kind.MEET, node, meetings.begin, -1, 0, 0)
+    holds = meetings.holds
+    np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds]])
+    come = make_edges(Kind.MEET, first + meetings.meeting[holds], meetings.begin[holds], -1, 0, 0)
     channel = _number_channels(meetings, count, task_of, number_channel)
     goes_on = ~meetings.eager & (times[meetings.end] >= moments[meetings.meeting])
     rows = np.flatnonzero(goes_on)

@@ -7,28 +7,24 @@ Who belongs together is what the relations have found (:mod:`nsys2prv.relations`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.events import MPI_NAMES
+from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, get_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.store.event_reader import EventReader
 
-#: Collectives of MPI in which every member waits for all others.
-_WAITS_FOR_ALL = re.compile(
-    r"MPI_I?(Allreduce|Barrier|Allgatherv?|Alltoall[vw]?|Reduce_scatter(_block)?)$"
-    r"|MPI_(Init|Init_thread|Comm_(split|dup|create)|Finalize|Win_fence)$"
-)
+#: Calls of MPI without a communicator in which every process waits for all others.
+_SET_UP = re.compile(r"MPI_(Init(_thread)?|Comm_(split|dup|create)|Finalize|Win_fence)$")
 #: Messages below this (bytes) are sent before they are received: their sender does not wait.
 EAGER = 8192
 #: What a call that meets others lasts by itself (ns).
 MEETING_CALL = 1_000
 #: Columns of members.
-_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager")
+_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds")
 
 
 class Meetings(Struct, frozen=True):
@@ -45,6 +41,8 @@ class Meetings(Struct, frozen=True):
     size: np.ndarray
     #: Whether a member goes on without waiting for the others.
     eager: np.ndarray
+    #: Whether the others wait for a member.
+    holds: np.ndarray
 
 
 def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
@@ -53,7 +51,7 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     """
     frames = []
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
-    kernels = kernels.with_columns(size=size, eager=pl.lit(False))
+    kernels = kernels.with_columns(size=size, eager=pl.lit(False), holds=pl.lit(True))
     if "nccl_collective" in reader.layouts:
         # Of hosts whose clocks cannot be compared nothing tells when all had come.
         records = reader.read_begins("nccl_collective", ("collective", "late"))
@@ -95,7 +93,7 @@ def find_mpi_meetings(
     """Return the meetings of calls of MPI. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name`, `task` of each outermost one.
     """
-    frames = [_match_collectives(reader, calls, labels)]
+    frames = [*_match_collectives(reader, calls), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
         lines = reader.read_lines("mpi_message").with_row_index("meeting")
         sender = lines.join(
@@ -110,49 +108,61 @@ def find_mpi_meetings(
         ).select("meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False))
         both = pl.concat([sender, receiver])
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
-        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))
+        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64), holds=pl.lit(True)))
     return _group_members(frames)
 
 
-def _match_collectives(
-    reader: EventReader, calls: pl.DataFrame, labels: Mapping[int, str]
-) -> pl.DataFrame:
-    """Return the members of collectives: the n-th call of a name on a communicator is that of the
-    other processes, where all have as many.
+def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the members of collectives: the n-th calls of the processes of a communicator belong
+    together, from the end where a report lacks the first ones; of one in whose n-th calls do other
+    things nothing is known.
     """
-    frames = []
-    for layout in MPI_LAYOUTS:
-        if layout not in reader.layouts:
-            continue
-        fields = ("call", "communicator", "sent") if layout == "mpi_collective" else ("call",)
-        frame = reader.read_begins(layout, fields)
-        more = {name: pl.lit(-1, pl.Int64) for name in ("communicator", "sent")}
-        frames.append(
-            frame.select(
-                "begin", "thread", pl.col("call") + MPI_NAMES,
-                **{name: pl.col(name) if name in fields else more[name] for name in more},
-            )
-        )  # fmt: skip
-    if not frames:
-        return pl.DataFrame(
-            schema=dict.fromkeys(("meeting", "node_begin", "node_end", "thread", "size"), pl.Int64)
-            | {"eager": pl.Boolean}
-        )
-    waiting = [name for name, label in labels.items() if _WAITS_FOR_ALL.match(label)]
-    found = pl.concat(frames).filter(pl.col("call").is_in(waiting))
-    found = found.join(calls, on=("thread", "begin")).sort("begin", maintain_order=True)
-    over = ("communicator", "call")
+    if "mpi_collective" not in reader.layouts:
+        return
+    waits = {value: who for who in (ALL, FROM_ROOT, TO_ROOT) for value in get_meeting_values(who)}
+    found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
+    found = found.filter(pl.col("call").is_in(list(waits)) & (pl.col("communicator") >= 0))
+    rank = pl.Series(reader.rows.get_column("rank")[found["thread"].to_numpy()], dtype=pl.Int64)
     found = found.with_columns(
-        number=pl.int_range(pl.len()).over(*over, "task"), count=pl.len().over(*over, "task")
-    ).filter(
-        (pl.col("count").min().over(over) == pl.col("count").max().over(over))
-        & (pl.col("task").n_unique().over(over) > 1)
+        waits=pl.col("call").replace_strict(waits, return_dtype=pl.Int64),
+        is_root=(pl.col("root") == rank) & (rank >= 0),
+    )
+    found = found.join(calls, on=("thread", "begin")).sort("begin", maintain_order=True)
+    number, count = (
+        expr.over("communicator", "task") for expr in (pl.int_range(pl.len()), pl.len())
+    )
+    found = found.with_columns(number=number.cast(pl.Int64), count=count.cast(pl.Int64))
+    is_even = (pl.col("count").min() == pl.col("count").max()).over("communicator")
+    found = found.with_columns(
+        number=pl.col("number") - pl.when(is_even).then(0).otherwise("count"),
+        tasks=pl.col("task").n_unique().over("communicator"),
+    )
+    together = ("communicator", "number")
+    has_root = (pl.col("waits") == ALL) | (pl.col("is_root").sum().over(together) == 1)
+    found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
+        (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
     )
     size = pl.Series("size", classify_size(found["sent"].to_numpy()))
-    return found.with_columns(
-        size + pl.col("call") * 1000,
-        meeting=pl.struct(*over, "number").rank("dense").cast(pl.Int64),
+    yield found.with_columns(
+        size + pl.col("name") * 1000,
+        meeting=pl.struct(*together).rank("dense").cast(pl.Int64),
+        eager=((pl.col("waits") == FROM_ROOT) & pl.col("is_root"))
+        | ((pl.col("waits") == TO_ROOT) & ~pl.col("is_root")),
+        holds=(pl.col("waits") != FROM_ROOT) | pl.col("is_root"),
+    )
+
+
+def _match_set_up(calls: pl.DataFrame, labels: Mapping[int, str]) -> pl.DataFrame:
+    """Return the members of calls without a communicator: the n-th of a name of all processes."""
+    names = [name for name, label in labels.items() if _SET_UP.match(label)]
+    found = calls.filter(pl.col("name").is_in(names)).sort("begin", maintain_order=True)
+    found = found.with_columns(number=pl.int_range(pl.len()).over("name", "task"))
+    whole = pl.len().over("name", "number") == pl.col("task").n_unique().over("name")
+    return found.filter(whole.all().over("name")).with_columns(
+        size=pl.col("name") * 1000,
+        meeting=pl.struct("name", "number").rank("dense").cast(pl.Int64),
         eager=pl.lit(False),
+        holds=pl.lit(True),
     )
 
 
@@ -168,11 +178,12 @@ def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
             row="thread",
             size="size",
             eager="eager",
+            holds="holds",
         )
         before += frame["meeting"].n_unique()
         parts.append(frame)
     if not parts:
         none = np.zeros(0, np.int64)
-        return Meetings(none, none, none, none, none, none.astype(bool))
+        return Meetings(*[none] * 5, *[none.astype(bool)] * 2)
     members = pl.concat(parts).sort("meeting", maintain_order=True)
     return Meetings(*(members[name].to_numpy() for name in _MEMBERS))

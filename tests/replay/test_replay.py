@@ -5,6 +5,7 @@ holds a job up and what it costs.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,3 +183,17 @@ def test_messages_of_mpi_hold_up_the_calls_that_complete_them() -> None:
         edges, lines = job.graph.graph.edges, job.lines("mpi_message")
     held = (edges.kind == Kind.MPI) & (edges.size < 0)
     assert len(np.unique(edges.source[held])) == lines.height > 0
+
+
+def test_who_waits_in_collectives_of_mpi() -> None:
+    """All but the root of a broadcast wait for it, the root of a reduction for all others, and in a
+    barrier everybody does; a call that nobody was waited for in goes on at once.
+    """
+    with nsys2prv.open(SAMPLES / "mpi", quiet=True, jobs=1) as job:
+        graph, calls = job.graph, job.frame("mpi_collective")
+    edges = graph.graph.edges
+    held = edges.size[(edges.kind == Kind.MPI) & (edges.size >= 0)] // 1000
+    names = Counter(graph.calls[name] for name in held.tolist())
+    members = Counter(calls["call"].cast(str).to_list())
+    for name, share in (("MPI_Bcast", 3 / 4), ("MPI_Reduce", 1 / 4), ("MPI_Barrier", 1)):
+        assert names[name] == share * members[name] > 0
