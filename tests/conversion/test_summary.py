@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from html import escape
 from pathlib import Path
 
 import pytest
 
+import nsys2prv
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap, ClockRecord, HostClock, Placement
@@ -111,6 +113,23 @@ def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
     assert "\n" not in repr(summary)
     page = summary._repr_html_()
     assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    assert {"convert", "open", "Options", "Summary", "OpenJob"} <= set(dir(nsys2prv))
+    with pytest.raises(nsys2prv.Nsys2prvError, match="nowhere: no such file"):
+        nsys2prv.convert("nowhere", "out.prv")
+    with nsys2prv.open(SAMPLES / "graphs") as job:
+        assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 host, 2 GPUs")
+        assert "<td>cuda_kernel</td>" in job._repr_html_()
+        results = job.analyse("efficiencies", "findings")
+        assert "<Result efficiencies: Efficiencies" in repr(results)
+        table = results["efficiencies"].tables["device"]
+        assert "1 row; .frame has devices, elapsed_ns" in repr(table)
+        assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
+        (first, *_) = job.findings()
+        assert repr(first).startswith(f"<Finding {first.kind}, costs up to {first.share:.1%}: ")
+        assert escape(first.advice) in first._repr_html_()
 
 
 @pytest.mark.slow

@@ -7,10 +7,6 @@ import pytest
 from nsys2prv.events import call_indexes
 from nsys2prv.events.kernel_classes import find_nccl_operation, is_nccl_kernel
 from nsys2prv.events.nccl import (
-    BUILT_IN,
-    REDUCTIONS,
-    TYPE_SIZES,
-    TYPE_VALUES,
     find_operation,
 )
 
@@ -129,41 +125,3 @@ def test_functions_have_their_values() -> None:
         == call_indexes.SEND_RECEIVE
         == 15
     )
-
-
-def test_reductions_and_types_are_in_the_order_of_nccl() -> None:
-    """ncclRedOp_t and ncclDataType_t of nccl.h, from 0."""
-    assert [REDUCTIONS[name] - 1 for name in ("sum", "prod", "max", "min", "avg")] == list(
-        range(BUILT_IN)
-    )
-    types = (
-        "int8",
-        "uint8",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "bfloat16",
-        "float8e4m3",
-        "float8e5m2",
-    )
-    assert [TYPE_VALUES[name] - 1 for name in types] == list(range(len(TYPE_SIZES)))
-    assert [TYPE_VALUES[name] for name in ("char", "int", "half", "float", "double")] == [
-        1,
-        3,
-        7,
-        8,
-        9,
-    ]
-    bits = [
-        int(
-            "".join(
-                filter(str.isdigit, name.partition("e")[0] if name.startswith("float8") else name)
-            )
-        )
-        for name in types
-    ]
-    assert [8 * size for size in TYPE_SIZES] == bits

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from declaration_checks import check_declarations, check_event_types
-from msgspec.structs import replace
 
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue
@@ -80,36 +79,6 @@ def test_a_new_line_of_calls_with_the_type_of_another_is_refused(
     assert "layout 'new_kind'" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("code", "other"),
-    [
-        (9600 + 100 * 77, "nvtx_pushpop"),
-        (9602, "nvtx_pushpop"),
-        (92500, "generic_counter"),
-        (66600001, "cpu_counter"),
-        ({"base": 9700}, "nvtx_pushpop"),
-    ],
-)
-def test_ranges_of_types_are_refused_too(
-    monkeypatch: pytest.MonkeyPatch, code: Any, other: str
-) -> None:
-    with pytest.raises(ValueError, match=other):
-        build_catalogue(monkeypatch, layouts=make_layout(code))
-
-
-@pytest.mark.parametrize("first", [99900, 66399990, 9590])
-def test_hashed_types_of_a_new_layout_are_its_own(
-    monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    with pytest.raises(ValueError, match="layout 'new_kind'"):
-        build_catalogue(
-            monkeypatch,
-            layouts={
-                "new_kind": {"title": "new kind", "fields": {}, "hashed": [first, first + 200]}
-            },
-        )
-
-
 def test_a_field_that_means_the_same_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     build_catalogue(monkeypatch, layouts=make_layout(9200, "Correlation ID"))
 
@@ -117,14 +86,6 @@ def test_a_field_that_means_the_same_is_shared(monkeypatch: pytest.MonkeyPatch) 
 def test_a_field_of_another_label_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="event type 9200"):
         build_catalogue(monkeypatch, layouts=make_layout(9200, "Correlation"))
-
-
-@pytest.mark.parametrize("code", [66400000, 9400, 99500])
-def test_a_listed_counter_has_a_type_of_its_own(code: int) -> None:
-    known = module.load_catalogue()
-    entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
-    with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number'"):
-        check_event_types(replace(known, counters=entries))
 
 
 @pytest.mark.parametrize(
