@@ -300,6 +300,7 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.slow
 def test_every_analysis_shows_a_table_or_says_why_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

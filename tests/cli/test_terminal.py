@@ -23,6 +23,7 @@ LISTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo terminals")
 @pytest.mark.parametrize(
     ("columns", "environment"),

@@ -201,6 +201,7 @@ ODD_PATTERNS = (
 )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_name_that_a_pattern_matches_is_sorted_out(data: st.DataObject) -> None:
     shipped = [text for rule in load_rules() for text in (rule.name, rule.full) if text]

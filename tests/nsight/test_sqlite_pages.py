@@ -515,6 +515,7 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
         source.check()
 
 
+@pytest.mark.slow
 def test_a_damaged_report_of_several(report: Path, tmp_path: Path) -> None:
     """It is told of in the same line each time, and left out where that is asked for."""
     damage_page(report, "rows less")
