@@ -13,3 +13,5 @@ try:
     from nsys2prv._util.native import _core as core
 except ImportError:
     core: Any = None  # type: ignore[no-redef]
+
+__all__ = ["core"]
