@@ -70,7 +70,7 @@ def join_units(
 ) -> JobGraph:
     """Join the graphs of all units by the meetings of ranks. labels: of calls."""
     offsets = np.cumsum([0, *(len(unit.times) for unit in units)]).tolist()
-    edges = [_move_edges(unit.edges, offset) for unit, offset in zip(units, offsets, strict=False)]
+    edges = [_take_edges(unit, offset) for unit, offset in zip(units, offsets, strict=False)]
     kernels = _list_nccl_kernels(units, offsets)
     task_of = reader.rows.get_column("task") - 1
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
@@ -84,7 +84,6 @@ def join_units(
 
     times = [unit.times for unit in units]
     total = offsets[-1]
-    joined = join_edges(edges)
     nccl = find_nccl_meetings(reader, kernels)
     mpi = find_mpi_meetings(reader, _list_mpi_calls(units, offsets, task_of), labels)
     recorded = np.concatenate(times) if times else np.zeros(0, np.int64)
@@ -96,14 +95,15 @@ def join_units(
         parts.append(more)
         times.append(moments)
         total += len(moments)
-        joined = _free_members(joined, kind, meetings)
+        edges = _free_members(edges, kind, meetings, len(recorded))
         met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
     # The clock, which what comes from outside of the job waits for.
     times.append(np.zeros(1, np.int64))
-    joined, outside = _find_outside(joined, np.concatenate(times), total)
-    is_nccl = joined.kind == Kind.NCCL
-    joined.key[is_nccl] = 0
-    graph = arrange_graph(np.concatenate(times), join_edges([joined, *parts, outside]))
+    moments = np.concatenate(times)
+    outside = _find_outside(edges, moments, total)
+    for part in edges:
+        part.key[part.kind == Kind.NCCL] = 0
+    graph = arrange_graph(moments, join_edges([*edges, *parts, outside]))
     return JobGraph(
         graph,
         _list_idle_nodes(graph, units, offsets),
@@ -145,12 +145,12 @@ def _list_idle_nodes(
     return graph.number[np.concatenate(nodes)]
 
 
-def _move_edges(edges: Edges, by: int) -> Edges:
-    return Edges(
-        edges.target + np.int32(by),
-        edges.source + np.int32(by),
-        *(getattr(edges, name) for name in Edges.__struct_fields__[2:]),
-    )
+def _take_edges(unit: UnitGraph, offset: int) -> Edges:
+    """Take the edges of a unit, whose nodes are numbered from the offset on in the job."""
+    edges, unit.edges = unit.edges, None
+    edges.target += np.int32(offset)
+    edges.source += np.int32(offset)
+    return edges
 
 
 def _list_nccl_kernels(units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:
@@ -261,34 +261,49 @@ def _find_quick_transfers(lasts: np.ndarray, channel: np.ndarray, size: np.ndarr
     return typical.to_series().cast(pl.Int64).to_numpy()
 
 
-def _free_members(edges: Edges, kind: Kind, meetings: Meetings) -> Edges:
+def _free_members(
+    parts: Sequence[Edges], kind: Kind, meetings: Meetings, nodes: int
+) -> list[Edges]:
     """Return the edges without the work of NCCL kernels that meet others, whose work is the transfer;
     and calls of MPI that meet others last no time by themselves.
     """
-    nodes = np.zeros(int(edges.target.max(initial=0)) + 1, bool)
-    nodes[meetings.end[meetings.end < len(nodes)]] = True
-    own = nodes[edges.target]
-    if kind == Kind.NCCL:
-        return edges.take(~(own & (edges.kind == Kind.NCCL)))
-    calls = own & (edges.kind == Kind.CALL)
-    edges.typical[calls] = MEETING_CALL
-    return edges
+    meets = np.zeros(nodes, bool)
+    meets[meetings.end] = True
+    freed = []
+    for edges in parts:
+        rows = np.flatnonzero(edges.kind == (Kind.NCCL if kind == Kind.NCCL else Kind.CALL))
+        rows = rows[meets[edges.target[rows]]]
+        if kind == Kind.MPI:
+            edges.typical[rows] = MEETING_CALL
+        elif len(rows):
+            kept = np.ones(len(edges.kind), bool)
+            kept[rows] = False
+            edges = edges.take(kept)
+        freed.append(edges)
+    return freed
 
 
-def _find_outside(edges: Edges, times: np.ndarray, clock: int) -> tuple[Edges, Edges]:
+def _find_outside(parts: Sequence[Edges], times: np.ndarray, clock: int) -> Edges:
     """Let pauses that something outside of the job ends wait for the clock: they are much longer than
-    usual at their place, and end together with those of other ranks. Returns all edges, and the
-    further ones.
+    usual at their place, and end together with those of other ranks. Returns the further edges.
     """
-    rows = np.flatnonzero((edges.kind == Kind.GAP) & (edges.typical < 0))
-    frame = pl.DataFrame(
-        {
-            "key": edges.key[rows],
-            "process": edges.process[rows],
-            "gap": times[edges.target[rows]] - times[edges.source[rows]],
-            "at": times[edges.target[rows]],
-        }
-    ).with_row_index("row")
+    frames = [
+        pl.DataFrame(
+            {
+                "row": rows,
+                "key": edges.key[rows],
+                "process": edges.process[rows],
+                "gap": times[edges.target[rows]] - times[edges.source[rows]],
+                "at": times[edges.target[rows]],
+                "target": edges.target[rows],
+            }
+        ).with_columns(part=pl.lit(number))
+        for number, edges in enumerate(parts)
+        for rows in (np.flatnonzero((edges.kind == Kind.GAP) & (edges.typical < 0)),)
+    ]
+    if not frames:
+        return make_edges(Kind.OUTSIDE, *[np.zeros(0, np.int32)] * 3)
+    frame = pl.concat(frames)
     usual = pl.col("gap").median().over("key")
     frame = frame.with_columns(usual=usual)
     is_long = (pl.col("gap") > LONG_PAUSE) & (pl.col("gap") > TIMES_USUAL * pl.col("usual"))
@@ -300,13 +315,18 @@ def _find_outside(edges: Edges, times: np.ndarray, clock: int) -> tuple[Edges, E
     ).fill_null(False)
     pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
     pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
-    chosen = rows[pauses["row"].to_numpy()]
-    edges.typical[chosen] = pauses["usual"].cast(pl.Int64).to_numpy()
-    target = edges.target[chosen]
-    outside = make_edges(
-        Kind.OUTSIDE, target, np.full(len(target), clock), edges.process[chosen], 0, times[target]
+    for number, edges in enumerate(parts):
+        own = pauses.filter(pl.col("part") == number)
+        edges.typical[own["row"].to_numpy()] = own["usual"].cast(pl.Int64).to_numpy()
+    target = pauses["target"].to_numpy()
+    return make_edges(
+        Kind.OUTSIDE,
+        target,
+        np.full(len(target), clock),
+        pauses["process"].to_numpy(),
+        0,
+        pauses["at"].to_numpy(),
     )
-    return edges, outside
 
 
 def _list_copies(graph: Graph, units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:

@@ -36,15 +36,15 @@ LATE_START, JUST_BEFORE = 15 * US, 8 * US
 FEWEST_OUTSTANDING, SLOW_LAUNCH = 500, 20
 
 
-class UnitGraph(Struct, frozen=True):
+class UnitGraph(Struct):
     """Moments and dependencies of one unit. Nodes: begins of operations, their ends, begins of calls,
     their ends.
     """
 
     #: Recorded times of the nodes (ns).
     times: np.ndarray
-    #: Dependencies within the unit.
-    edges: Edges
+    #: Dependencies within the unit; None once they are part of the job's.
+    edges: Edges | None
     #: Operations of devices.
     operations: Operations
     #: Outermost calls.
@@ -78,14 +78,15 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     does = describe_calls(calls, labels)
     edges = _find_dependencies(calls, operations, markers, does, task_of)
     times = np.concatenate([operations.begin, operations.end, calls.begin, calls.end])
-    edges = [
-        _describe_edges(edges, calls, operations, task_of),
+    described = _describe_edges(edges, calls, operations, task_of)
+    parts = [
+        described,
+        _make_work(operations, task_of),
         _find_full_queues(calls, operations, task_of),
+        _find_other_streams(times, described, operations, reader, task_of),
     ]
-    joined = join_edges(edges)
-    others = _find_other_streams(times, joined, operations, reader, task_of)
     polls = (does & POLLS) > 0
-    return UnitGraph(times, join_edges([joined, others]), operations, calls, polls)
+    return UnitGraph(times, join_edges(parts), operations, calls, polls)
 
 
 def _find_dependencies(
@@ -156,8 +157,7 @@ def _describe_edges(
     typical[first] = calls.begin[call_of[first]] - calls.end[source[first] - ends]
     call = np.flatnonzero(kind == Kind.CALL)
     typical[call] = _find_own_durations(calls, waited[:-1], task_of)[call_of[call]]
-    edges = make_edges(kind, target, source, process, key, typical)
-    return join_edges([edges, _make_work(operations, task_of)])
+    return make_edges(kind, target, source, process, key, typical)
 
 
 def _make_work(operations: Operations, task_of: np.ndarray) -> Edges:
