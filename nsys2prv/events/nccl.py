@@ -459,7 +459,7 @@ def _index_calls(
     ).filter((begin != NULL) & (thread != NULL))
     extraction.found_nccl_calls.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))).select(
+    reported = frame.filter(made | (pl.col("communicator") != 0)).select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
         "communicator",
         "ranks",

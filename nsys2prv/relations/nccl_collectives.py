@@ -78,9 +78,9 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
         *notes,
         *_describe_lone(
             sum(survey.graphs for survey in surveys),
-            "were launched by CUDA graphs, without a call that names their communicator",
+            "launched by CUDA graphs, without a call that names their communicator",
         ),
-        *_describe_lone(lone, "have no call that names their communicator"),
+        *_describe_lone(lone, "without a call that names their communicator"),
         *_describe_unplaced(matched),
     ]
     return results
@@ -147,7 +147,7 @@ def _match_by_communicator(
     )
     return matched, [
         *_describe_methods(matched),
-        *_describe_lone(lone, "belong to no collective of the other ranks"),
+        *_describe_lone(lone, "of no collective of the other ranks"),
     ]
 
 
@@ -250,9 +250,7 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
 
 def _describe_lone(count: int, why: str) -> list[str]:
     return (
-        [f"NCCL: {format_count(count, 'kernel')} that {why}: not compared across ranks"]
-        if count
-        else []
+        [f"NCCL: {format_count(count, 'kernel')} {why}: not compared across ranks"] if count else []
     )
 
 
@@ -291,16 +289,17 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
     """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
     process told of one: communicator, task, ranks (their number), rank.
     """
-    with_ranks = communicators.filter(
-        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
-    )
-    # A process may have several GPUs, each with a rank of its own; all members may not have told
-    # theirs.
-    groups = with_ranks.group_by("communicator").agg(
+    named = communicators.filter((pl.col("communicator") != 0) & (pl.col("task") >= 0))
+    # A process may have several GPUs, each with a rank of its own; one whose report begins later
+    # than the communicator tells none.
+    has_rank = pl.col("rank") >= 0
+    groups = named.group_by("communicator").agg(
         size=pl.col("ranks").max(),
-        sizes=pl.col("ranks").n_unique(),
-        told=pl.struct("task", "rank").n_unique(),
-        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
+        sizes=pl.col("ranks").filter(pl.col("ranks") > 1).n_unique(),
+        told=pl.struct("task", "rank").filter(has_rank).n_unique()
+        + pl.col("task").n_unique()
+        - pl.col("task").filter(has_rank).n_unique(),
+        present=pl.col("rank").filter(has_rank).unique(),
     )
     lacking = groups.filter(
         (pl.col("told") + silent < pl.col("size")) & (pl.col("sizes") == 1)

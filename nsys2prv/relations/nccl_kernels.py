@@ -152,7 +152,7 @@ def describe_several(communicators: pl.DataFrame, members: int) -> str:
     are known of; "" where it can.
     """
     if communicators.height:
-        communicators = communicators.filter(pl.col("communicator") != 0)
+        communicators = communicators.filter((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
     if not communicators.height:
         return ""
     by_task = communicators.group_by("task").agg(

@@ -100,6 +100,7 @@ def test_members_of_communicators() -> None:
     assert told((7, 0, 4, 3), (7, 1, 4, 0), (8, 0, 2, 0)) == [
         "an NCCL communicator has 4 ranks, and there are reports of 2 of them; there is none of its ranks 1, 2"
     ]
+    assert told((7, 0, 2, 0), (7, 0, 0, -1), (7, 1, 0, -1)) == [], "rank 1 begins late"
     assert told((7, 0, 4, -1), (7, 1, 4, -1)) == [
         "an NCCL communicator has 4 ranks, and there are reports of 2 of them"
     ]
