@@ -21,8 +21,9 @@ LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
 MOST_CULPRITS = 3
 #: Calls and places between calls that are tried: those with most time on the critical path.
 MOST_PLACES = 8
-#: Who was held up a few times: this share of what it does longer is in so few times of all.
-HICCUP_SHARE, HICCUP_TIMES = 0.7, 0.1
+#: Who was held up a few times: this share of what it does longer is in so few times of all,
+#: and in no more than these.
+HICCUP_SHARE, HICCUP_TIMES, MOST_HICCUPS = 0.7, 0.1, 3
 #: Calls that have one cause together.
 FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
@@ -130,15 +131,19 @@ def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
     longer = np.sort(saved[saved > 0])[::-1]
     if not len(longer):
         return False
-    few = max(1, int(HICCUP_TIMES * _count_repetitions(replay, changes)))
+    few = min(max(1, int(HICCUP_TIMES * _count_repetitions(replay, changes))), MOST_HICCUPS)
     return longer[:few].sum() >= HICCUP_SHARE * longer.sum()
 
 
 def _count_repetitions(replay: Replay, changes: Changes) -> int:
-    """Return how often the work of the changes is repeated: the median over its keys."""
-    keys = replay.job.graph.edges.key[np.concatenate([edges for edges, _ in changes])]
-    _, counts = np.unique(keys, return_counts=True)
-    return int(np.median(counts)) if len(counts) else 0
+    """Return how often a process does the work of the changes that saves most."""
+    edges = np.concatenate([rows for rows, _ in changes])
+    saved = np.concatenate([replay.job.graph.weight[rows] - new for rows, new in changes])
+    keys = replay.job.graph.edges.key[edges]
+    distinct, place = np.unique(keys, return_inverse=True)
+    most = distinct[np.argmax(np.bincount(place, np.clip(saved, 0, None)))]
+    processes = max(len(np.unique(replay.job.graph.edges.process[edges])), 1)
+    return int((keys == most).sum()) // processes
 
 
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
