@@ -7,6 +7,7 @@ replay does not explain the time, no gain is stated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -62,6 +63,8 @@ LEAST_WINDOW = 0.05
 #: What counts beside the GPUs' work, before and after it (ns).
 MARGIN = 100_000
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
+#: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
+NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
 NOT_TOLD = "what holds the job back cannot be told"
 NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C compiler"
 
@@ -190,7 +193,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     elif unexplained > MOST_UNEXPLAINED:
         findings.append(describe_unexplained(writer, unexplained))
     else:
-        findings += [writer.describe(cause) for cause in find_causes(replay, _list_facts(frames))]
+        findings += [
+            writer.describe(cause) for cause in find_causes(replay, _list_facts(frames, context))
+        ]
     # What lies outside of the time that is replayed comes first where it is longer.
     ahead = [edge for edge in edges if edge.share >= 0.5]
     findings = [*ahead, *findings, *(edge for edge in edges if edge not in ahead)]
@@ -200,9 +205,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.missing.append(_describe_nothing(frames, job))
 
 
-def _list_facts(frames: Mapping[str, pl.DataFrame]) -> KernelFacts:
+def _list_facts(frames: Mapping[str, pl.DataFrame], context: Context) -> KernelFacts:
     kinds = map_labels("memory_kind")
-    products = frames["products"]["name"].to_list() if frames["products"].height else []
+    products: list[int] = []
+    if frames["products"].height and "kernels" in context.labels:
+        names = frames["products"]["name"].to_list()
+        labels = context.labels["kernels"].filter(pl.col("value").is_in(names))
+        products = [value for value, label in labels.rows() if not NO_PRODUCT.search(label)]
     return KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
 
 
@@ -221,7 +230,10 @@ def _find_edge(
     name: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
 ) -> Finding | None:
     """Say what a long time before the first work of GPUs, or after the last, consists of."""
+    # Of processes that use GPUs, not of those that start them.
     rows = frames[name]
+    if rows.height:
+        rows = rows.filter(pl.col("task").is_in(frames["devices"]["task"].to_list()))
     if not rows.height:
         return None
     last = rows.sort("length").row(-1, named=True)
