@@ -73,9 +73,9 @@ def test_label(demangled: str, label: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:24]))
 def test_odd_names_have_a_label_soon(name: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     labels = [make_kernel_label(name, short) for short in ("", "short", name)]
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     assert all(is_label(label) for label in labels)
 
 
