@@ -234,11 +234,12 @@ def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run_main("cfgs", "--all") == 0
     every = capsys.readouterr().out.split()
     assert every[: len(listed)] == listed
-    assert run_main("cfgs", "--all", tmp_path / "views") == 2
-    assert run_main("cfgs", tmp_path / "views") == 0
-    assert sorted(
-        str(path.relative_to(tmp_path / "views")) for path in (tmp_path / "views").rglob("*.cfg")
-    ) == sorted(every)
+    for folder, more, expected in (("core", (), listed), ("all", ("--all",), every)):
+        assert run_main("cfgs", *more, tmp_path / folder) == 0
+        written = (tmp_path / folder).rglob("*.cfg")
+        assert sorted(str(path.relative_to(tmp_path / folder)) for path in written) == sorted(
+            expected
+        )
 
 
 def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> None:
