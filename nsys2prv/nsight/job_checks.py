@@ -74,7 +74,7 @@ def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
     for info in infos:
         if make_session_key(info) is None:
             continue
-        content, folder = _describe_content(info), info.path.is_dir()
+        content, folder = _describe_content(info), (info.given_path or info.path).is_dir()
         # An SQLite export numbers its rows with gaps, tables of a folder without.
         rows, tables = repr(sorted(info.parts.items())), repr(sorted(info.parts))
         first = seen.get((content, folder, rows)) or seen.get((content, not folder, tables))
