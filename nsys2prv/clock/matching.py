@@ -17,6 +17,8 @@ CHUNKS = ((96, 5), (24, 15))
 FEWEST_CALLS = 4
 #: Of fewer calls than this the median misfit may be small by chance: all have to fit.
 ENOUGH_CALLS = 16
+#: So many ends that scatter little are believed to, down to this part of the usual.
+MANY_CALLS, SHARPER = 8, 4.0
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 RIVAL_SPREAD = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
@@ -157,7 +159,7 @@ def _grow_match(
         return None
     index, misfit = find_nearest_partners(own.move(offset, slope), other)
     matched = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
-    if matched.sum() < FEWEST_CALLS or not _is_tighter_than_chance(
+    if matched.sum() < FEWEST_CALLS or not is_tighter_than_chance(
         np.abs(misfit[matched]), other.time, index[matched]
     ):
         return None
@@ -182,7 +184,7 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
     return np.where(np.isfinite(misfit), np.where(earlier, before, after), -1), misfit
 
 
-def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
+def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
     """Return whether the ends are closer than unrelated ones, which lie anywhere between two
     others: at a median of a half of half the gap.
     """
@@ -230,7 +232,7 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
     if count < 2:
         return 0.0
     own = _find_misfits(ends, others)
-    width = max(noise.reach, 3 * float(np.median(own)))
+    width = find_width(noise, float(np.median(own)), count)
     own = np.maximum(own, width)
     shifts = _find_rival_shifts(Ends(others, signatures), width)
     gain = np.inf
@@ -245,6 +247,14 @@ def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noi
         apart = max(float(np.median(np.diff(np.sort(ends)))), width)
         gain = 0.0 if shifts else float(np.log(apart / width))
     return _rate_calls(gain, count)
+
+
+def find_width(noise: Noise, spread: float, count: int) -> float:
+    """Return what ends of one collective differ by (ns), where so many have this spread: many of
+    them show it themselves.
+    """
+    least = noise.reach if count < MANY_CALLS else noise.reach / SHARPER
+    return max(least, 3 * spread)
 
 
 def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:

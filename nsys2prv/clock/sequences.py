@@ -21,6 +21,7 @@ from nsys2prv.clock.matching import (
     Ends,
     find_nearest_partners,
     find_rival_distances,
+    find_width,
     keep_nearest_partners,
     mask_compatible,
     match_sequences,
@@ -384,7 +385,7 @@ def _pair_by_ends(
     matched = match.index >= 0
     index = match.index[matched]
     offset, slope, spread = fit_line(own.time[matched], other.time[index] - own.time[matched])
-    width = max(noise.reach, 3 * spread)
+    width = find_width(noise, spread, len(index))
     if (
         match.ambiguous
         or not _is_gapless(match.index, len(other))

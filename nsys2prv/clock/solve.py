@@ -55,6 +55,7 @@ from nsys2prv.clock.matching import (
     SURE_RATING,
     Ends,
     find_rival_distances,
+    find_width,
     mask_compatible,
     rate_match,
     rate_order,
@@ -485,7 +486,7 @@ def _pair_in_order(
     offset, slope, spread = fit_line(ends, others - ends)
     own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
     own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
-    width = max(noise.reach, 3 * spread)
+    width = find_width(noise, spread, len(ends))
     certainty = rate_match(own, other, width, find_rival_distances(other))
     if certainty >= SURE_RATING:
         return _Pair(a, b)

@@ -59,7 +59,7 @@ from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_adoption import adopt_kernels
+from nsys2prv.relations.nccl_adoption import Adoption, adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.corrections import (
     clip_profiler_events,
@@ -126,6 +126,13 @@ class _JobState(Struct):
             find_ranks,
             nccl=pl.concat(told) if told else None,
             is_one_job=len(self.captures.runs) < 2,
+        )
+
+    def adopt_kernels(self) -> Adoption:
+        """Return what is found of NCCL kernels whose communicators are not recorded."""
+        clocks, _ = find_host_clocks(self.infos, self.placements)
+        return adopt_kernels(
+            self.results, self.captures.numbers, self.placements, clocks, self.folder
         )
 
     def derive_events(self, kinds: Sequence[EventKind]) -> None:
@@ -264,7 +271,7 @@ def _align_with_unselected_kinds(
     state.derive_events(kinds)
     if not any(result.runs for result in results):
         return None
-    state.results = adopt_kernels(state.results, captures.numbers, part).results
+    state.results = state.adopt_kernels().results
     state.model = object_model.build_object_model(
         state.infos,
         state.machines,
@@ -283,7 +290,7 @@ def _make_job(state: _JobState, is_complete: bool) -> Job:
     before it. Raises NothingToWrite where nothing was found.
     """
     warnings = _correct_rows(state)
-    adoption = adopt_kernels(state.results, state.captures.numbers, state.folder)
+    adoption = state.adopt_kernels()
     state.results = adoption.results
     gpus, notes = _number_objects(state)
     with state.workers.spent.measure("names"):

@@ -184,14 +184,14 @@ def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def _note_missing_payloads(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on reports that do not tell the communicators of NCCL kernels, unlike others."""
+    """Yield a note on reports that do not tell the communicators of NCCL kernels."""
     if silent := job.silent_in_nccl:
         kernels, matched = (sum(counts) for counts in zip(*silent.values(), strict=True))
         names = list_some(list(dict.fromkeys(job.infos[report].name for report, _ in silent)))
         yield QualityNote(
             "nccl_payloads_missing",
-            f"{names}: no payload names the communicators of the NCCL kernels, unlike in other reports; {matched:,} of "
-            f"{kernels:,} were matched by their order and ends",
+            f"{names}: no payload names the communicators of the NCCL kernels; {matched:,} of {kernels:,} were matched by "
+            "their order and ends",
             "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
         )
 

@@ -1,15 +1,11 @@
-"""NCCL kernels of processes whose payloads are not recorded, by the order and the ends of the other
-ranks' kernels.
-
-All ranks leave a collective at nearly the same moment. So the kernels of a stream are those of a
-communicator that lacks a member where names are equal in order and the ends follow each other as on
-a member that tells its communicator, but for an offset and a drift of the clocks.
+"""NCCL kernels whose communicators are not recorded, by the names and the ends of the other ranks'
+kernels (:mod:`nsys2prv.clock.lines`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +13,19 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, FrameWriter, read_frame
-from nsys2prv.events.call_indexes import SEND_RECEIVE
+from nsys2prv._util.columns import ABSENT, FrameWriter, number_rows, read_frame
+from nsys2prv.clock.lines import Queue, group_queues
+from nsys2prv.clock.maps import Placement
+from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
+from nsys2prv.nsight.source import NULL
+from nsys2prv.relations.nccl_kernels import IN_STEP
 from nsys2prv.store.task_result import TaskResult
 
-#: Ends of kernels of one collective lie this close (ns), or within this share of the time between
-#: two collectives; of so many of them.
-NEAR, NEAR_SHARE, MOST = 20_000, 0.05, 0.9
-#: Fewer kernels prove nothing, and captures may begin or end so many collectives apart.
-FEWEST, MOST_SHIFT = 8, 64
-#: What a kernel takes from the one of the other rank.
+#: What a kernel takes from the one of another rank that tells its communicator.
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
-MEMBER = ("report", "process", "device")
+#: What tells the queues apart that may be of one communicator each.
+QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
 
 class Adoption(Struct):
@@ -41,150 +37,159 @@ class Adoption(Struct):
     processes: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
 
-def adopt_kernels(results: Sequence[TaskResult], captures: Sequence[int], folder: Path) -> Adoption:
+def adopt_kernels(
+    results: Sequence[TaskResult],
+    captures: Sequence[int],
+    placements: Sequence[Placement],
+    clocks: Sequence[int],
+    folder: Path,
+) -> Adoption:
     """Return the results with the communicators of kernels whose payloads are not recorded.
-    captures: of each report.
+    captures, placements, clocks: of each report, clocks by number.
     """
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
-    told: dict[tuple[int, int], int] = defaultdict(int)
+    counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for at in holders:
-        known = pl.col("communicator") != 0
         frame = read_frame(results[at].facts[KERNELS], ("process", "communicator", "in_graph"))
-        frame = frame.filter(pl.col("in_graph") == 0).group_by("process").agg(known.sum())
-        for process, count in frame.iter_rows():
-            told[results[at].report, process] += count
-    silent = {key for key, count in told.items() if not count}
-    if not silent or len(silent) == len(told):
+        frame = frame.filter(pl.col("in_graph") == 0)
+        frame = frame.group_by("process").agg(pl.len(), (pl.col("communicator") != 0).sum())
+        for process, *more in frame.iter_rows():
+            for place, count in enumerate(more):
+                counts[results[at].report, process][place] += count
+    silent = {key for key, (_, told) in counts.items() if not told}
+    if not silent or len(counts) < 2:
         return adoption
-    reports = {report for report, _ in silent}
-    kernels = _read_kernels(results, [at for at in holders if results[at].report in reports])
-    members = _read_members(results, holders, captures)
-    with FrameWriter(folder / "adopted.arrows") as writer:
-        for key in sorted(silent):
-            own = kernels.filter((pl.col("report") == key[0]) & (pl.col("process") == key[1]))
-            found = list(_match_streams(own, members.get(captures[key[0]] if captures else 0, {})))
-            adoption.processes[key] = own.height, sum(one.height for one in found)
-            if found:
-                _store(adoption.results, key, pl.concat(found), writer)
+    found: list[pl.DataFrame] = []
+    for places in _split_by_capture(results, holders, captures):
+        queues, rows = _make_queues(results, places, placements, clocks)
+        for group in group_queues(queues):
+            own = [
+                rows[place].with_columns(ordinal=pl.Series(ordinals))
+                for place, ordinals in zip(group.queues, group.ordinals, strict=True)
+            ]
+            found += _adopt_group(pl.concat(own), group.is_one, 1 + len(found))
+    matched: dict[tuple[int, int], int] = {}
+    if found:
+        table = pl.concat(found, how="diagonal_relaxed")
+        with FrameWriter(folder / "adopted.arrows") as writer:
+            _store(adoption.results, table, writer)
+        sure = table.filter(pl.col("ranks") != IN_STEP).group_by("report", "process").len()
+        matched = {(report, process): count for report, process, count in sure.iter_rows()}
+    if found or len(silent) < len(counts):
+        adoption.processes = {key: (counts[key][0], matched.get(key, 0)) for key in sorted(silent)}
     return adoption
 
 
-def _read_kernels(results: Sequence[TaskResult], places: Sequence[int]) -> pl.DataFrame:
-    """Return the kernels outside of graphs, with their report, the place of their result and their
-    row in it.
-    """
-    frames = [
-        read_frame(results[at].facts[KERNELS])
-        .with_row_index("row")
-        .with_columns(place=pl.lit(at), report=pl.lit(results[at].report))
-        for at in places
-    ]
-    return pl.concat(frames, how="diagonal").filter(pl.col("in_graph") == 0)
-
-
-def _read_members(
+def _split_by_capture(
     results: Sequence[TaskResult], places: Sequence[int], captures: Sequence[int]
-) -> dict[int, dict[int, pl.DataFrame]]:
-    """Return for each capture the communicators that lack members, with the collectives of one
-    member in the order of their launches.
-    """
-    seen: dict[tuple[int, int], set] = defaultdict(set)
-    sizes: dict[tuple[int, int], int] = {}
-    first: dict[tuple[int, int], list[pl.DataFrame]] = defaultdict(list)
+) -> list[list[int]]:
+    """Return the places of the results of each capture."""
+    parts: dict[int, list[int]] = defaultdict(list)
     for at in places:
-        report = results[at].report
-        capture = captures[report] if captures else 0
-        frame = read_frame(results[at].facts[KERNELS]).filter(pl.col("communicator") != 0)
-        frame = frame.with_columns(report=pl.lit(report, pl.Int64))
-        for (communicator,), own in frame.partition_by("communicator", as_dict=True).items():
-            group = capture, communicator
-            sizes[group] = max(sizes.get(group, 0), int(own["ranks"].max()))
-            seen[group] |= set(own.select(MEMBER).unique().iter_rows())
-            one = min(seen[group])
-            kept = own.filter(
-                pl.col(name) == value for name, value in zip(MEMBER, one, strict=True)
+        parts[captures[results[at].report] if captures else 0].append(at)
+    return list(parts.values())
+
+
+def _make_queues(
+    results: Sequence[TaskResult],
+    places: Sequence[int],
+    placements: Sequence[Placement],
+    clocks: Sequence[int],
+) -> tuple[list[Queue], list[pl.DataFrame]]:
+    """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, and where it
+    is stored (place, row); `placed_begin` and `placed_end` as the reports' clocks place them.
+    """
+    frames = []
+    for at in places:
+        frame = read_frame(results[at].facts[KERNELS]).with_row_index("row")
+        begin, end = frame["time_begin"].to_numpy(), frame["time_end"].to_numpy()
+        clock = placements[results[at].report].map
+        sound = (begin != NULL) & (end != NULL) & (frame["in_graph"].to_numpy() == 0)
+        placed = [
+            pl.Series(name, clock.to_global(np.where(sound, times, 0)))
+            for name, times in (("placed_begin", begin), ("placed_end", end))
+        ]
+        frames.append(
+            frame.with_columns(
+                *placed, place=pl.lit(at), report=pl.lit(results[at].report, pl.Int64)
+            ).filter(pl.Series(sound) & pl.col("by_name").is_in((*ALL_WAIT, SEND_RECEIVE)))
+        )
+    table = pl.concat(frames, how="diagonal_relaxed")
+    told = pl.col("communicator") != 0
+    # The calls of a communicator are one queue, whatever streams they are on.
+    table = table.with_columns(stream=pl.when(told).then(-1).otherwise("stream"))
+    table = table.filter(told | (pl.col("fused") <= 1))
+    _, member = number_rows(*(table[name].to_numpy() for name in QUEUE[:3]))
+    pivot = table["placed_end"].min() or 0
+    queues, rows = [], []
+    table = table.with_columns(member=pl.Series(member)).sort(*QUEUE, "placed_end")
+    for own in table.partition_by(QUEUE, maintain_order=True):
+        begin, end = (
+            (own[name] - pivot).to_numpy().astype(np.float64)
+            for name in ("placed_begin", "placed_end")
+        )
+        clock = clocks[own["report"][0]]
+        kind, told = own["by_name"][0], own["communicator"][0]
+        queues.append(Queue(clock, own["member"][0], kind, begin, end, told))
+        rows.append(own)
+    return queues, rows
+
+
+def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataFrame]:
+    """Return the rows of a group of queues whose communicators are not told, with what tells it:
+    that of the others, else one by this number.
+    """
+    told = rows.filter(pl.col("communicator") != 0)
+    silent = rows.filter((pl.col("communicator") == 0) & (pl.col("ordinal") >= 0))
+    if not silent.height:
+        return []
+    members = rows["member"].n_unique()
+    if not told.height:
+        is_sure = is_one and silent["by_name"][0] != SEND_RECEIVE
+        return [
+            silent.with_columns(
+                communicator=pl.lit(number, pl.Int64),
+                operation="by_name",
+                first_operation="by_name",
+                fused=pl.lit(1, pl.Int64),
+                messages=pl.lit(0, pl.Int64),
+                sequence=pl.col("ordinal") - pl.col("ordinal").min(),
+                ranks=pl.lit(members if is_sure else IN_STEP, pl.Int64),
+                told=pl.lit(False),
             )
-            if kept.height:
-                first[group] = [
-                    *(part for part in first[group] if part.select(MEMBER).row(0) == one),
-                    kept,
-                ]
-    members: dict[int, dict[int, pl.DataFrame]] = defaultdict(dict)
-    for group, parts in first.items():
-        if len(seen[group]) < sizes[group]:
-            whole = pl.concat(parts).filter(pl.col("fused") > pl.col("messages"))
-            members[group[0]][group[1]] = whole.sort("time_call", "time_begin")
-    return members
+        ]
+    ((ranks, communicators),) = told.select(
+        pl.col("ranks").max(), pl.col("communicator").n_unique()
+    ).rows()
+    if communicators > 1 or members > ranks or not (is_one or members == ranks):
+        return []
+    one = told.filter((pl.col("ordinal") >= 0) & (pl.col("fused") > pl.col("messages")))
+    one = one.unique("ordinal", keep="first", maintain_order=True)
+    return [
+        silent.drop(TAKEN)
+        .join(one.select("ordinal", *TAKEN), on="ordinal")
+        .with_columns(told=pl.lit(True))
+    ]
 
 
-def _match_streams(
-    kernels: pl.DataFrame, members: dict[int, pl.DataFrame]
-) -> Iterator[pl.DataFrame]:
-    """Yield the kernels of each stream that is of one of the communicators, with TAKEN of its
-    member's.
-    """
-    collectives = kernels.filter(pl.col("by_name") != SEND_RECEIVE)
-    fits = []
-    for key, stream in collectives.partition_by("device", "stream", as_dict=True).items():
-        own = stream.sort("time_begin")
-        for communicator, other in members.items():
-            fit = _compare_ends(own, other)
-            if fit is not None:
-                fits.append((*fit, key, communicator, own, other))
-    used = set()
-    for _, shift, key, communicator, own, other in sorted(fits, key=lambda fit: fit[0]):
-        if {key, communicator} & used:
-            continue
-        used |= {key, communicator}
-        begin, length = max(shift, 0), min(own.height + min(shift, 0), other.height - max(shift, 0))
-        mine = own.slice(max(-shift, 0), length)
-        taken = other.slice(begin, length).select(TAKEN)
-        yield mine.with_columns(taken.get_columns())
-
-
-def _compare_ends(own: pl.DataFrame, other: pl.DataFrame) -> tuple[float, int] | None:
-    """Return how closely (ns) the ends of kernels follow each other, and by how many kernels the
-    first of `own` is behind the first of `other`; None where they are not of one communicator.
-    """
-    if min(own.height, other.height) < FEWEST or abs(own.height - other.height) > MOST_SHIFT:
-        return None
-    names, other_names = own["by_name"].to_numpy(), other["by_name"].to_numpy()
-    ends, other_ends = own["time_end"].to_numpy(), other["time_end"].to_numpy()
-    near = max(NEAR, NEAR_SHARE * float(np.median(np.diff(np.sort(other_ends)))))
-    best = None
-    most = max(abs(own.height - other.height), 4)
-    for shift in range(-most, most + 1):
-        mine, theirs = slice(max(-shift, 0), None), slice(max(shift, 0), None)
-        length = min(len(names[mine]), len(other_names[theirs]))
-        if length < FEWEST or (names[mine][:length] != other_names[theirs][:length]).any():
-            continue
-        apart = (ends[mine][:length] - other_ends[theirs][:length]).astype(float)
-        time = (other_ends[theirs][:length] - other_ends[theirs][0]).astype(float)
-        rest = np.abs(apart - np.polyval(np.polyfit(time, apart, 1), time))
-        spread = float(np.quantile(rest, MOST))
-        if spread <= near and (best is None or spread < best[0]):
-            best = spread, shift
-    return best
-
-
-def _store(
-    results: list[TaskResult], key: tuple[int, int], found: pl.DataFrame, writer: FrameWriter
-) -> None:
+def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) -> None:
     """Put what was found into the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]
         facts = read_frame(result.facts[KERNELS]).with_row_index("row")
         facts = facts.update(rows.select("row", *TAKEN), on="row").drop("row")
-        told = rows.select("communicator", "ranks").unique().sort("communicator")
-        told = told.select(
-            pl.lit(key[1], pl.Int64).alias("process"),
-            "communicator",
-            "ranks",
-            pl.lit(ABSENT, pl.Int64).alias("rank"),
-            pl.lit(False).alias("made"),
+        stored = {KERNELS: writer.append(facts)}
+        told = (
+            rows.filter(pl.col("told"))
+            .select("process", "communicator", "ranks")
+            .unique(maintain_order=True)
         )
-        others = [read_frame(result.facts[COMMUNICATORS])] if COMMUNICATORS in result.facts else []
-        told = pl.concat([*others, told], how="diagonal_relaxed")
-        stored = {KERNELS: writer.append(facts), COMMUNICATORS: writer.append(told)}
+        if told.height:
+            told = told.with_columns(rank=pl.lit(ABSENT, pl.Int64), made=pl.lit(False))
+            others = (
+                [read_frame(result.facts[COMMUNICATORS])] if COMMUNICATORS in result.facts else []
+            )
+            told = pl.concat([*others, told], how="diagonal_relaxed")
+            stored[COMMUNICATORS] = writer.append(told)
         results[place] = replace(result, facts={**result.facts, **stored})

@@ -5,9 +5,10 @@ How the kernels of one collective are found, the first way that the reports allo
 1. by the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
 2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations; where that
    contradicts itself (captures that begin or end at different calls, missing rows), by when they ended;
-3. where no payload tells a communicator: by order on each stream, if every process has only one communicator and that of all
-   GPUs of the job, or nothing tells of any, and all GPUs execute the same sequence of NCCL kernels. Kernels of one collective
-   overlap in time, for none ends before all have begun; unless nearly all do, nothing is matched.
+3. where no payload tells a communicator: by the names and ends of kernels (nccl_adoption.py). Of too few kernels for that, by
+   order on each stream, if every process has only one communicator and that of all GPUs of the job, or nothing tells of any,
+   and all GPUs execute the same sequence of NCCL kernels. Kernels of one collective overlap in time, for none ends before all
+   have begun, and end together; unless nearly all do, nothing is matched.
 
 A collective is numbered only if it is complete: a kernel of each rank, of the same operations and
 size. Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's
@@ -56,7 +57,8 @@ from nsys2prv.relations.nccl_matching import (
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
-#: Share of the collectives matched by order whose kernels must overlap on all ranks.
+#: Share of the collectives matched by order whose kernels must overlap, and end together, on all
+#: ranks.
 ENOUGH_OVERLAP = 0.9
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
@@ -81,6 +83,10 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
             "launched by CUDA graphs, without a call that names their communicator",
         ),
         *_describe_lone(lone, "without a call that names their communicator"),
+        *_describe_lone(
+            sum(survey.doubtful for survey in surveys),
+            "that end together with others, perhaps of several communicators in step",
+        ),
         *_describe_unplaced(matched),
     ]
     return results
@@ -218,6 +224,8 @@ def _match_by_order(
         not matched or 1 - sum(part.apart for part in collectives) / matched < ENOUGH_OVERLAP
     ):
         why = "the ranks' kernels of equal order do not overlap in time"
+    if not why and 1 - sum(part.scattered for part in collectives) / matched < ENOUGH_OVERLAP:
+        why = "the ranks' kernels of equal order do not end together"
     if why:
         return [], [
             f"NCCL collectives not matched across ranks: no payload names the kernels' communicators and {why}"

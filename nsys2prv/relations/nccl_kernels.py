@@ -17,7 +17,13 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NoiseKind, Role
-from nsys2prv.events.call_indexes import ALL_WAIT, ROOT_WAITS, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
+from nsys2prv.events.call_indexes import (
+    ALL_WAIT,
+    ROOT_WAITS,
+    SEND_RECEIVE,
+    SEVERAL_OPERATIONS,
+    WAIT_FOR_ROOT,
+)
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
@@ -37,6 +43,9 @@ from nsys2prv.store.task_result import FactFile, read_fact
 #: How collectives of a communicator were told from each other, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
+#: `ranks` of kernels that end together though perhaps of several communicators: they tell of clocks
+#: alone.
+IN_STEP = 0
 #: A GPU has fewer streams with NCCL kernels.
 MOST_STREAMS = 1 << 20
 #: Columns that tell the members of a communicator apart.
@@ -75,6 +84,8 @@ class OrderedKernels(Struct, frozen=True):
     graphs: int
     #: Number of other kernels of no known communicator.
     lone: int
+    #: Number of kernels whose ends do not tell which of several communicators they are of.
+    doubtful: int
 
 
 def order_kernels(
@@ -82,6 +93,9 @@ def order_kernels(
 ) -> OrderedKernels:
     """Bring kernels of some reports into order, in files of blocks."""
     kernels = keep_sound_kernels(read_fact(files, tasks, FACT_COLUMNS))
+    in_step = pl.col("ranks") == IN_STEP
+    doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
+    kernels = kernels.filter(~in_step)
     blocks, by_number, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
@@ -93,6 +107,7 @@ def order_kernels(
         members,
         int((~free).sum()),
         len(lone),
+        doubtful,
     )
 
 

@@ -42,6 +42,8 @@ RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: What tells collectives apart; function: 0 where all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
+#: Kernels that end farther apart (ns) are hardly of one collective.
+FAR_ENDS = 200_000
 #: What is known of a piece, beside each of its kernels.
 PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
 #: Columns that are equal on all ranks of a collective whose communicator is not known.
@@ -72,6 +74,8 @@ class MatchedCollectives(Struct, frozen=True):
     gap: int = 0
     #: Groups whose orders of launches are inconclusive.
     unsteady: frozenset[int] = frozenset()
+    #: Collectives whose kernels end apart.
+    scattered: int = 0
     #: Collectives matched on hosts whose times cannot be compared.
     unplaced: int = 0
 
@@ -117,6 +121,7 @@ def match_kernels(
         len(gaps),
         gaps.max() or 0,
         frozenset(unsteady["group"]),
+        chosen.filter(pl.col("comparable") & (pl.col("scatter") > FAR_ENDS)).height,
         chosen.filter(~pl.col("comparable")).height,
     )
 
@@ -136,7 +141,7 @@ def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
 def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
     """Return the collectives of these kernels, by COLLECTIVE_KEY: by_name, way and settled of one
     of its kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier
-    than the last begin the first end is, ns; comparable: all times can be compared. same: columns
+    than the last begin the first end is, ns; scatter: of the ends, ns; comparable: all times can be compared. same: columns
     that are equal on all ranks.
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in same)
@@ -150,6 +155,7 @@ def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
         first=begin.min(),
         last=begin.max(),
         gap=begin.max() - pl.col("time_end").min(),
+        scatter=pl.col("time_end").max() - pl.col("time_end").min(),
         comparable=clock_group.min() == clock_group.max(),
     )
 
