@@ -231,9 +231,9 @@ def _find_edge(
 ) -> Finding | None:
     """Say what a long time before the first work of GPUs, or after the last, consists of."""
     # Of processes that use GPUs, not of those that start them.
-    rows = frames[name]
-    if rows.height:
-        rows = rows.filter(pl.col("task").is_in(frames["devices"]["task"].to_list()))
+    rows, devices = frames[name], frames["devices"]
+    if rows.height and devices.height:
+        rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
     if not rows.height:
         return None
     last = rows.sort("length").row(-1, named=True)
