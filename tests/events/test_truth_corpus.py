@@ -79,8 +79,8 @@ def pair(
     trace, zero = read_trace(output), find_time_zero(output, request.param)
     with closing(Truth(request.param, zero + trace.duration)) as truth:
         truth.zero = zero
-        # Calls of NCCL are a kind of their own.
-        truth.query("DELETE FROM event WHERE domain = 'NCCL'")
+        # Calls of NCCL are a kind of their own, its start-end ranges and marks are not.
+        truth.query("DELETE FROM event WHERE domain = 'NCCL' AND kind = 'pushpop'")
         yield Pair(truth, trace, True, output)
 
 
