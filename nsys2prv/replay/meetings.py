@@ -121,7 +121,10 @@ def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.
         return
     waits = {value: who for who in (ALL, FROM_ROOT, TO_ROOT) for value in get_meeting_values(who)}
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
-    found = found.filter(pl.col("call").is_in(list(waits)) & (pl.col("communicator") >= 0))
+    found = found.filter(pl.col("call").is_in(list(waits)))
+    # Where no communicator is recorded, calls that match in order are taken for those of one.
+    if not (found["communicator"] < 0).all():
+        found = found.filter(pl.col("communicator") >= 0)
     rank = pl.Series(reader.rows.get_column("rank")[found["thread"].to_numpy()], dtype=pl.Int64)
     found = found.with_columns(
         waits=pl.col("call").replace_strict(waits, return_dtype=pl.Int64),
