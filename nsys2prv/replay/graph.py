@@ -205,7 +205,9 @@ def arrange_graph(times: np.ndarray, edges: Edges) -> Graph:
     number[order] = np.arange(len(times), dtype=np.int32)
     first, rows = np.empty(len(times) + 1, np.int64), np.empty(len(gap), np.int32)
     core.group_edges(edges.target, number, first, rows)
-    # A column at a time, in place: all of both would take twice the memory.
+    # A column at a time, in place: all of both would take twice the memory. Numpy makes wide indices
+    # of others, each time anew.
+    rows = rows.astype(np.intp)
     for name in Edges.__struct_fields__:
         setattr(edges, name, getattr(edges, name)[rows])
     edges.target, edges.source = number[edges.target], number[edges.source]
