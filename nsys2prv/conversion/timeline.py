@@ -4,6 +4,7 @@ people are told of these clocks, in words and as a picture.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from math import ceil
@@ -86,6 +87,7 @@ def find_host_clocks(
     Hosts of one name get the number of the machine behind it, in the order of the ranks.
     """
     keys: dict[tuple[int, int], int] = {}
+    used: Counter[str] = Counter()
     numbers, names = [], []
     for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
         alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
@@ -95,8 +97,8 @@ def find_host_clocks(
             name = info.host or "unknown host"
             if alone and len(infos) > 1:
                 name += f" {info.name}"
-            before = sum(other == name or other.startswith(f"{name} (") for other in names)
-            names.append(f"{name} ({before + 1})" if before else name)
+            used[name] += 1
+            names.append(f"{name} ({used[name]})" if used[name] > 1 else name)
         numbers.append(keys[key])
     return numbers, names
 
