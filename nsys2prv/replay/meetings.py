@@ -17,6 +17,9 @@ from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, get_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.store.event_reader import EventReader
 
+#: Sends that return at once, and calls that end when these are complete.
+_STARTS = re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$")
+_WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
 #: Calls of MPI without a communicator in which every process waits for all others.
 _SET_UP = re.compile(r"MPI_(Init(_thread)?|Comm_(split|dup|create)|Finalize|Win_fence)$")
 #: Messages below this (bytes) are sent before they are received: their sender does not wait.
@@ -100,16 +103,56 @@ def find_mpi_meetings(
             calls, left_on=("sender", "sent"), right_on=("thread", "begin"), suffix="_call"
         ).select(
             "meeting", "bytes", "node_begin", "node_end",
-            thread="sender", eager=pl.col("bytes") < EAGER,
+            thread="sender", eager=pl.col("bytes") < EAGER, holds=pl.lit(True),
         )  # fmt: skip
         # A line leads to when its message was received.
         receiver = lines.join(
             calls, left_on=("thread", "begin"), right_on=("thread", "end"), suffix="_call"
-        ).select("meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False))
-        both = pl.concat([sender, receiver])
+        ).select(
+            "meeting",
+            "bytes",
+            "node_begin",
+            "node_end",
+            "thread",
+            eager=pl.lit(False),
+            holds=pl.lit(True),
+        )
+        later = _find_waits(lines, calls, labels)
+        both = pl.concat([sender, receiver, later], how="vertical_relaxed")
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
-        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64), holds=pl.lit(True)))
+        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))
     return _group_members(frames)
+
+
+def _find_waits(
+    lines: pl.DataFrame, calls: pl.DataFrame, labels: Mapping[int, str]
+) -> pl.DataFrame:
+    """Return the calls in which senders of large messages wait for their receivers: the first wait
+    after a send that returns at once.
+    """
+    starts, waits = (
+        calls.filter(
+            pl.col("name").is_in([name for name, label in labels.items() if what.match(label)])
+        )
+        for what in (_STARTS, _WAITS)
+    )
+    sent = lines.filter(pl.col("bytes") >= EAGER).join(
+        starts.select("begin", sender="thread"),
+        left_on=("sender", "sent"),
+        right_on=("sender", "begin"),
+    )
+    return (
+        sent.select("meeting", "bytes", "sent", thread="sender")
+        .sort("sent")
+        .join_asof(
+            waits.sort("begin"), left_on="sent", right_on="begin", by="thread", strategy="forward",
+            check_sortedness=False,
+        )
+        .drop_nulls("node_begin")
+        .select(
+            "meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False), holds=pl.lit(False)
+        )
+    )  # fmt: skip
 
 
 def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:

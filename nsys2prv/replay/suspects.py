@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import NormalDist
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.graph import Kind
-from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, median_of_rows
+from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable, median_of_rows
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
 #: its ranks has the second, and ranks with that share of the greatest excess are a set.
@@ -23,6 +24,11 @@ MUCH_ALONE = 0.35
 #: What is longer stands out by so many standard errors, or by one moment that is so many times what
 #: nearly all differ by at most.
 MANY_ERRORS, FAR_BEYOND, USUALLY = 4.0, 6.0, 0.97
+#: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
+#: share of the time.
+NEARLY_ALL_TIME = 0.8
+#: How likely some process may seem to be longer in nearly all repetitions where none is.
+BY_CHANCE = 0.01
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
@@ -104,7 +110,33 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     error = np.sqrt(own.var() / len(own) + others.var() / max(len(others), 1))
     usual = np.quantile(np.abs(longer), USUALLY)
     more = own.mean() - (others.mean() if len(others) else 0.0)
-    return bool(more > MANY_ERRORS * error or own.max() > FAR_BEYOND * max(usual, 1.0))
+    if more > MANY_ERRORS * error or own.max() > FAR_BEYOND * max(usual, 1.0):
+        return True
+    errors = _count_errors(replay, table, np.searchsorted(replay.processes, suspect.processes))
+    return errors > NormalDist().inv_cdf(1 - BY_CHANCE / len(replay.processes))
+
+
+def _count_errors(replay: Replay, table: WorkTable, columns: np.ndarray) -> float:
+    """Return by how many standard errors the longest work of these columns is longer than the median
+    of the others' more often than in half of its repetitions, as it would be by chance.
+    """
+    others = median_of_rows(np.delete(table.durations, columns, axis=1))
+    own = median_of_rows(table.durations[:, columns])
+    key = np.zeros(len(own), np.int64)
+    key[table.row] = replay.job.graph.edges.key[table.edges]
+    rows = pl.DataFrame({"key": key, "own": own, "others": others})
+    rows = rows.filter(~pl.col("own").is_nan() & ~pl.col("others").is_nan())
+    # One long repetition is no long work.
+    places = (
+        rows.group_by("key")
+        .agg(lasts=pl.col("others").median() * pl.len())
+        .sort("lasts", "key", descending=True)
+    )
+    before = pl.col("lasts").cum_sum() - pl.col("lasts")
+    longest = places.filter(before < NEARLY_ALL_TIME * pl.col("lasts").sum())
+    chosen = rows.join(longest, on="key", how="semi")
+    above = chosen.filter(pl.col("own") > pl.col("others")).height
+    return (2 * above - chosen.height) / max(chosen.height, 1) ** 0.5
 
 
 def _try_work(replay: Replay) -> Iterator[Suspect]:
