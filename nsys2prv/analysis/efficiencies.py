@@ -108,13 +108,15 @@ LENGTH = pl.col("elapsed_ns")
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
     ideal = _IdealNetworks(context, result)
-    if frames["devices"].height:
+    if unnamed := context.explain_unnamed_kernels():
+        result.missing.append(f"device efficiencies: {unnamed}")
+    elif frames["devices"].height:
         _add_device_tables(frames["devices"], context, result, ideal)
     elif not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result, ideal)
-    if frames["devices"].height:
+    if frames["devices"].height and not unnamed:
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
 
 
@@ -160,8 +162,10 @@ class _IdealNetworks(Struct, frozen=True):
             return figures
         serialisation = 1 - min(ideal.mpi.get(row, 0.0) for row in hosts["main"].to_list())
         communication = pl.col("mpi_communication_efficiency")
+        # Transfers that take no time make no rank wait longer: what the replay is off by is no gain.
+        serialisation = pl.max_horizontal(pl.lit(serialisation), communication)
         added = {
-            "mpi_serialisation_efficiency": pl.lit(serialisation),
+            "mpi_serialisation_efficiency": serialisation,
             "mpi_transfer_efficiency": communication / serialisation,
         }
         place = figures.columns.index("mpi_communication_efficiency") + 1

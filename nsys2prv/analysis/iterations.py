@@ -417,6 +417,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
     )
     each = times.join(means, on="iteration", maintain_order="left")
+    if unnamed := context.explain_unnamed_kernels():
+        each = each.drop("compute_ns", "exposed_nccl_ns")
+        result.missing.append(f"communication of iterations: {unnamed}")
     title = "Iterations of the steady state: how a GPU spends its time"
     result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", "Each iteration of the steady state", each)
@@ -437,6 +440,7 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
                 "max_in_iteration": each["iteration"][each[column].arg_max()],
             }
             for column, name in {"time_ns": "whole iteration", **PARTS}.items()
+            if column in each.columns
         ]
     )
 

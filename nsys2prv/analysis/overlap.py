@@ -101,6 +101,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     in flight.
     """
     communicating = ("nccl_kernel", "memory_operation")
+    if unnamed := context.explain_unnamed_kernels():
+        result.missing.append(f"overlap: {unnamed}")
+        return
     if not frames["devices"].height or not frames["devices"]["communication_ns"].sum():
         result.missing.append(f"overlap: {context.explain_absence(communicating)}")
         return

@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.conversion.quality import UNNAMED
 from nsys2prv.paraver.object_model import BY_FILE_NAME
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
@@ -191,6 +192,15 @@ class Context(Struct, frozen=True):
     def elapsed(self) -> int:
         """How long the reports of all processes cover the job (ns)."""
         return self.options.covered.length
+
+    def explain_unnamed_kernels(self) -> str:
+        """Say that most kernels have no names in the reports; empty where they have."""
+        if "kernels" not in self.labels:
+            return ""
+        is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
+        if 2 * is_unnamed.sum() <= len(is_unnamed):
+            return ""
+        return "the names of kernels are not in the reports, so that communication cannot be told from computation"
 
     @property
     def devices(self) -> pl.DataFrame:
