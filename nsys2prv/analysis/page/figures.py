@@ -366,14 +366,15 @@ def order_as_tree(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int
     """Return the rows of `operations.tree` (path, depth, ...) in the order of a tree, `path` by its
     last name as `operation`, and their depths.
 
-    Siblings are by GPU time, then host time, greatest first; of more than `most` rows those of
+    Siblings are by GPU time, if there is any, then host time, greatest first; of more than `most` rows those of
     greatest time and what they lie in. A name may itself hold the separator, so what a path lies in
     is the longest path before one that is a level less deep.
     """
     paths, depths = tree["path"].to_list(), tree["depth"].to_list()
     level = dict(zip(paths, depths, strict=True))
     above = {path: _find_parent_path(path, level) for path in paths}
-    weight = dict(zip(paths, tree.select("gpu_ns", "host_ns").rows(), strict=True))
+    times = [name for name in ("gpu_ns", "host_ns") if name in tree.columns]
+    weight = dict(zip(paths, tree.select(times).rows(), strict=True))
     heaviest = sorted(paths, key=weight.__getitem__, reverse=True)
     kept: set[str | None] = set()
     for path in heaviest:
@@ -506,7 +507,8 @@ def compare_operations_of_ranks(material: Material) -> Iterator[Block]:
     )
     if by_rank is None or whole is None or by_rank["rank"].n_unique() < 2:
         return
-    column = "gpu_ns" if whole["gpu_ns"].sum() else "host_ns"
+    has_work = "gpu_ns" in whole.columns and whole["gpu_ns"].sum()
+    column = "gpu_ns" if has_work else "host_ns"
     ordered = whole.sort(column, descending=True, maintain_order=True).filter(pl.col(column) > 0)
     names = ordered["operation"].head(MOST_OPERATIONS).to_list()
     if not names:
