@@ -76,6 +76,10 @@ COUNTED = {
 SERVING = {
     "execute_context_2(1024)_generation_30(30)": ("execute_context_generation", ABSENT),
     "execute_context_0(0)_generation_1(1)": ("execute_context_generation", ABSENT),
+    "{'mod': 'torch.nn.functional', 'op': 'conv2d', 'args': [{'shape': (1, 3)}]}": (
+        "torch.nn.functional.conv2d",
+        ABSENT,
+    ),
     "{'Module': 'model.layers.0.mlp', 'Inputs': [[1, 4096]]}": ("model.layers.0.mlp", ABSENT),
     '{"op": "prefill", "tokens": 17}': ("prefill", ABSENT),
     "forward {'batch': 3, 'seqlen': 128}": ("forward", ABSENT),
