@@ -67,7 +67,7 @@ def find_ranks(
 ) -> dict[ProcessKey, Rank]:
     """Return the ranks of processes. with_gpu: all of them, and whether they work on a GPU. nccl:
     report, process, communicator, ranks and rank of what NCCL's payloads tell of communicators.
-    is_one_job: whether names of reports may tell ranks.
+    is_one_job: whether names of reports may tell ranks, which they do of one process each.
 
     A process that is none of a report's ranks (a shell, a worker that loads data) has the rank of
     the report's only one.
@@ -91,7 +91,7 @@ def find_ranks(
     left = [key for key in owners if key not in found]
     if left and len(owners) == 1:
         found[left[0]] = Rank(0, "")
-    elif left and is_one_job:
+    elif left and is_one_job and all(report in reports for report, _ in left):
         found |= _number_by_names(infos, left, {rank.number for rank in found.values()})
     for key in with_gpu.keys() - set(owners):
         if key[0] in reports and reports[key[0]][0] in found:

@@ -80,7 +80,7 @@ def test_launches_without_work_are_counted_by_process_in_both_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = write_lossy(tmp_path / "r.sqlite")
-    wanted = "rank 0 (by file name): 4 of 10"
+    wanted = " 777: 4 of 10"
     assert main([str(report), str(tmp_path / "o.prv")]) == 0
     assert wanted in capsys.readouterr().out
     page, data = tmp_path / "r.html", tmp_path / "r.json"
