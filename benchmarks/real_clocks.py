@@ -1,4 +1,4 @@
-"""How well clocks are aligned by MPI of recorded jobs: their ranks are spread over hosts whose clocks
+"""Measure how well clocks are aligned by MPI of recorded jobs: their ranks are spread over hosts whose clocks
 are made wrong by known offsets and drifts, and the true error of each host after aligning is
 compared with the bound told.
 

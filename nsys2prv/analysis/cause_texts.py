@@ -27,6 +27,7 @@ from nsys2prv.analysis.unit import Unit
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.causes import TENSOR_SPEED_UP, Cause
 from nsys2prv.replay.graph import KIND_NAMES, Kind
+from nsys2prv.replay.suspects import LINK_TO_OTHERS, LINK_WITHIN
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, HOST, Replay
 
@@ -72,8 +73,8 @@ KINDS = {
     "gpu": ("straggler", ("nccl_wait", "kernel_time_2dh")),
     "host": ("straggler", ("nccl_wait", "nvtx_ranges")),
     "copies": ("straggler", ("nccl_wait", "memory_bytes_2dh")),
-    "link within": ("slow_link", ("nccl_bw_mbs",)),
-    "link to others": ("slow_link", ("nccl_bw_mbs",)),
+    LINK_WITHIN: ("slow_link", ("nccl_bw_mbs",)),
+    LINK_TO_OTHERS: ("slow_link", ("nccl_bw_mbs",)),
     "hiccup": ("hiccup", ("nccl_wait", "cuda_activities")),
     "imbalance": ("imbalance", ("nccl_wait", "kernel_duration")),
     "transfers": ("exposed_communication", ("nccl-exposed-2dh",)),
@@ -141,10 +142,10 @@ class CauseWriter:
         who = self._job.describe_ranks(tasks)
         who = who[0].upper() + who[1:]
         kind, views = KINDS[cause.kind]
-        advice = ADVICE["link" if suspect.kind.startswith("link") else cause.kind]
+        advice = ADVICE["link" if suspect.is_link else cause.kind]
         evidence: list[str] = []
-        if suspect.kind.startswith("link"):
-            title = f"Data moves slowly {'within' if suspect.kind == 'link within' else 'to and from'} {suspect.host}."
+        if suspect.is_link:
+            title = f"Data moves slowly {'within' if suspect.kind == LINK_WITHIN else 'to and from'} {suspect.host}."
             evidence += self._measure_link(cause)
         elif suspect.kind == "gpu":
             slower, evidence = self._compare_kernels(suspect.processes)
@@ -356,31 +357,35 @@ class CauseWriter:
             f"{moved / 1e9:,.2f} GB at {moved / max(lasts, 1):,.2f} GB/s"
         )
 
-    def _measure_products(self, cause: Cause) -> Iterator[str]:
+    def _sum_by_name(self, cause: Cause) -> pl.DataFrame:
+        """Return the name (value), total time `lasts` (ns) and `count` of what the cause changes, by
+        time.
+        """
         edges = cause.changes[0][0]
         sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._graph.weight[edges]})
-        sums = sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
-        name, lasts, count = sums.row(-1)
+        return sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
+
+    def _measure_products(self, cause: Cause) -> Iterator[str]:
+        name, lasts, count = self._sum_by_name(cause).row(-1)
         yield (
             f"most in {self._label_kernel(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls; the gain is "
             f"of kernels {TENSOR_SPEED_UP:.0f} times as fast"
         )
 
     def _measure_calls(self, cause: Cause) -> Iterator[str]:
-        edges = cause.changes[0][0]
-        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._graph.weight[edges]})
-        sums = sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
-        for name, lasts, count in sums.tail(2).reverse().rows():
+        for name, lasts, count in self._sum_by_name(cause).tail(2).reverse().rows():
             yield f"{self._label_call(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls"
 
     def _describe_place(self, cause: Cause) -> Finding | None:
         kind, key = cause.place
         edges = cause.changes[0][0]
         lasts = self._graph.weight[edges]
-        often = "once" if len(edges) == 1 else f"{len(edges):,} times"
-        measured = f"{often}, {format_nanoseconds(float(np.median(lasts)))} in the median, {format_nanoseconds(float(lasts.max()))} at most"
+        most = format_nanoseconds(float(lasts.max()))
         if len(edges) == 1:
-            measured = f"once, for {format_nanoseconds(float(lasts.max()))}"
+            measured = f"once, for {most}"
+        else:
+            median = format_nanoseconds(float(np.median(lasts)))
+            measured = f"{len(edges):,} times, {median} in the median, {most} at most"
         if kind == Kind.CALL:
             name = self._label_call(key)
             advice = next(

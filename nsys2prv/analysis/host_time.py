@@ -1,4 +1,4 @@
-"""What host threads do in some time: what the reports show of it, and what they do not record.
+"""Find what host threads do in some time: what the reports show of it, and what they do not record.
 
 Nothing is said that no row shows. That a thread computes is shown by CPU samples outside the
 profiler's libraries, or by the states of threads; that it waits, by these or by calls of the

@@ -158,7 +158,7 @@ class OpenJob:
 
     @property
     def rank_sources(self) -> list[str]:
-        """What tells the ranks, as in "MPI" or "file names"."""
+        """Names of what tells the ranks, as in "MPI" or "file names"."""
         return self._job.model.rank_sources
 
     @property
@@ -168,7 +168,7 @@ class OpenJob:
 
     @cached_property
     def quality(self) -> list[QualityNote]:
-        """What the reports lack or have lost, and what to do about it."""
+        """Notes on what the reports lack or have lost, and what to do about it."""
         return assess_quality(self._job)
 
     @property
@@ -380,7 +380,7 @@ class OpenJob:
 
     @cached_property
     def graph(self) -> JobGraph | None:
-        """What waits for what in the job (:mod:`nsys2prv.replay`); None without the compiled core."""
+        """The graph of what waits for what in the job (:mod:`nsys2prv.replay`); None without the compiled core."""
         if core is None:
             return None
         calls = label_calls(self.labels)

@@ -190,7 +190,7 @@ class Context(Struct, frozen=True):
 
     @property
     def elapsed(self) -> int:
-        """How long the reports of all processes cover the job (ns)."""
+        """The time for which the reports of all processes cover the job (ns)."""
         return self.options.covered.length
 
     def explain_unnamed_kernels(self) -> str:

@@ -148,7 +148,7 @@ def _has_both_clocks(report: ReportClock) -> bool:
 
 
 class _Machine(Struct):
-    """What is known of a machine."""
+    """The facts that are known of a machine."""
 
     #: Names of its hosts: of containers on it, several.
     hosts: set[str]

@@ -57,7 +57,7 @@ TRACED = {
 
 
 class QualityNote(Struct, frozen=True):
-    """Something that a capture lacks."""
+    """A note on something that a capture lacks."""
 
     #: What sort of lack it is, for scripts.
     kind: str

@@ -12,7 +12,13 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.graph import Kind
-from nsys2prv.replay.suspects import Suspect, choose_culprit, list_suspects, work_as_others
+from nsys2prv.replay.suspects import (
+    Suspect,
+    choose_culprit,
+    link_as_others,
+    list_suspects,
+    work_as_others,
+)
 from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay
 
 #: A cause gains at least this by itself, and that share of it beyond the causes before it.
@@ -112,11 +118,8 @@ def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
 
 
 def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
-    if suspect.kind.startswith("link"):
-        within, host = suspect.kind == "link within", suspect.host
-        return replay.transfer_as_others(
-            lambda _, hosts: hosts == (host,) if within else host in hosts and len(hosts) > 1
-        )
+    if suspect.is_link:
+        return link_as_others(replay, suspect.kind, suspect.host)
     if suspect.ratio:
         kinds = GPU if suspect.kind == "gpu" else HOST
         return replay.scale_work(kinds, suspect.processes, 1 / suspect.ratio)
@@ -125,7 +128,7 @@ def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
 
 def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
     """Return whether most of what the culprit does longer is in few of its times."""
-    if culprit.kind.startswith("link") or culprit.ratio:
+    if culprit.is_link or culprit.ratio:
         return False
     saved = np.concatenate([replay.job.graph.weight[edges] - new for edges, new in changes])
     longer = np.sort(saved[saved > 0])[::-1]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.events import label_calls
+from nsys2prv.replay.events import Calls, Operations, label_calls
 from nsys2prv.replay.graph import (
     TRANSFERS,
     US,
@@ -159,19 +159,8 @@ def _list_nccl_kernels(units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl
     for unit, offset in zip(units, offsets, strict=False):
         work = unit.operations
         rows = np.flatnonzero(work.kind == Kind.NCCL)
-        frames.append(
-            pl.DataFrame(
-                {
-                    "thread": work.stream[rows].astype(np.int64),
-                    "begin": work.begin[rows],
-                    "end": work.end[rows],
-                    "node_begin": offset + rows,
-                    "node_end": offset + len(work.begin) + rows,
-                    "name": work.name[rows],
-                    "bytes": work.bytes[rows],
-                }
-            )
-        )
+        frame = _list_nodes(work, work.stream, rows, offset)
+        frames.append(frame.with_columns(bytes=pl.Series(work.bytes[rows])))
     return pl.concat(frames)
 
 
@@ -183,21 +172,27 @@ def _list_mpi_calls(
     for unit, offset in zip(units, offsets, strict=False):
         calls = unit.calls
         rows = np.flatnonzero(calls.is_mpi)
-        begins = offset + 2 * len(unit.operations.begin)
-        frames.append(
-            pl.DataFrame(
-                {
-                    "thread": calls.thread[rows].astype(np.int64),
-                    "begin": calls.begin[rows],
-                    "end": calls.end[rows],
-                    "node_begin": begins + rows,
-                    "node_end": begins + len(calls.begin) + rows,
-                    "name": calls.name[rows],
-                    "task": task_of[calls.thread[rows]],
-                }
-            )
-        )
+        frame = _list_nodes(calls, calls.thread, rows, offset + 2 * len(unit.operations.begin))
+        frames.append(frame.with_columns(task=pl.Series(task_of[calls.thread[rows]])))
     return pl.concat(frames)
+
+
+def _list_nodes(
+    events: Operations | Calls, thread: np.ndarray, rows: np.ndarray, first: int
+) -> pl.DataFrame:
+    """Return thread, begin, end, node_begin, node_end and name of some operations or calls. first: the
+    node at which the first of all begins.
+    """
+    return pl.DataFrame(
+        {
+            "thread": thread[rows].astype(np.int64),
+            "begin": events.begin[rows],
+            "end": events.end[rows],
+            "node_begin": first + rows,
+            "node_end": first + len(events.begin) + rows,
+            "name": events.name[rows],
+        }
+    )
 
 
 def _make_meeting_edges(

@@ -130,12 +130,7 @@ def _find_waits(
     """Return the calls in which senders of large messages wait for their receivers: the first wait
     after a send that returns at once.
     """
-    starts, waits = (
-        calls.filter(
-            pl.col("name").is_in([name for name, label in labels.items() if what.match(label)])
-        )
-        for what in (_STARTS, _WAITS)
-    )
+    starts, waits = (_select_calls(calls, labels, names) for names in (_STARTS, _WAITS))
     sent = lines.filter(pl.col("bytes") >= EAGER).join(
         starts.select("begin", sender="thread"),
         left_on=("sender", "sent"),
@@ -200,8 +195,7 @@ def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.
 
 def _match_set_up(calls: pl.DataFrame, labels: Mapping[int, str]) -> pl.DataFrame:
     """Return the members of calls without a communicator: the n-th of a name of all processes."""
-    names = [name for name, label in labels.items() if _SET_UP.match(label)]
-    found = calls.filter(pl.col("name").is_in(names)).sort("begin", maintain_order=True)
+    found = _select_calls(calls, labels, _SET_UP).sort("begin", maintain_order=True)
     found = found.with_columns(number=pl.int_range(pl.len()).over("name", "task"))
     whole = pl.len().over("name", "number") == pl.col("task").n_unique().over("name")
     return found.filter(whole.all().over("name")).with_columns(
@@ -209,6 +203,14 @@ def _match_set_up(calls: pl.DataFrame, labels: Mapping[int, str]) -> pl.DataFram
         meeting=pl.struct("name", "number").rank("dense").cast(pl.Int64),
         eager=pl.lit(False),
         holds=pl.lit(True),
+    )
+
+
+def _select_calls(
+    calls: pl.DataFrame, labels: Mapping[int, str], names: re.Pattern[str]
+) -> pl.DataFrame:
+    return calls.filter(
+        pl.col("name").is_in([name for name, label in labels.items() if names.match(label)])
     )
 
 

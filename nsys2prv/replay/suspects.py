@@ -39,6 +39,8 @@ LEAST_GAIN, LEAST_CERTAIN = 0.02, 0.01
 SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
 
 
+#: Kinds of suspects that are links.
+LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
 _KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
@@ -47,7 +49,7 @@ class Suspect(Struct, frozen=True):
 
     #: Share of the span that is gained.
     gain: float
-    #: gpu, host, copies, link within a host, link to other hosts.
+    #: gpu, host, copies, LINK_WITHIN, LINK_TO_OTHERS.
     kind: str
     #: Processes, ascending.
     processes: tuple[int, ...]
@@ -55,6 +57,11 @@ class Suspect(Struct, frozen=True):
     host: str = ""
     #: How many times as long as the others' its kernels last, where all are slow; else 0.
     ratio: float = 0.0
+
+    @property
+    def is_link(self) -> bool:
+        """True if it is a link of the processes, and not their work."""
+        return self.kind in (LINK_WITHIN, LINK_TO_OTHERS)
 
 
 def list_suspects(replay: Replay) -> list[Suspect]:
@@ -101,7 +108,7 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """Return whether what processes do longer is more than chance: in the mean of all that they do,
     or at moments far beyond what is usual.
     """
-    if suspect.ratio or suspect.kind.startswith("link"):
+    if suspect.ratio or suspect.is_link:
         return True
     table = replay.tabulate(_KINDS[suspect.kind])
     longer = replay.job.graph.weight[table.edges] - table.usual[table.row]
@@ -245,12 +252,15 @@ def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[
             yield Suspect(gain, kind, members, "", slow)
 
 
+def link_as_others(replay: Replay, kind: str, host: str) -> Changes:
+    """Return the changes that give the links within a host, or to others, the speed of the rest."""
+    if kind == LINK_WITHIN:
+        return replay.transfer_as_others(lambda _, hosts: hosts == (host,))
+    return replay.transfer_as_others(lambda _, hosts: host in hosts and len(hosts) > 1)
+
+
 def _try_links(replay: Replay) -> Iterator[Suspect]:
     for host, members in group_by_host(replay).items():
-        tests = {
-            "link within": lambda _, hosts, host=host: hosts == (host,),
-            "link to others": lambda _, hosts, host=host: host in hosts and len(hosts) > 1,
-        }
-        for kind, test in tests.items():
-            if changes := replay.transfer_as_others(test):
+        for kind in (LINK_WITHIN, LINK_TO_OTHERS):
+            if changes := link_as_others(replay, kind, host):
                 yield Suspect(replay.compute_gain(changes), kind, members, host)

@@ -102,7 +102,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
-        return Replay(self.job, self.begin, self.end, (*self.done, *changes))
+        changed = Replay(self.job, self.begin, self.end, (*self.done, *changes))
+        # What was recorded stays the same.
+        for name in ("inside", "last_nodes", "processes", "span", "_tables"):
+            changed.__dict__[name] = getattr(self, name)
+        return changed
 
     @cached_property
     def _end_done(self) -> int:
