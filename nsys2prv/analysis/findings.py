@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
+from msgspec import structs
 
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.cause_texts import CauseWriter, describe_unexplained
@@ -55,6 +56,8 @@ from nsys2prv.replay.whatif import Replay
 MOST_FINDINGS = 10
 #: No gain is stated where more than this share of the critical path waits for nothing that is known.
 MOST_UNEXPLAINED = 0.05
+#: A cause that gains less than this share of the job is no finding.
+LEAST_OF_JOB = 0.01
 #: Time before the steady state, or before the first work of a GPU, is a finding from this share of
 #: the job on.
 LEAST_START = 0.2
@@ -193,9 +196,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     elif unexplained > MOST_UNEXPLAINED:
         findings.append(describe_unexplained(writer, unexplained))
     else:
-        findings += [
+        # Of a job without a steady state shares are of all its time, not of what is replayed alone.
+        replayed = 1.0 if steady else replay.span / covered.length
+        found = (
             writer.describe(cause) for cause in find_causes(replay, _list_facts(frames, context))
-        ]
+        )
+        of_job = (structs.replace(one, share=one.share * replayed) for one in found)
+        findings += [one for one in of_job if one.share >= LEAST_OF_JOB]
     # What lies outside of the time that is replayed comes first where it is longer.
     ahead = [edge for edge in edges if edge.share >= 0.5]
     findings = [*ahead, *findings, *(edge for edge in edges if edge not in ahead)]
