@@ -421,11 +421,9 @@ class CauseWriter:
 
     def _is_first(self, edge: int) -> bool:
         """Return whether a call is the first of its name in its process."""
-        alike = np.flatnonzero(
-            (self._edges.kind == Kind.CALL)
-            & (self._edges.key == self._edges.key[edge])
-            & (self._edges.process == self._edges.process[edge])
-        )
+        alike = np.flatnonzero(self._edges.kind == Kind.CALL)
+        for column in (self._edges.key, self._edges.process):
+            alike = alike[column[alike] == column[edge]]
         return bool(edge == alike[np.argmin(self._graph.time[self._edges.target[alike]])])
 
     def _describe_pauses(self, edges: np.ndarray) -> Iterator[str]:

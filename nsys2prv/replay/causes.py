@@ -162,9 +162,7 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     if has_gpus:
         yield try_changes("host_time", replay.scale_all(HOST_TIME))
     yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
-    slow = replay.select(
-        GPU, np.isin(replay.job.graph.edges.key, np.array([*facts.without_tensor_cores], np.int64))
-    )
+    slow = replay.select(GPU, facts.without_tensor_cores)
     weight = (replay.job.graph.weight[slow] / TENSOR_SPEED_UP).astype(np.int64)
     yield try_changes("tensor_cores", [(slow, weight)] if len(slow) else [])
     for family, names in FAMILIES.items():

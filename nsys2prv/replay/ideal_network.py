@@ -44,8 +44,9 @@ def replay_without_transfers(
         [name for name, label in graph.calls.items() if names.match(label)]
         for names in (_SETS_UP, _BEGINS)
     )
-    is_set_up = (edges.kind == Kind.MPI) & np.isin(edges.size // 1000, setting_up)
-    transfers = replay.select(kinds, ~is_set_up)
+    transfers = replay.select(kinds)
+    is_set_up = np.isin(edges.size[transfers] // 1000, setting_up)
+    transfers = transfers[~is_set_up | (edges.kind[transfers] != Kind.MPI)]
     if not len(transfers):
         return "no communication of ranks with each other was matched"
     if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
@@ -56,8 +57,9 @@ def replay_without_transfers(
             f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
         )
     # What a call of MPI does by itself is part of the transfer.
-    calls = replay.select((Kind.CALL,), edges.key >= MPI_NAMES)
-    calls = calls[~np.isin(edges.key[calls], setting_up)]
+    in_mpi = replay.select((Kind.CALL,))
+    in_mpi = in_mpi[edges.key[in_mpi] >= MPI_NAMES]
+    calls = in_mpi[~np.isin(edges.key[in_mpi], setting_up)]
     known = (edges.typical[calls] <= MEETING_CALL) | np.isin(edges.key[calls], beginning)
     lasts = graph.graph.time[edges.target[calls]] - graph.graph.time[edges.source[calls]]
     if lasts[known].sum() < LEAST_MPI * lasts.sum():
@@ -65,9 +67,8 @@ def replay_without_transfers(
     gone = np.union1d(transfers, calls[known])
     times = graph.graph.run(gone, np.zeros(len(gone), np.int64))
     ideal = replay.find_end(times) - begin
-    calls = replay.select((Kind.CALL,), edges.key >= MPI_NAMES)
-    source, target = edges.source[calls], edges.target[calls]
+    source, target = edges.source[in_mpi], edges.target[in_mpi]
     lasts = times[target] - np.maximum(times[source], begin)
-    in_mpi = np.bincount(graph.rows[target], lasts)
-    shares = {int(row): in_mpi[row] / max(ideal, 1) for row in np.flatnonzero(in_mpi)}
+    of_row = np.bincount(graph.rows[target], lasts)
+    shares = {int(row): of_row[row] / max(ideal, 1) for row in np.flatnonzero(of_row)}
     return IdealNetwork(ideal / max(replay.span, 1), shares)

@@ -213,7 +213,7 @@ def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[
     work is numbered: by the medians of the durations of each kernel, or at each place.
     """
     edges, graph = replay.job.graph.edges, replay.job.graph
-    rows = replay.select(kinds, edges.process >= 0)
+    rows = replay.select(kinds)
     if not len(rows):
         return
     frame = pl.DataFrame(

@@ -119,9 +119,19 @@ class Replay(Struct, frozen=True, dict=True):
         edges, weights = merge_changes([*self.done, *changes])
         return self.find_end(self.job.graph.run(edges, weights))
 
-    def select(self, kinds: Collection[Kind], also: np.ndarray | bool = True) -> np.ndarray:
-        """Return the edges of some kinds in the span."""
-        return np.flatnonzero(self.inside & np.isin(self.job.graph.edges.kind, kinds) & also)
+    def select(
+        self,
+        kinds: Collection[Kind],
+        keys: Collection[int] | None = None,
+        processes: Collection[int] | None = None,
+    ) -> np.ndarray:
+        """Return the edges of some kinds in the span. keys, processes: only edges with one of these."""
+        edges = self.job.graph.edges
+        rows = np.flatnonzero(self.inside & np.isin(edges.kind, kinds))
+        for column, wanted in ((edges.key, keys), (edges.process, processes)):
+            if wanted is not None:
+                rows = rows[np.isin(column[rows], [*wanted])]
+        return rows
 
     # What one process, or several, do as the others do it.
 
@@ -137,7 +147,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
         edges, graph = self.job.graph.edges, self.job.graph
-        rows = self.select(kinds, edges.process >= 0)
+        rows = self.select(kinds)
         rows = rows[np.argsort(graph.time[edges.target[rows]], kind="stable")]
         frame = pl.DataFrame({"key": edges.key[rows], "process": edges.process[rows]})
         frame = frame.with_columns(number=pl.int_range(pl.len()).over("key", "process"))
@@ -189,7 +199,7 @@ class Replay(Struct, frozen=True, dict=True):
         self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
     ) -> Changes:
         """Let work of some processes take this share of its time."""
-        rows = self.select(kinds, np.isin(self.job.graph.edges.process, processes))
+        rows = self.select(kinds, processes=processes)
         return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
@@ -240,7 +250,9 @@ class Replay(Struct, frozen=True, dict=True):
         """Let all data be there as soon as all ranks have come. Of several processes, transfers of which
         it is not known who takes part stay as they are: they contain waits.
         """
-        rows = self.select(TRANSFERS, (len(self.processes) < 2) | (self.job.graph.edges.key > 0))
+        rows = self.select(TRANSFERS)
+        if len(self.processes) > 1:
+            rows = rows[self.job.graph.edges.key[rows] > 0]
         return [(rows, np.zeros(len(rows), np.int64))]
 
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
@@ -248,10 +260,10 @@ class Replay(Struct, frozen=True, dict=True):
         each name in each process, which sets up what others use.
         """
         edges = self.job.graph.edges
-        is_named = np.isin(edges.key, np.array([*names], np.int64))
-        calls, returns = self.select((Kind.CALL,), is_named), self.select((Kind.RETURN,), is_named)
+        calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
         if repeated:
-            every = np.flatnonzero(is_named & (edges.kind == Kind.CALL))
+            every = np.flatnonzero(edges.kind == Kind.CALL)
+            every = every[np.isin(edges.key[every], [*names])]
             time = self.job.graph.time[edges.target[every]]
             order = np.lexsort((time, edges.key[every], edges.process[every]))
             key, process = edges.key[every[order]], edges.process[every[order]]
@@ -268,7 +280,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
         if kind == Kind.CALL:
             return self.remove_calls([key])
-        rows = self.select((kind,), self.job.graph.edges.key == key)
+        rows = self.select((kind,), [key])
         return [(rows, np.zeros(len(rows), np.int64))]
 
     def pin_copies(self, pageable: int, pinned: int) -> Changes:
@@ -297,7 +309,8 @@ class Replay(Struct, frozen=True, dict=True):
         rows = slow["edge"].to_numpy()
         ends = np.zeros(len(self.job.graph.time), bool)
         ends[edges.target[rows]] = True
-        returns = self.select((Kind.RETURN,), ends[edges.source])
+        returns = self.select((Kind.RETURN,))
+        returns = returns[ends[edges.source[returns]]]
         return [(rows, new.to_series().to_numpy()), (returns, np.full(len(returns), NO_WEIGHT))]
 
     # What the time of the span is made of.
