@@ -70,19 +70,19 @@ ADVICE = {
 }
 #: Kind of cause -> kind of finding, and views that show it.
 KINDS = {
-    "gpu": ("straggler", ("nccl_wait", "kernel_time_2dh")),
-    "host": ("straggler", ("nccl_wait", "nvtx_ranges")),
-    "copies": ("straggler", ("nccl_wait", "memory_bytes_2dh")),
-    LINK_WITHIN: ("slow_link", ("nccl_bw_mbs",)),
-    LINK_TO_OTHERS: ("slow_link", ("nccl_bw_mbs",)),
-    "hiccup": ("hiccup", ("nccl_wait", "cuda_activities")),
-    "imbalance": ("imbalance", ("nccl_wait", "kernel_duration")),
-    "transfers": ("exposed_communication", ("nccl-exposed-2dh",)),
-    "host_time": ("host_bound", ("idle_gaps", "cuda_activities")),
-    "pageable": ("exposed_copies", ("memory_bytes_2dh",)),
-    "allocation": ("blocked_by_call", ("api_time_2dh",)),
-    "module_loading": ("blocked_by_call", ("api_time_2dh",)),
-    "tensor_cores": ("no_tensor_cores", ("gemm_without_tensor_cores_2dh",)),
+    "gpu": ("straggler", ("views/nccl_wait.cfg", "analysis/kernel_time_2dh.cfg")),
+    "host": ("straggler", ("views/nccl_wait.cfg", "views/nvtx_ranges.cfg")),
+    "copies": ("straggler", ("views/nccl_wait.cfg", "analysis/memory_bytes_2dh.cfg")),
+    LINK_WITHIN: ("slow_link", ("analysis/nccl_bw_mbs.cfg",)),
+    LINK_TO_OTHERS: ("slow_link", ("analysis/nccl_bw_mbs.cfg",)),
+    "hiccup": ("hiccup", ("views/nccl_wait.cfg", "views/cuda_activities.cfg")),
+    "imbalance": ("imbalance", ("views/nccl_wait.cfg", "views/kernel_duration.cfg")),
+    "transfers": ("exposed_communication", ("analysis/nccl-exposed-2dh.cfg",)),
+    "host_time": ("host_bound", ("views/idle_gaps.cfg", "views/cuda_activities.cfg")),
+    "pageable": ("exposed_copies", ("analysis/memory_bytes_2dh.cfg",)),
+    "allocation": ("blocked_by_call", ("analysis/api_time_2dh.cfg",)),
+    "module_loading": ("blocked_by_call", ("analysis/api_time_2dh.cfg",)),
+    "tensor_cores": ("no_tensor_cores", ("analysis/gemm_without_tensor_cores_2dh.cfg",)),
 }
 
 
@@ -397,7 +397,7 @@ class CauseWriter:
                 cause.gain,
                 evidence=(measured,),
                 advice=ADVICE["once"] if len(edges) == 1 else advice,
-                views=("api_time_2dh", "idle_gaps"),
+                views=("analysis/api_time_2dh.cfg", "views/idle_gaps.cfg"),
                 moments=self._find_moments(cause),
             )
             is_set_up = (
@@ -415,7 +415,7 @@ class CauseWriter:
             cause.gain,
             evidence=(", ".join([measured, *self._describe_pauses(edges)]), *self._name_lacking()),
             advice=ADVICE["once" if len(edges) == 1 else "place"],
-            views=("idle_gaps", "nvtx_ranges"),
+            views=("views/idle_gaps.cfg", "views/nvtx_ranges.cfg"),
             moments=self._find_moments(cause),
         )
 
@@ -559,6 +559,6 @@ def describe_unexplained(writer: CauseWriter, share: float) -> Finding:
             writer._name_unrecorded("what happens there is not recorded"),
         ),
         advice="record more, or look at this moment in Paraver",
-        views=("cuda_activities",),
+        views=("views/cuda_activities.cfg",),
         moments=((begin, end, ()),),
     )

@@ -1,4 +1,4 @@
-"""The critical path of the job: its time by cause, rank and kernel, and the finding of it."""
+"""The critical path of the job: its time by cause, rank and kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result
+from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.replay.path import Cause
 
@@ -25,8 +25,7 @@ ABOUT = """The critical path: the one chain of work and waiting, from the begin 
 all ranks, that explains how long it took. Its pieces add up to the duration. Only what is on it
 makes the job shorter when it gets faster; what is beside it has slack. Where two chains take
 equally long, one of them is it: among balanced ranks it says little which of them has more of it.
-`steady_ns` and `steady_share` are of the steady state alone, where there is one: the finding is of
-it, as all findings are.
+`steady_ns` and `steady_share` are of the steady state alone, where there is one.
 """
 TITLES = {
     "causes": "The critical path by cause",
@@ -34,8 +33,6 @@ TITLES = {
     "classes": "Kernels on the critical path by class",
     "by_kernel": "Kernels on the critical path",
 }
-#: So many ranks, classes and causes stand in the evidence.
-MOST_NAMED = 3
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -64,7 +61,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    """Add the path by cause, rank, class and kernel, and the finding of it."""
+    """Add the path by cause, rank, class and kernel."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
@@ -89,12 +86,16 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
     frames = {"causes": causes, "ranks": by_rank, "classes": classes, "by_kernel": by_kernel}
     waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
     shares = {name: waiting[name].sum() / whole[name] for name in whole}
-    if pieces.height:
-        result.findings.append(_make_finding(shares, frames, steady))
+    idle = f"no device works for {shares['time_ns']:.1%} of it"
+    if steady:
+        idle += f", in the steady state for {shares['steady_ns']:.1%}"
     for name, frame in frames.items():
         if frame.height:
             shown = frame if steady else frame.drop("steady_ns", "steady_share")
-            result.add(name, TITLES[name], shown, ABOUT if name == "causes" else "")
+            if name == "causes":
+                result.add(name, f"{TITLES[name]}: {idle}", shown, ABOUT)
+            else:
+                result.add(name, TITLES[name], shown)
 
 
 def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
@@ -121,42 +122,6 @@ def _label_shares(
 ) -> pl.DataFrame:
     """Return what :func:`_sum_shares` does, with labels in the place of the values of a value set."""
     return _sum_shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
-
-
-def _make_finding(
-    waiting: Mapping[str, float], frames: Mapping[str, pl.DataFrame], steady: bool
-) -> Finding:
-    """Return the finding of the steady state, or of the job that has none. waiting: the share of
-    the path on which no device works.
-    """
-    evidence = []
-    for phrase, table, column in (
-        ("most of the path", "causes", "cause"),
-        ("it is on", "ranks", "rank"),
-        ("kernels on it", "classes", "class"),
-    ):
-        most = (
-            frames[table]
-            .sort("steady_share", descending=True, maintain_order=True)
-            .head(MOST_NAMED)
-        )
-        shares = [
-            f"{name} {share:.1%}" for name, share in most.select(column, "steady_share").rows()
-        ]
-        evidence += [f"{phrase}: {', '.join(shares)}"] if shares else []
-    share = waiting["steady_ns"]
-    if steady:
-        evidence.append(f"in the whole job, with start-up and shutdown: {waiting['time_ns']:.1%}")
-    return Finding(
-        "critical_path",
-        f"On the critical path {'of the steady state ' if steady else ''}no device works for {share:.1%} of the time.",
-        share,
-        (),
-        (),
-        tuple(evidence),
-        "shorten what takes most of the path; what is not on it has slack",
-        ("critical_path_time_2dh",),
-    )
 
 
 ANALYSIS = Analysis(

@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.analysis.intervals import unite_span_sets
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
     COMPUTE,
@@ -108,16 +108,14 @@ LENGTH = pl.col("elapsed_ns")
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
     ideal = _IdealNetworks(context, result)
-    if unnamed := context.explain_unnamed_kernels():
-        result.missing.append(f"device efficiencies: {unnamed}")
-    elif frames["devices"].height:
+    needed = (KERNEL_NAMES,) if frames["devices"].height else tuple(WORK)
+    if frames["devices"].height and KERNEL_NAMES in context.available:
         _add_device_tables(frames["devices"], context, result, ideal)
-    elif not context.reader.layouts & set(MPI_LAYOUTS):
-        result.missing.append(f"device efficiencies: {context.explain_absence(tuple(WORK))}")
+        result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
+    elif frames["devices"].height or not context.reader.layouts & set(MPI_LAYOUTS):
+        result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if frames["hosts"].height:
         _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result, ideal)
-    if frames["devices"].height and not unnamed:
-        result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
 
 
 class _IdealNetworks(Struct, frozen=True):

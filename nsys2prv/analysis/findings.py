@@ -52,8 +52,6 @@ from nsys2prv.replay.causes import KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.whatif import Replay
 
-#: More findings are not told.
-MOST_FINDINGS = 10
 #: No gain is stated where more than this share of the critical path waits for nothing that is known.
 MOST_UNEXPLAINED = 0.05
 #: A cause that gains less than this share of the job is no finding.
@@ -207,7 +205,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     ahead = [edge for edge in edges if edge.share >= 0.5]
     findings = [*ahead, *findings, *(edge for edge in edges if edge not in ahead)]
     result.notes.extend(_describe_trust(context, unexplained))
-    result.findings.extend(findings[:MOST_FINDINGS])
+    result.findings.extend(findings)
     if not findings:
         result.missing.append(_describe_nothing(frames, job))
 

@@ -19,7 +19,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
-from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
     COMPUTE,
@@ -417,9 +417,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
     )
     each = times.join(means, on="iteration", maintain_order="left")
-    if unnamed := context.explain_unnamed_kernels():
+    if KERNEL_NAMES not in context.available:
         each = each.drop("compute_ns", "exposed_nccl_ns")
-        result.missing.append(f"communication of iterations: {unnamed}")
+        why = context.explain_absence((KERNEL_NAMES,))
+        result.missing.append(f"communication of iterations: {why}")
     title = "Iterations of the steady state: how a GPU spends its time"
     result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", "Each iteration of the steady state", each)

@@ -38,13 +38,21 @@ from nsys2prv.analysis.efficiencies import USEFUL
 from nsys2prv.analysis.host_time import select_profiler_modules
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
+from nsys2prv.analysis.result import (
+    KERNEL_NAMES,
+    Analysis,
+    Context,
+    Finding,
+    Result,
+    Results,
+    join_findings,
+)
 from nsys2prv.analysis.unit import WORK, AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
-from nsys2prv.conversion.quality import QualityNote, assess_quality
+from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality
 from nsys2prv.conversion.summary import collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
@@ -311,8 +319,17 @@ class OpenJob:
             np.save(file, make_group_table(self.folded))
         return path
 
+    @cached_property
+    def available(self) -> set[str]:
+        """Layouts that there are events of, and KERNEL_NAMES where most kernels have names."""
+        is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
+        named = {KERNEL_NAMES} if 2 * is_unnamed.sum() <= len(is_unnamed) else set()
+        return {*self.reader.layouts, *named}
+
     def explain_absence(self, layouts: Sequence[str]) -> str:
-        """Return why there are no events of these layouts."""
+        """Return why there are no events of these layouts, or no names of kernels."""
+        if KERNEL_NAMES in layouts:
+            return "the names of kernels are not in the reports, so that communication cannot be told from computation"
         kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
         tables = [table for kind in kinds for table in kind.tables]
         present = {table for info in self._job.infos for table in info.parts}
@@ -354,12 +371,18 @@ class OpenJob:
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
         key = useful, iterations, bins
-        left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
+        finders = [findings.ANALYSIS, *(one for one in ANALYSES if one.has_findings)]
+        needed = dict.fromkeys([*wanted, *finders] if "findings" in names else wanted)
+        left = [analysis for analysis in needed if (analysis.name, key) not in self._results]
         if left:
             self._results.update(
                 {(name, key): result for name, result in self._run_analyses(left, *key).items()}
             )
-        return Results((analysis.name, self._results[analysis.name, key]) for analysis in wanted)
+        results = Results((analysis.name, self._results[analysis.name, key]) for analysis in wanted)
+        if "findings" in names:
+            joined = join_findings(self._results[one.name, key].findings for one in finders)
+            results["findings"] = replace(results["findings"], findings=joined)
+        return results
 
     @property
     def analyses(self) -> list[str]:
@@ -415,6 +438,7 @@ class OpenJob:
             options,
             self.labels,
             self.folded,
+            self.available,
             lambda layouts: (
                 options.lost_work
                 if options.lost_work and set(layouts) & set(WORK) & self.reader.layouts
@@ -426,7 +450,7 @@ class OpenJob:
         able = [
             analysis
             for analysis in wanted
-            if all(self.reader.layouts & set(group) for group in analysis.needs)
+            if all(self.available & set(group) for group in analysis.needs)
             and (len(self.coverage.common) or not analysis.is_of_covered)
         ]
         collected: dict[str, dict[str, list[pl.DataFrame]]] = {
@@ -458,7 +482,7 @@ class OpenJob:
                 results[analysis.name].missing.extend(
                     f"{analysis.title}: {self.explain_absence(group)}"
                     for group in analysis.needs
-                    if not self.reader.layouts & set(group)
+                    if not self.available & set(group)
                 )
         return results
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import count_concurrent, intersect_spans, sum_time_by_count
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
     COMPUTE,
@@ -101,9 +101,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     in flight.
     """
     communicating = ("nccl_kernel", "memory_operation")
-    if unnamed := context.explain_unnamed_kernels():
-        result.missing.append(f"overlap: {unnamed}")
-        return
     if not frames["devices"].height or not frames["devices"]["communication_ns"].sum():
         result.missing.append(f"overlap: {context.explain_absence(communicating)}")
         return
@@ -216,7 +213,7 @@ ANALYSIS = Analysis(
         "exposed and overlapped communication by device, operation and kernel class; concurrent "
         "kernels; kernels in flight"
     ),
-    (tuple(WORK),),
+    (tuple(WORK), (KERNEL_NAMES,)),
     collect,
     conclude,
     is_of_covered=True,

@@ -6,7 +6,7 @@ hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,6 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.conversion.quality import UNNAMED
 from nsys2prv.paraver.object_model import BY_FILE_NAME
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
@@ -38,9 +37,12 @@ FINDING_KINDS = {
     "host_bound": "GPUs wait for all that hosts do: calls, and the time between them",
     "no_tensor_cores": "matrix products run without tensor cores",
     "unexplained": "the time waits for something that the reports do not show",
-    "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
 
+#: What an analysis may need beside layouts: names of most kernels.
+KERNEL_NAMES = "kernel names"
+#: More findings are not told.
+MOST_FINDINGS = 10
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
 #: What is said where there are no findings.
@@ -65,7 +67,7 @@ class Finding(Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     #: What to do.
     advice: str = ""
-    #: Paraver views that show it (nsys2prv cfgs).
+    #: Paraver views that show it: paths below the folder that `nsys2prv cfgs DIR` writes.
     views: tuple[str, ...] = ()
     #: Moments to look at: begin and end (ns of the trace), and ranks.
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
@@ -78,6 +80,19 @@ class Finding(Struct, frozen=True):
             f"<li>{escape(line)}</li>" for line in (*self.evidence, self.advice) if line
         )
         return f"<p><b>{escape(self.title)}</b> (costs up to {self.share:.1%} of the time)</p><ul>{lines}</ul>"
+
+    @property
+    def look_at(self) -> str:
+        """Return the first moment to look at and the view to open for it; empty where there is none:
+        `12.304 s to 12.318 s, rank 3, views/nccl_wait.cfg`.
+        """
+        parts = []
+        for begin, end, ranks in self.moments[:1]:
+            digits = min(max(11 - len(str(max(end - begin, 1))), 3), 9)
+            parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
+            if ranks:
+                parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
+        return ", ".join([*parts, *self.views[:1]])
 
     def as_dict(self) -> dict[str, object]:
         """Return the finding as plain data, for JSON."""
@@ -165,6 +180,18 @@ class Results(dict[str, Result]):
         return "".join(result._repr_html_() for result in self.values())
 
 
+def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of several analyses as one list: those of the first in their order, each
+    other before the first that costs less.
+    """
+    joined: list[Finding] = []
+    for number, findings in enumerate(lists):
+        for one in findings:
+            less = (at for at, other in enumerate(joined) if number and other.share < one.share)
+            joined.insert(next(less, len(joined)), one)
+    return joined[:MOST_FINDINGS]
+
+
 class Context(Struct, frozen=True):
     """What `conclude` is told of the job. Its methods put texts in the place of numbers."""
 
@@ -176,7 +203,9 @@ class Context(Struct, frozen=True):
     labels: Mapping[str, pl.DataFrame]
     #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
-    #: Returns why there are no events of some layouts.
+    #: Layouts that there are events of, and KERNEL_NAMES where most kernels have names.
+    available: Collection[str]
+    #: Returns why nothing of these is available.
     explain_absence: Callable[[Sequence[str]], str]
     #: As `make_clock_table` of clocks.py returns them.
     clocks: pl.DataFrame
@@ -192,15 +221,6 @@ class Context(Struct, frozen=True):
     def elapsed(self) -> int:
         """The time for which the reports of all processes cover the job (ns)."""
         return self.options.covered.length
-
-    def explain_unnamed_kernels(self) -> str:
-        """Say that most kernels have no names in the reports; empty where they have."""
-        if "kernels" not in self.labels:
-            return ""
-        is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
-        if 2 * is_unnamed.sum() <= len(is_unnamed):
-            return ""
-        return "the names of kernels are not in the reports, so that communication cannot be told from computation"
 
     @property
     def devices(self) -> pl.DataFrame:
@@ -411,7 +431,8 @@ class Analysis(Struct, frozen=True):
     title: str
     #: What it shows, for the documents (Markdown).
     about: str
-    #: Groups of layouts; of each group the job must have one, else the analysis is not run.
+    #: Groups of layouts, or (KERNEL_NAMES,); of each the job must have one, else the analysis is not
+    #: run.
     needs: tuple[tuple[str, ...], ...]
     #: Yields partial frames of one unit, each with its name.
     collect: Callable[[Unit], Iterator[tuple[str, pl.DataFrame]]]
@@ -420,6 +441,8 @@ class Analysis(Struct, frozen=True):
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
     #: Its figures are of the time that the reports of all processes cover.
     is_of_covered: bool = False
+    #: `conclude` adds to `result.findings` what belongs to the job's findings.
+    has_findings: bool = False
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

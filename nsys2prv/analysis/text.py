@@ -183,7 +183,8 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
         }
         for name, result in results.items()
     }
-    findings = [finding.as_dict() for result in results.values() for finding in result.findings]
+    whole = [results["findings"]] if "findings" in results else results.values()
+    findings = [finding.as_dict() for result in whole for finding in result.findings]
     return json.dumps(
         {"format": FORMAT, "job": dict(job), "findings": findings, "analyses": analyses},
         allow_nan=False,
@@ -328,8 +329,10 @@ def format_findings(
         for text in finding.evidence if full else finding.evidence[:1]:
             lines += _wrap_text(f"         measured: {text}", width, 19)
         lines += _wrap_text(f"         do: {finding.advice}", width, 13)
-        if full and finding.views:
-            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
+        if finding.look_at:
+            lines += _wrap_text(f"         look at: {finding.look_at}", width, 18)
+        if full and finding.views[1:]:
+            lines += _wrap_text(f"         more views: {', '.join(finding.views[1:])}", width, 21)
     if len(findings) > len(shown):
         lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
     return lines
@@ -347,10 +350,12 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
     subject = "steady state" if of_steady else "job"
-    legend = f"  %: how much shorter the {subject} would be at most without this cause"
+    legend = [f"  %: how much shorter the {subject} would be at most without this cause"]
+    if any(finding.look_at for finding in result.findings):
+        legend += ["  look at: time in the trace, who, view (nsys2prv cfgs DIR writes it)"]
     return [
         *style.format_title("What holds the job back"),
-        *(fold_lines([legend], width) if result.findings else []),
+        *(fold_lines(legend, width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
 

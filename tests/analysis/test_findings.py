@@ -48,7 +48,7 @@ def test_every_kind_is_explained_and_has_its_section() -> None:
 
 
 def test_views_of_findings_are_there() -> None:
-    core = {Path(name).stem for name in list_core_views()}
+    core = set(list_core_views())
     named = {view for _, views in cause_texts.KINDS.values() for view in views}
     assert named <= core, f"cfgs/ lacks {sorted(named - core)}"
 
@@ -84,17 +84,21 @@ def test_findings_as_text() -> None:
         ("n GPU0",),
         ("first", "second"),
         "look",
-        ("nccl_wait",),
+        ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
+        ((12_304_000_000, 12_318_000_000, (1,)),),
     )
+    look = "         look at: 12.304 s to 12.318 s, rank 1, views/nccl_wait.cfg"
     assert format_findings([finding]) == [
         " 12.3 %  Rank 1 (n GPU0) is late.",
         "         measured: first",
         "         do: look",
+        look,
     ]
-    assert format_findings([finding], full=True)[-3:] == [
+    assert format_findings([finding], full=True)[-4:] == [
         "         measured: second",
         "         do: look",
-        "         views: nccl_wait",
+        look,
+        "         more views: views/idle_gaps.cfg",
     ]
     assert format_findings([finding] * 7)[-1] == "  and 2 smaller ones: --full"
     assert all(

@@ -137,10 +137,6 @@ NOTES = {
         "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be at most "
         "without this cause."
     ),
-    "critical_path": (
-        "The one chain of work and waiting, from the begin of the job to its end over all ranks, that explains how long it took. "
-        "Only what is on it makes the job shorter when it gets faster."
-    ),
     "efficiencies": (
         f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
         "POP advises a closer look below 80 %."
@@ -162,7 +158,6 @@ SECTION_OF = defaultdict(
     | {
         "exposed_communication": "communication",
         "no_tensor_cores": "kernels",
-        "critical_path": "critical_path",
     },
 )
 
@@ -338,16 +333,8 @@ def _show_table(material: Material, analysis: str, table: str) -> Sequence[Block
 def show_findings(material: Material) -> Iterator[Block]:
     """Show what holds the job back."""
     result = material.results.get("findings")
-    if result is not None and not result.missing:
+    if result is not None and (result.findings or not result.missing):
         yield Findings("What holds the job back", result.findings, NOTES["findings"])
-
-
-def show_critical_path(material: Material) -> Iterator[Block]:
-    """Show the finding of the critical path."""
-    result = material.results.get("critical_path")
-    if result is not None and result.findings:
-        title = "What the time of the job goes to"
-        yield Findings(title, result.findings, NOTES["critical_path"])
 
 
 def show_efficiencies(material: Material) -> Iterator[Block]:
@@ -442,7 +429,6 @@ SECTIONS: dict[str, tuple] = {
     "critical_path": (
         "Critical path",
         "critical_path",
-        show_critical_path,
         compare_path_of_ranks,
         "causes (ranks*) (classes) by_kernel notes",
     ),
