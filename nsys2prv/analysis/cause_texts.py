@@ -362,7 +362,7 @@ class CauseWriter:
         time.
         """
         edges = cause.changes[0][0]
-        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._graph.weight[edges]})
+        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._measure(edges)})
         return sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
 
     def _measure_products(self, cause: Cause) -> Iterator[str]:
@@ -379,7 +379,7 @@ class CauseWriter:
     def _describe_place(self, cause: Cause) -> Finding | None:
         kind, key = cause.place
         edges = cause.changes[0][0]
-        lasts = self._graph.weight[edges]
+        lasts = self._measure(edges)
         most = format_nanoseconds(float(lasts.max()))
         if len(edges) == 1:
             measured = f"once, for {most}"
@@ -429,7 +429,7 @@ class CauseWriter:
     def _describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
         """Say what the host that pauses longest in all does between the calls of these edges."""
         process = self._edges.process[edges]
-        lasts = self._graph.weight[edges]
+        lasts = self._measure(edges)
         most = int(np.argmax(np.bincount(np.maximum(process, 0), lasts)))
         own = edges[process == most]
         begin, end = (
@@ -469,6 +469,11 @@ class CauseWriter:
             yield self._name_unrecorded("what hosts do there is not recorded")
 
     # Names and moments.
+
+    def _measure(self, edges: np.ndarray) -> np.ndarray:
+        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
+        time = self._graph.time
+        return np.maximum(time[self._edges.target[edges]] - time[self._edges.source[edges]], 0)
 
     def _sum_path(self, path: np.ndarray, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int, float]]:
         """Return kind, key and share of all of these, of edges on the path, the longest first."""

@@ -61,7 +61,7 @@ LEAST_OF_JOB = 0.01
 LEAST_START = 0.2
 #: A time of less than this share of the job tells nothing of it.
 LEAST_WINDOW = 0.05
-#: What counts beside the GPUs' work, before and after it (ns).
+#: What counts after the GPUs' work (ns).
 MARGIN = 100_000
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
@@ -183,8 +183,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     ]
     if not steady and devices.height:
         # What is before and after the GPUs' work is told of by itself.
-        work = graph.graph.time[graph.graph.edges.target[np.isin(graph.graph.edges.kind, GPU_WORK)]]
-        begin, end = max(begin, int(work.min()) - MARGIN), min(end, int(work.max()) + MARGIN)
+        time, edges_ = graph.graph.time, graph.graph.edges
+        work = np.isin(edges_.kind, GPU_WORK)
+        begin = max(begin, int(time[edges_.source[work]].min()))
+        end = min(end, int(time[edges_.target[work]].max()) + MARGIN)
     replay = Replay(graph, begin, end)
     findings = []
     writer = CauseWriter(context, job, replay, frames)

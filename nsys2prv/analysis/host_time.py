@@ -33,6 +33,10 @@ OS, STATES_OF_THREADS, SAMPLES = (
 )
 #: Libraries of the profiler, by their names.
 PROFILER = re.compile(r"(?i)nsys|nsight|cupti|ToolsInjection|libToolsInj|quadd")
+#: Overhead that Nsight Systems records, and that CUDA or the program has without it too.
+NO_PROFILER = re.compile(
+    r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
+)
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
 PARTS = {
     "profiler": "in the profiler",
@@ -55,7 +59,7 @@ LONGEST_SAMPLE = 4.0
 def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
     found = {
-        "profiler": unit.find_thread_spans("profiler_overhead", [thread]),
+        "profiler": _find_profiler_spans(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "os": unite_span_sets([unit.find_thread_spans(layout, [thread]) for layout in OS]),
         "off_cpu": _find_state(unit, thread, "Off the CPU"),
@@ -68,6 +72,15 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
         parts[name] = intersect_spans(left, where).length
         left = subtract_spans(left, where)
     return {**parts, "unknown": left.length}
+
+
+def _find_profiler_spans(unit: Unit, thread: int) -> Spans:
+    if not unit.has("profiler_overhead"):
+        return EMPTY
+    rows = unit.remember(
+        "overhead", lambda: unit.read_begins("profiler_overhead", ("what",))
+    ).filter(pl.col("thread") == thread)
+    return unit.merge_rows(rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler))))
 
 
 def list_unrecorded(unit: Unit) -> list[str]:
@@ -151,6 +164,11 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
 def select_profiler_modules(labels: pl.DataFrame) -> tuple[int, ...]:
     """Return the values of the profiler's libraries. labels: value and label of modules."""
     return tuple(value for value, label in labels.rows() if PROFILER.search(label))
+
+
+def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
+    """Return the values of overhead that is not the profiler's. labels: value and label."""
+    return tuple(value for value, label in labels.rows() if NO_PROFILER.search(label))
 
 
 def compare_with_others(

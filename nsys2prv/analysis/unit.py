@@ -95,6 +95,8 @@ class AnalysisOptions(Struct, frozen=True):
     io: tuple[int, ...] = ()
     #: Values of the profiler's libraries, in which samples tell nothing of the program.
     profiler_modules: tuple[int, ...] = ()
+    #: Values of overhead that is recorded as the profiler's and is not.
+    no_profiler: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
