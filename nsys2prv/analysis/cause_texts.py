@@ -25,11 +25,12 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.replay.causes import TENSOR_SPEED_UP, Cause
+from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import KIND_NAMES, Kind
+from nsys2prv.replay.questions import Names, describe_cause
 from nsys2prv.replay.suspects import LINK_TO_OTHERS, LINK_WITHIN
 from nsys2prv.replay.unit_graph import split_place
-from nsys2prv.replay.whatif import GPU, HOST, Replay
+from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay
 
 #: Ranks are last by no accident where they are so in this share of the collectives or more.
 MOSTLY_LAST = 0.3
@@ -95,13 +96,19 @@ class CauseWriter:
         job: JobRanks,
         replay: Replay,
         frames: Mapping[str, pl.DataFrame],
+        names: Names,
     ) -> None:
         self._context, self._job, self._replay, self._frames = context, job, replay, frames
+        self._names = names
         self._graph, self._edges = replay.job.graph, replay.job.graph.edges
         self._waiting = "GPUs" if job.has_gpus else "Ranks"
 
-    def describe(self, cause: Cause) -> Finding | None:
-        """Return the finding of a cause; None where nothing shows what it is."""
+    def describe(self, cause: Cause) -> Finding:
+        """Return the finding of a cause."""
+        what_if = describe_cause(cause, self._replay, self._names)
+        return replace(self._describe(cause), what_if=what_if)
+
+    def _describe(self, cause: Cause) -> Finding:
         if cause.suspect is not None:
             return self._describe_culprit(cause)
         if cause.kind == "place":
@@ -376,7 +383,7 @@ class CauseWriter:
         for name, lasts, count in self._sum_by_name(cause).tail(2).reverse().rows():
             yield f"{self._label_call(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls"
 
-    def _describe_place(self, cause: Cause) -> Finding | None:
+    def _describe_place(self, cause: Cause) -> Finding:
         kind, key = cause.place
         edges = cause.changes[0][0]
         lasts = self._measure(edges)
@@ -385,7 +392,10 @@ class CauseWriter:
             measured = f"once, for {most}"
         else:
             median = format_nanoseconds(float(np.median(lasts)))
-            measured = f"{len(edges):,} times, {median} in the median, {most} at most"
+            total = format_nanoseconds(float(lasts.sum()))
+            measured = (
+                f"{len(edges):,} times, {total} in all, {median} in the median, {most} at most"
+            )
         if kind == Kind.CALL:
             name = self._label_call(key)
             advice = next(

@@ -50,6 +50,7 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.questions import Names, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.whatif import Replay
 
 #: No gain is stated where more than this share of the critical path waits for nothing that is known.
@@ -150,12 +151,16 @@ def _find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    """Add the findings, the most costly first, and the phases of the job."""
-    steady = context.options.steady
-    if steady:
+    """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
+    _replay_job(frames, context, result)
+    if steady := context.options.steady:
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
+
+
+def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    steady = context.options.steady
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence((*WORK, *MPI_LAYOUTS))
         result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
@@ -188,8 +193,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         begin = max(begin, int(time[edges_.source[work]].min()))
         end = min(end, int(time[edges_.target[work]].max()) + MARGIN)
     replay = Replay(graph, begin, end)
+    names = _list_names(frames, context)
+    if asked := parse_what_ifs(context.options.what_ifs):
+        answers = replay_what_ifs(asked, replay, names)
+        when = "the steady state" if steady else "the job's work"
+        about = f"Durations are of {when}; each row also has the changes of those above."
+        result.add("what_if", "What if", answers, about)
     findings = []
-    writer = CauseWriter(context, job, replay, frames)
+    writer = CauseWriter(context, job, replay, frames, names)
     unexplained = replay.measure_unexplained(replay.trace_path())
     if replay.span < LEAST_WINDOW * covered.length and edges:
         unexplained = 0.0
@@ -198,9 +209,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     else:
         # Of a job without a steady state shares are of all its time, not of what is replayed alone.
         replayed = 1.0 if steady else replay.span / covered.length
-        found = (
-            writer.describe(cause) for cause in find_causes(replay, _list_facts(frames, context))
-        )
+        found = (writer.describe(cause) for cause in find_causes(replay, names.facts))
         of_job = (structs.replace(one, share=one.share * replayed) for one in found)
         findings += [one for one in of_job if one.share >= LEAST_OF_JOB]
     # What lies outside of the time that is replayed comes first where it is longer.
@@ -212,14 +221,23 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.missing.append(_describe_nothing(frames, job))
 
 
-def _list_facts(frames: Mapping[str, pl.DataFrame], context: Context) -> KernelFacts:
+def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
+    """Return what words of what-ifs stand for, and what is known of kernels and memory."""
+    ranks = context.tasks.select("rank", pl.col("task") - 1).drop_nulls()
+    kernels = {
+        value: label
+        for name in ("kernels", "graphs")
+        if name in context.labels
+        for value, label in context.labels[name].select("value", "label").rows()
+    }
     kinds = map_labels("memory_kind")
     products: list[int] = []
     if frames["products"].height and "kernels" in context.labels:
         names = frames["products"]["name"].to_list()
         labels = context.labels["kernels"].filter(pl.col("value").is_in(names))
         products = [value for value, label in labels.rows() if not NO_PRODUCT.search(label)]
-    return KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
+    facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
+    return Names(dict(ranks.rows()), kernels, facts)
 
 
 def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:

@@ -350,13 +350,19 @@ class OpenJob:
         return f"no usable rows in {many}" if there else f"not recorded: no report has {many}"
 
     def analyse(
-        self, *names: str, useful: str = "compute", iterations: str = "", bins: int = 200
+        self,
+        *names: str,
+        useful: str = "compute",
+        iterations: str = "",
+        bins: int = 200,
+        what_if: Sequence[str] = (),
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
         `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
-        executions are the iterations. bins: number of intervals of maps over time.
+        executions are the iterations. bins: number of intervals of maps over time. what_if: changes to replay
+        (:meth:`what_if`), for `findings`.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
@@ -370,7 +376,7 @@ class OpenJob:
             raise UsageError(f"useful: {useful} is none of {', '.join(USEFUL)}")
         names = names or tuple(self.analyses)
         wanted = [by_name[name] for name in names]
-        key = useful, iterations, bins
+        key = useful, iterations, bins, tuple(what_if)
         finders = [findings.ANALYSIS, *(one for one in ANALYSES if one.has_findings)]
         needed = dict.fromkeys([*wanted, *finders] if "findings" in names else wanted)
         left = [analysis for analysis in needed if (analysis.name, key) not in self._results]
@@ -396,6 +402,17 @@ class OpenJob:
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
+    def what_if(self, *changes: str) -> pl.DataFrame:
+        """Return how long the job's steady state, or its work where nothing repeats, would last with
+        changes, as in ``job.what_if("rank 3: gpu as others; no cudaFree")``: a row for each, with those
+        above it, as `what_if`, `gain_share` and `duration_ns`. Raises UsageError for what cannot be
+        said; the message lists what can.
+        """
+        result = self.analyse("findings", what_if=changes)["findings"]
+        if "what_if" not in result.tables:
+            raise UsageError("; ".join(result.missing) or "what-if: names no change")
+        return result.tables["what_if"].frame
+
     @cached_property
     def steady(self) -> Steady | None:
         """The job's steady state: the time of its iterations. None where it does not repeat itself."""
@@ -413,7 +430,12 @@ class OpenJob:
         return join_units(self.reader, calls, graphs)
 
     def _run_analyses(
-        self, wanted: Sequence[Analysis], useful: str, pattern: str, bins: int
+        self,
+        wanted: Sequence[Analysis],
+        useful: str,
+        pattern: str,
+        bins: int,
+        what_ifs: tuple[str, ...],
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
@@ -428,6 +450,7 @@ class OpenJob:
             self.coverage.common,
             self._find_lossy_devices(),
             self._name_lossy_processes(),
+            what_ifs,
             tuple(
                 self._job.infos[report].name
                 for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()

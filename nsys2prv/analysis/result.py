@@ -71,6 +71,8 @@ class Finding(Struct, frozen=True):
     views: tuple[str, ...] = ()
     #: Moments to look at: begin and end (ns of the trace), and ranks.
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    #: What `report --what-if` is told to replay the job without it; empty where it cannot be said.
+    what_if: str = ""
 
     def __repr__(self) -> str:
         return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"

@@ -377,7 +377,9 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         [
             *fold_lines([table.title], style.width),
             *_format_block_table(
-                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False), rows, style
+                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False),
+                table.frame.height if name == "what_if" else rows,
+                style,
             ),
         ]
         for name, table in result.tables.items()

@@ -107,6 +107,8 @@ class AnalysisOptions(Struct, frozen=True):
     lossy_devices: tuple[int, ...] = ()
     #: Whose work is lost, a sentence; empty where none is.
     lost_work: str = ""
+    #: Changes that people ask about (replay/questions.py).
+    what_ifs: tuple[str, ...] = ()
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""

@@ -47,6 +47,7 @@ from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.nsight.ranks import FILE_NAMES, describe_processes
 from nsys2prv.nsight.report_files import is_report
+from nsys2prv.replay.questions import parse_what_ifs
 from nsys2prv.store.event_reader import SAMPLED
 
 JSON = ".json"
@@ -86,6 +87,9 @@ REPORT_OPTIONS = """
       the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report
   --only NAMES ...
       show only these analyses, separated by commas; default: all except critical_path
+  --what-if CHANGE
+      also replay the job with this change, as in "rank 3: gpu as others; no cudaFree", and predict how long it lasts;
+      may be given more than once (docs/analysis.md lists what can be said)
   --compare RUN
       also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports
   --scaling {strong,weak}
@@ -140,6 +144,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **CONVERSION_SETTINGS,
     "--useful": {"default": "compute"},
     "--iterations": {"default": ""},
+    "--what-if": {"action": "append", "default": []},
     "--bins": {"type": int, "default": 200},
     "--rows": {"type": int},
     "--json": {"type": Path},
@@ -157,6 +162,12 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     parser.add_arguments(OPTIONS, SETTINGS)
     parser.add_arguments(CUT_OPTIONS, SETTINGS)
     options = _check_options(parser.parse_args(join_kind_options(arguments)))
+    if (
+        parse_what_ifs(options.what_if)
+        and (only := _parse_only(options))
+        and "findings" not in only
+    ):
+        options.only.append("findings")
     if options.html:
         from nsys2prv.analysis.page.drawing import require_matplotlib
 
@@ -203,11 +214,12 @@ def _analyse_reports(
     if (
         len(options.reports) > 1
         or options.iterations
+        or options.what_if
         or options.useful != "compute"
         or _select_part(options) != {"kinds": (), "cut": CutOptions()}
     ):
         raise UsageError(
-            f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
+            f"{first}: is the result of a finished report: give it alone, without --iterations, --what-if, --useful and the options for a part of the job"
         )
     described, results = _load_job_file(first)
     if unknown := set(names) - set(results):
@@ -346,7 +358,11 @@ def _analyse_job(
     job: OpenJob, names: Sequence[str], options: argparse.Namespace
 ) -> dict[str, Result]:
     return job.analyse(
-        *names, useful=options.useful, iterations=options.iterations, bins=options.bins
+        *names,
+        useful=options.useful,
+        iterations=options.iterations,
+        bins=options.bins,
+        what_if=options.what_if if "what_if" in options else (),
     )
 
 

@@ -38,8 +38,6 @@ FAMILIES = {
 #: A bound that nobody reaches, of all communication or all time of hosts, comes behind a cause that
 #: gains this share of it.
 OF_BOUND = 0.5
-#: How many times as fast matrix products are with tensor cores.
-TENSOR_SPEED_UP = 3.0
 
 
 class Cause(Struct, frozen=True):
@@ -162,15 +160,19 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     if has_gpus:
         yield try_changes("host_time", replay.scale_all(HOST_TIME))
     yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
-    slow = replay.select(GPU, facts.without_tensor_cores)
-    weight = (replay.job.graph.weight[slow] / TENSOR_SPEED_UP).astype(np.int64)
-    yield try_changes("tensor_cores", [(slow, weight)] if len(slow) else [])
-    for family, names in FAMILIES.items():
-        calls = [name for name, label in replay.job.calls.items() if names.match(label)]
-        yield try_changes(family, replay.remove_calls(calls, repeated=True))
+    yield try_changes("tensor_cores", replay.use_tensor_cores(facts.without_tensor_cores))
+    for family in FAMILIES:
+        yield try_changes(family, remove_family(replay, family))
     # Without GPUs the time between calls is the work of the job.
     for place in _list_places(replay, (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)):
         yield try_changes("place", replay.remove_place(*place), place)
+
+
+def remove_family(replay: Replay, family: str) -> Changes:
+    """Let the calls of a family take no time, but for the first of each name in a process."""
+    labels = replay.job.calls
+    calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
+    return replay.remove_calls(calls, repeated=True)
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

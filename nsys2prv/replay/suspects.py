@@ -41,7 +41,8 @@ SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
 
 #: Kinds of suspects that are links.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
-_KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
+#: What people call work that ranks may do slower -> its kinds.
+KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
 class Suspect(Struct, frozen=True):
@@ -110,7 +111,7 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """
     if suspect.ratio or suspect.is_link:
         return True
-    table = replay.tabulate(_KINDS[suspect.kind])
+    table = replay.tabulate(KINDS[suspect.kind])
     longer = replay.job.graph.weight[table.edges] - table.usual[table.row]
     is_own = np.isin(table.column, np.searchsorted(replay.processes, suspect.processes))
     own, others = longer[is_own], longer[~is_own]
@@ -148,7 +149,7 @@ def _count_errors(replay: Replay, table: WorkTable, columns: np.ndarray) -> floa
 
 def _try_work(replay: Replay) -> Iterator[Suspect]:
     sets = list_sets(replay)
-    for name, kinds in _KINDS.items():
+    for name, kinds in KINDS.items():
         excess = measure_excess(replay, kinds)
         # Only who has more work than others can gain anything.
         chosen = {
@@ -170,7 +171,7 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
 
 def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:
     """Return the changes that give processes the GPU work, host work or copies of the others."""
-    changes = replay.do_as_others(_KINDS[kind], processes)
+    changes = replay.do_as_others(KINDS[kind], processes)
     return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 

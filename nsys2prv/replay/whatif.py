@@ -21,6 +21,8 @@ GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
 #: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
 COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
+#: How many times as fast matrix products are with tensor cores.
+TENSOR_SPEED_UP = 3.0
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 
@@ -199,8 +201,17 @@ class Replay(Struct, frozen=True, dict=True):
         self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
     ) -> Changes:
         """Let work of some processes take this share of its time."""
-        rows = self.select(kinds, processes=processes)
+        return self.scale_rows(self.select(kinds, processes=processes), factor)
+
+    def scale_rows(self, rows: np.ndarray, factor: float) -> Changes:
+        """Let the work of some edges take this share of its time."""
+        if not len(rows):
+            return []
         return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
+
+    def use_tensor_cores(self, kernels: Collection[int]) -> Changes:
+        """Let kernels of these names, matrix products without tensor cores, run on these."""
+        return self.scale_rows(self.select(GPU, kernels), 1 / TENSOR_SPEED_UP)
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
         """Let every process do the k-th work of some kinds in the time of the median process."""
@@ -243,8 +254,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def scale_all(self, kinds: Collection[Kind], factor: float = 0.0) -> Changes:
         """Let all work of some kinds take this share of its time."""
-        rows = self.select(kinds)
-        return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
+        return self.scale_rows(self.select(kinds), factor)
 
     def transfer_at_once(self) -> Changes:
         """Let all data be there as soon as all ranks have come. Of several processes, transfers of which
@@ -280,8 +290,11 @@ class Replay(Struct, frozen=True, dict=True):
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
         if kind == Kind.CALL:
             return self.remove_calls([key])
-        rows = self.select((kind,), [key])
-        return [(rows, np.zeros(len(rows), np.int64))]
+        return self.remove_pauses([key])
+
+    def remove_pauses(self, places: Sequence[int]) -> Changes:
+        """Let the time between calls, at these places, be none."""
+        return self.scale_rows(self.select((Kind.GAP,), places), 0.0)
 
     def pin_copies(self, pageable: int, pinned: int) -> Changes:
         """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
