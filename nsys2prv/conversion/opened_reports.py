@@ -141,14 +141,14 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
     reports: set[int] = set()
     for result in results:
         for kind, account in result.accounts.items():
-            if count := account.dropped[Reason.FAR]:
+            if count := account.dropped[Reason.FAR_FROM_CAPTURE]:
                 kinds[kind] += count
                 reports.add(result.report)
     if not kinds:
         return []
     where = list_some([infos[report].name for report in sorted(reports)])
     return [
-        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
+        f"{where}: {Reason.FAR_FROM_CAPTURE.text} are left out because their times are damaged: "
         + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
     ]
 

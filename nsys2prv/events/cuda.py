@@ -117,7 +117,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         short=True,
     )
     repeated = columns["eventClass"] == BACKTRACE_CLASS
-    columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_BACKTRACE)
+    columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
     begin, end, correlation = (columns[name] for name in ("start", "end", "correlationId"))
     (threads, names, results), codes = factorize_together(
         *(columns[name] for name in ("globalTid", "nameId", "returnValue"))

@@ -254,7 +254,7 @@ class Extraction:
         if part.table in GPU_TABLES and {"start", "end"} <= columns.integers.keys():
             far.append(capture.mask_far_work(columns["start"], columns["end"]))
         if far and where is None:
-            columns = self.drop_rows(columns, np.logical_or.reduce(far), Reason.FAR)
+            columns = self.drop_rows(columns, np.logical_or.reduce(far), Reason.FAR_FROM_CAPTURE)
         elif far:
             columns = columns.where(~np.logical_or.reduce(far))
         if not short and {"start", "end"} <= columns.integers.keys():
@@ -292,10 +292,12 @@ class Extraction:
             far = mask_far(rows.time)
             if not far.any():
                 return rows
-            self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
+            self.account.dropped[Reason.FAR_FROM_CAPTURE] += int(
+                np.count_nonzero(rows.values[far] != ABSENT)
+            )
             return replace(rows, time=rows.time[~far], values=rows.values[~far])
         far = mask_far(rows.begin) | mask_far(rows.end)
-        self.account.dropped[Reason.FAR] += int(rows.get_chosen(far).sum())
+        self.account.dropped[Reason.FAR_FROM_CAPTURE] += int(rows.get_chosen(far).sum())
         return rows.where(~far)
 
     def find_once(self, name: str, find: Callable[[], Any]) -> Any:

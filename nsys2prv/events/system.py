@@ -118,7 +118,9 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the states of threads, each from a row of the scheduler on, and none after their end."""
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
-    columns = extraction.drop_rows(columns, columns["isSchedIn"] == NULL, Reason.NO_DIRECTION)
+    columns = extraction.drop_rows(
+        columns, columns["isSchedIn"] == NULL, Reason.NO_SCHEDULING_DIRECTION
+    )
     runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
     fields = read_fields(extraction, WITH_REASON, columns)
     state, reason = fields["state"], fields.pop("reason")

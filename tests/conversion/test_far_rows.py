@@ -81,7 +81,7 @@ def copy_damaged(
 def read_figures(summary: Summary) -> tuple[int, int]:
     """Return time and rows left out."""
     return summary.duration, sum(
-        count for (_, reason), count in summary.dropped.items() if reason == Reason.FAR
+        count for (_, reason), count in summary.dropped.items() if reason == Reason.FAR_FROM_CAPTURE
     )
 
 
@@ -109,7 +109,7 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
         lost += len(other) - len(one)
     assert lost == 2
     assert not summary.ledger.missing
-    (warning,) = [line for line in summary.warnings if Reason.FAR.text in line]
+    (warning,) = [line for line in summary.warnings if Reason.FAR_FROM_CAPTURE.text in line]
     assert warning.startswith("rank0.sqlite: ")
     assert "1 of osrt" in warning or "1 of pthread" in warning
 

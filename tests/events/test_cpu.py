@@ -167,7 +167,7 @@ def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
     assert list_labelled_intervals(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
     assert summary.dropped == {
         ("sched", Reason.NO_TIME): 1,
-        ("sched", Reason.NO_DIRECTION): 1,
+        ("sched", Reason.NO_SCHEDULING_DIRECTION): 1,
     }
 
 
