@@ -331,7 +331,9 @@ class NcclCallIndex:
     @cached_property
     def _ranges(self) -> pl.DataFrame:
         """Return all calls in order, with their group."""
-        ranges = pl.concat([read_frame(stored) for stored in self._stored]).sort(
+        none = dict.fromkeys(("thread", "begin", "end", "operation", *PAYLOAD_COLUMNS), pl.Int64)
+        stored = map(read_frame, self._stored)
+        ranges = pl.concat([pl.DataFrame(schema=none), *stored]).sort(
             "thread", "begin", "end", descending=[False, False, True], maintain_order=True
         )
         operation = pl.col("operation")

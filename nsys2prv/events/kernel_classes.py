@@ -39,22 +39,12 @@ _BOOLEANS = {True: "yes", False: "no"}
 _GROUPS = ("layout", "m", "n", "k")
 _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
 _RETURN_TYPE = re.compile(r"\A(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
-#: A capital letter of a pattern, or what its capitals must be left in: escapes, names of groups,
-#: flags.
-_CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", re.DOTALL)
-#: Parts of patterns: flags, what matches a single character, a group (without content if it only
-#: looks around), what may match nothing, and words.
-_FLAGS = re.compile(r"\(\?[aiLmsux-]")
-_ONE_CHARACTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
-_INNERMOST_GROUP = re.compile(r"\((?:\?(?!:|P<)[^()]*|(?:\?:|\?P<\w+>)?(?P<content>[^()]*))\)")
 #: What users' patterns are tried with.
 PROBES = ("a", "0", "a_", "a0_", "a::")
 #: Within a group that is repeated without limit, what is so, too.
 _NESTED_REPEAT = re.compile(
     r"\((?:[^()\\\[]|\\.|\[\^?\]?[^\]]*\])*(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})"
 )
-_OPTIONAL = re.compile(r".(?:[*?]|\{[^}]*\})", re.DOTALL)
-_WORD = re.compile(r"[a-z0-9_:]+")
 # One spelling per era of NCCL:
 #   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
 #   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
@@ -80,8 +70,6 @@ _NCCL_KERNEL = re.compile(
 _NCCL_COLLECTIVE = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
 )
-#: What stands for characters that are no word, and for groups.
-_GAP, _FIRST_GROUP = "\0", 0xE000
 
 
 class ClassRule(Struct, frozen=True):
@@ -137,14 +125,11 @@ class Classifier:
     def _classify(self, name: str) -> KernelClass:
         full, own = normalize_name(name)
         for rule in self._rules:
-            if rule.name and not _search(rule.name, own):
-                continue
-            if rule.full and not _search(rule.full, full):
-                continue
-            shaped = rule.shape and rule.kind == self._gemm
-            match = _search(rule.shape, full) if shaped else None
-            shape = _format_shape(match.groupdict()) if match else ""
-            return KernelClass(rule.kind, rule.tensor_cores, shape)
+            if _compile(rule.name).search(own) and _compile(rule.full).search(full):
+                shaped = rule.shape and rule.kind == self._gemm
+                match = _compile(rule.shape).search(full) if shaped else None
+                shape = _format_shape(match.groupdict()) if match else ""
+                return KernelClass(rule.kind, rule.tensor_cores, shape)
         return self._unknown
 
 
@@ -168,52 +153,9 @@ def find_nccl_operation(name: str) -> int:
     return OPERATIONS[match.group(1).lower()] if match else 0
 
 
-def _search(pattern: str, name: str) -> re.Match[str] | None:
-    """Search a pattern in a lower-case name, which takes half the time of ignoring case."""
-    words = _find_required_words(pattern)
-    if words and not any(word in name for word in words):
-        return None  # most patterns are never compiled, which takes longer than all else here
-    return _compile(pattern).search(name)
-
-
 @cache
 def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(_lower_pattern(pattern))
-
-
-@cache
-def _find_required_words(pattern: str) -> tuple[str, ...]:
-    """Return words of which each text that a pattern matches has at least one; none where they are
-    not easily told.
-    """
-    if _FLAGS.search(pattern):
-        return ()
-    groups: dict[str, tuple[str, ...]] = {_GAP: ()}
-
-    def stand_for(group: re.Match[str]) -> str:
-        sign = chr(_FIRST_GROUP + len(groups))
-        groups[sign] = () if group["content"] is None else words_of(group["content"])
-        return sign
-
-    def words_of(part: str) -> tuple[str, ...]:
-        chosen: tuple[str, ...] = ()
-        for alternative in part.split("|"):
-            needed = _OPTIONAL.sub(_GAP, alternative)
-            options = [(word,) for word in _WORD.findall(needed)]
-            options += [words for sign, words in groups.items() if words and sign in needed]
-            if not options:
-                return ()
-            chosen += max(options, key=lambda words: min(map(len, words)))
-        return chosen
-
-    bare = _ONE_CHARACTER.sub(_GAP, _lower_pattern(pattern))
-    while bare != (bare := _INNERMOST_GROUP.sub(stand_for, bare)):
-        pass
-    return words_of(bare)
-
-
-def _lower_pattern(pattern: str) -> str:
-    return _CAPITAL.sub(lambda match: match[0] if len(match[0]) > 1 else match[0].lower(), pattern)
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def _format_shape(groups: dict[str, str | None]) -> str:
@@ -297,7 +239,7 @@ def _check_rule(spec: Any, where: str) -> None:
 
 def _takes_for_ever(pattern: str) -> bool:
     """True if searching a few letters takes a thousand times longer than it should."""
-    search = re.compile(_lower_pattern(pattern)).search
+    search = _compile(pattern).search
     return any(
         min(repeat(lambda text=(part * 20)[:20] + "\0": search(text), number=1, repeat=3)) > 0.01
         for part in PROBES
@@ -312,7 +254,7 @@ def _check_pattern(pattern: Any, where: str) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            re.compile(_lower_pattern(pattern))
+            _compile(pattern)
         if _NESTED_REPEAT.search(pattern) and _takes_for_ever(pattern):
             raise re.error("some names would take for ever, as it repeats what repeats")
     except (re.error, OverflowError, RecursionError) as error:

@@ -13,6 +13,7 @@ payloads.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -21,7 +22,8 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, blank_negative, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import (
     FIRST_MAKING,
@@ -48,47 +50,19 @@ from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
-#: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
-SPELLINGS: Mapping[str, tuple[str, ...]] = {
-    "communicator": ("NCCL communicator ID", "commHash"),
-    "bytes": ("Message size [bytes]",),
-    "reduction": ("Reduction operation", "redOp"),
-    "root": ("Root",),
-    "peer": ("Peer rank", "peer"),
-    "ranks": ("No. of ranks", "nRanks"),
-    "rank": ("Rank", "commRank"),
-    "device": ("CUDA device",),
-    "count": ("count",),
-    "data_type": ("dataType",),
-    "group": ("apiGroupId",),
-    "sequence": ("seqNumber",),
-    "channel": ("channelId",),
-}
-#: Fields that :func:`read_payloads` returns: ABSENT where a row lacks one; communicators as the bits
-#: of their hash, 0 where lacking.
-FIELDS = tuple(field for field in SPELLINGS if field != "count")
-#: Whether a payload is a whole object, beside its fields.
-_WHOLE = "whole object"
-#: Value set nccl_reduction of the catalogue by name.
-REDUCTIONS = map_labels("nccl_reduction") | {"prod": map_labels("nccl_reduction")["product"]}
-#: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the
-#: user and have no label.
-BUILT_IN = len(map_labels("nccl_reduction"))
-#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue
-#: by name, also of the C types.
-TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-_TYPES = map_labels("nccl_data_type")
-TYPE_VALUES = _TYPES | {
-    "char": _TYPES["int8"],
-    "int": _TYPES["int32"],
-    "half": _TYPES["float16"],
-    "float": _TYPES["float32"],
-    "double": _TYPES["float64"],
-}
+#: What payloads call their fields and the values of these.
+_PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")
+#: Field -> the names it has.
+SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
+#: What :func:`read_payloads` returns, and what stands where a row lacks it: of communicators, which
+#: are the bits of their hash, 0.
+NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
+del NONE["count"]
+#: Whether a payload cannot be read as a whole, beside its fields.
+DAMAGED = "damaged"
+#: Bytes of an element by NCCL's ncclDataType_t (index).
+TYPE_SIZES = _PAYLOADS["type_sizes"]
 HEADER_BYTES = 32
-#: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
-_BY_SIZE = [f"{sign}{size}" for size in (1, 2, 4, 8) for sign in "iu"]
-INTEGERS = dict(enumerate([*_BY_SIZE, "i8", "u8", *_BY_SIZE], 1)) | {22: "u8", 23: "u8"}
 FIRST_SCHEMA_ID = 1 << 24
 DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
@@ -99,11 +73,6 @@ SMALL_TABLE = 100_000
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
-#: Fields of the layouts, and of the payload.
-RECORDED = (
-    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
-    *("group", "device", "sequence", "data_type", "channel"),
-)
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
@@ -137,41 +106,35 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
     jsonText and binaryData.
     """
-    result = {field: _make_absent(field, columns.rows) for field in FIELDS}
-    damaged = np.zeros(columns.rows, bool)
-    for payloads in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
-        for field, values in payloads.fields.items():
-            absent = _is_absent(field, result[field])
-            result[field] = np.where(absent, values[payloads.codes], result[field])
-        damaged |= payloads.damaged[payloads.codes]
-    _read_dynamic(extraction, columns, result)
-    lost = damaged & np.all([_is_absent(field, result[field]) for field in FIELDS], axis=0)
+    payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
+    damaged, rows = np.zeros(columns.rows, bool), np.arange(columns.rows)
+    for read in (_read_json, _read_binary):
+        texts, codes = read(extraction, columns)
+        damaged |= texts[DAMAGED].to_numpy()[codes]
+        _fill_in(payloads, rows, texts, codes)
+    _read_dynamic(extraction, columns["eventId"], payloads)
+    lost = damaged & np.all([payloads[field] == none for field, none in NONE.items()], axis=0)
     extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
-    return result
+    return payloads
 
 
-def _make_absent(field: str, rows: int) -> np.ndarray:
-    """Return a field that no row has."""
-    return np.full(rows, 0 if field == "communicator" else ABSENT)
+def _fill_in(
+    payloads: dict[str, np.ndarray], rows: np.ndarray, texts: pl.DataFrame, codes: np.ndarray
+) -> None:
+    """Fill what rows lack with the fields of distinct payloads (columns of text, null where one
+    lacks it). codes: each row's index into these.
+    """
+    if not SPELLINGS.keys() & set(texts.columns):
+        return
+    for field, values in _make_numbers(texts).items():
+        lacking = payloads[field][rows] == NONE[field]
+        payloads[field][rows[lacking]] = values[codes[lacking]]
 
 
-def _is_absent(field: str, values: np.ndarray) -> np.ndarray:
-    return values == (0 if field == "communicator" else ABSENT)
-
-
-class _Payloads(Struct):
-    """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
-
-    #: Field -> values of distinct payloads.
-    fields: dict[str, np.ndarray]
-    #: Which of these are damaged (bool).
-    damaged: np.ndarray
-    #: Index of each row into them.
-    codes: np.ndarray
-
-
-def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
-    """Return the form jsonText, inline or by the id of a registered string."""
+def _read_json(extraction: Extraction, columns: Columns) -> tuple[pl.DataFrame, np.ndarray]:
+    """Return distinct payloads of the form jsonText, inline or by the id of a registered string, and
+    each row's index into them.
+    """
     codes, distinct_texts = columns.texts["jsonText"]
     inline = distinct_texts.series
     ids, id_codes = factorize(columns["jsonTextId"])
@@ -182,12 +145,10 @@ def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     if not texts.str.len_bytes().sum():
         # As in most reports. Patterns are compiled at each use, which takes longer than a small
         # report's rows.
-        return _Payloads({}, np.zeros(len(texts), bool), row_codes)
+        return pl.DataFrame({DAMAGED: np.zeros(len(texts), bool)}), row_codes
     whole = pl.col("json").str.contains(r"(?s)^(?:[ \t\r\n]*\{.*\}[ \t\r\n]*)?$")
-    values = texts.to_frame("json").select(
-        whole.alias(_WHOLE), **{field: _make_json_query(field) for field in SPELLINGS}
-    )
-    return _Payloads(_make_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
+    fields = {field: pl.when(whole).then(_make_json_query(field)) for field in SPELLINGS}
+    return texts.to_frame("json").select(~whole.alias(DAMAGED), **fields), row_codes
 
 
 def _make_json_query(field: str) -> pl.Expr:
@@ -204,41 +165,45 @@ def _make_json_query(field: str) -> pl.Expr:
     return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
-def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
-    """Return numbers from the fields' texts (null where lacking) of payloads that are whole:
-    ABSENT, for communicators 0, where there is none.
+def _make_numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Return numbers from the fields' texts, as in NONE where there is none.
 
     All in one question to polars, as each has its price.
     """
-    typed = texts.with_columns(data_type=_look_up_values("data_type", TYPE_VALUES, len(TYPE_SIZES)))
+    lacking = {field: pl.lit(None, pl.String) for field in SPELLINGS if field not in texts.columns}
+    typed = texts.with_columns(**lacking).with_columns(data_type=_look_up_values("data_type"))
     counted = _cast_to_integer("count") * pl.col("data_type").replace_strict(
         dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
     )
-    numbers = {field: _cast_to_integer(field) for field in FIELDS} | {
+    numbers = {field: _cast_to_integer(field) for field in NONE} | {
         "data_type": pl.col("data_type"),
-        "reduction": _look_up_values("reduction", REDUCTIONS, BUILT_IN),
+        "reduction": _look_up_values("reduction"),
         "bytes": _cast_to_integer("bytes").fill_null(counted),
     }
     numbers = {
-        field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
+        field: pl.when(number >= 0).then(number).otherwise(ABSENT)
         for field, number in numbers.items()
     }
-    numbers["communicator"] = pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)
+    numbers["communicator"] = _parse_hashes("communicator").fill_null(NONE["communicator"])
     frame = typed.select(**numbers)
-    return {field: frame[field].to_numpy() for field in FIELDS}
+    return {field: frame[field].to_numpy() for field in NONE}
 
 
 def _cast_to_integer(field: str) -> pl.Expr:
     return pl.col(field).cast(pl.Int64, strict=False)
 
 
-def _look_up_values(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
-    """Return values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which
-    there are `count` from 0; else null.
+def _look_up_values(field: str) -> pl.Expr:
+    """Return values of the field's value set in the catalogue by NCCL's names (``ncclFloat32``), or
+    by its numbers, which count from 0; else null.
     """
-    number = _cast_to_integer(field)
+    values = map_labels(f"nccl_{field}")
+    number, count = _cast_to_integer(field), len(values)
+    values = values | {
+        name: values[label] for name, label in _PAYLOADS["also_called"][field].items()
+    }
     name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
-    return name.replace_strict(dict(values), default=None, return_dtype=pl.Int64).fill_null(
+    return name.replace_strict(values, default=None, return_dtype=pl.Int64).fill_null(
         pl.when(number.is_between(0, count - 1)).then(number + 1)
     )
 
@@ -267,11 +232,11 @@ class PayloadField(Struct, frozen=True):
     offset: int
     #: dtype of its value.
     kind: str
-    #: Values of an enumeration with their names.
-    names: tuple[tuple[int, str], ...] = ()
+    #: Name of each value of an enumeration, by the value as text.
+    names: dict[str, str]
 
 
-def read_schemas(database: Database) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
+def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]]:
     """Return the known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
@@ -279,13 +244,13 @@ def read_schemas(database: Database) -> dict[tuple[int, int], tuple[PayloadField
     """
     rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
     sizes = {(domain, number): size for domain, number, size in rows}
-    enums: dict[tuple[int, int], dict[int, str]] = {}
+    enums: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
     for domain, number, value, name in database.read_small_table(
         "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
     ):
         if isinstance(value, int) and isinstance(name, str):
-            enums.setdefault((domain, number), {})[value] = name
-    schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
+            enums[domain, number][str(value)] = name
+    schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = defaultdict(dict)
     clashing = set()
     for domain, number, index, kind, name, offset in database.read_small_table(
         "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
@@ -293,62 +258,53 @@ def read_schemas(database: Database) -> dict[tuple[int, int], tuple[PayloadField
         offset = 0 if offset is None else offset
         if not isinstance(kind, int) or not isinstance(offset, int) or offset < 0:
             continue
-        width = INTEGERS.get(kind)
+        width = _PAYLOADS["integers"].get(kind)
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
         field = _FIELD_OF.get(_normalize_field_name(name)) if isinstance(name, str) else None
-        names = tuple(sorted(enums.get((domain, kind), {}).items()))
+        names = enums.get((domain, kind), {})
         entry = PayloadField(field, offset, f"<{width}", names) if field and width else None
-        if schemas.setdefault((domain, number), {}).setdefault(index, entry) != entry:
+        if schemas[domain, number].setdefault(index, entry) != entry:
             clashing.add((domain, number))
     return {
-        key: tuple(entry for entry in entries.values() if entry)
+        key: list(filter(None, entries.values()))
         for key, entries in schemas.items()
         if key not in clashing
     }
 
 
-def _read_binary(database: Database, columns: Columns) -> _Payloads:
-    """Return the form binaryData."""
+def _read_binary(extraction: Extraction, columns: Columns) -> tuple[pl.DataFrame, np.ndarray]:
+    """Return distinct payloads of the form binaryData, and each row's index into them."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series
     sizes = distinct.bin.size().to_numpy().astype(np.int64)
-    fields: dict[str, np.ndarray] = {}
     damaged = sizes > 0
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
-    if not len(headed):
-        return _Payloads(fields, damaged, codes)
-    schemas = read_schemas(database)
-    heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
-    heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
-    values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
-    shapes = zip(*(column.tolist() for column in values), strict=True)
-    for index, (domain, number, offset, length) in enumerate(shapes):
-        entries = schemas.get((domain, number))
-        if entries is None or offset < 0:
-            continue
-        rows = headed[shape == index]
-        block = _to_byte_matrix(distinct.gather(rows), length)
-        damaged[rows] = False
-        for entry in entries:
-            first = offset + entry.offset
-            last = first + np.dtype(entry.kind).itemsize
-            if last > length:
-                damaged[rows] = True
+    pieces = [pl.DataFrame({"row": np.arange(len(distinct))})]
+    if len(headed):
+        schemas = read_schemas(extraction.database)
+        heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
+        heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
+        values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
+        shapes = zip(*(column.tolist() for column in values), strict=True)
+        for index, (domain, number, offset, length) in enumerate(shapes):
+            entries = schemas.get((domain, number))
+            if entries is None or offset < 0:
                 continue
-            values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0]
-            values = values.astype(np.int64)
-            if entry.field == "reduction":
-                values = _find_reductions(values, entry.names)
-            elif entry.field == "data_type":
-                values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
-            elif entry.field != "communicator":
-                values = blank_negative(values)
-            target = fields.setdefault(entry.field, _make_absent(entry.field, len(distinct)))
-            target[rows] = values
-    return _Payloads(
-        {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
-    )
+            rows = headed[shape == index]
+            block = _to_byte_matrix(distinct.gather(rows), length)
+            of_shape = {"row": rows}
+            for entry in entries:
+                first = offset + entry.offset
+                last = first + np.dtype(entry.kind).itemsize
+                if last <= length:
+                    values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0]
+                    as_text = pl.Series(values.astype(np.int64)).cast(pl.String)
+                    of_shape[entry.field] = as_text.replace(entry.names)
+            damaged[rows] = len(of_shape) <= len({entry.field for entry in entries})
+            pieces.append(pl.DataFrame(of_shape))
+    fields = pl.concat(pieces, how="diagonal").group_by("row", maintain_order=True).last()
+    return fields.with_columns(pl.Series(DAMAGED, damaged)), codes
 
 
 def _to_byte_matrix(values: pl.Series, width: int) -> np.ndarray:
@@ -356,55 +312,32 @@ def _to_byte_matrix(values: pl.Series, width: int) -> np.ndarray:
     return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
 
 
-def _find_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
-    """Return catalogue values of reductions, by the names of the report's enumeration, else by
-    NCCL's numbers.
-    """
-    by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
-    distinct, codes = factorize(values)
-    by_number = {number: number + 1 for number in range(BUILT_IN)}
-    found = [(by_number | by_name).get(value, ABSENT) for value in distinct.tolist()]
-    return np.array(found, np.int64)[codes]
-
-
-def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
+def _read_dynamic(
+    extraction: Extraction, events: np.ndarray, payloads: dict[str, np.ndarray]
+) -> None:
     """Fill in the rows of tables made per schema, by event id."""
-    events = columns["eventId"]
-    parts = [
-        part for name, part in extraction.report.parts.items() if DYNAMIC_TABLE.fullmatch(name)
-    ]
+    tables = filter(DYNAMIC_TABLE.fullmatch, extraction.report.parts)
     event_ids = events[events != NULL]
-    if not parts or not len(event_ids):
+    if not len(event_ids):
         return
     order = np.argsort(events, kind="stable")
     where = f"{{eventId}} BETWEEN {event_ids.min()} AND {event_ids.max()}"
-    for part in parts:
-        columns_of_table = extraction.database.tables[part.table].columns
-        fields = {
-            column: _FIELD_OF.get(_normalize_field_name(column)) for column in columns_of_table
-        }
-        names = {field: column for column, field in fields.items() if field}
-        if not names or "eventId" not in columns_of_table:
+    for part in map(extraction.report.parts.__getitem__, tables):
+        present = extraction.database.tables[part.table].columns
+        fields = {_FIELD_OF.get(_normalize_field_name(column)): column for column in present}
+        names = {field: column for field, column in fields.items() if field}
+        if not names or "eventId" not in present:
             continue
         small = part.last - part.first < SMALL_TABLE
         read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
-        if not read.rows:
-            continue
-        lacking = pl.lit(None, pl.String)
-        texts = pl.DataFrame(
-            {
-                field: decode_texts(read.texts[column][1].series).gather(read.texts[column][0])
-                for field, column in names.items()
-            }
-        ).with_columns(pl.all().replace("", None))
-        texts = texts.with_columns(**{field: lacking for field in SPELLINGS if field not in names})
-        values = _make_numbers(texts, pl.lit(True))
+        texts = {
+            field: decode_texts(read.texts[column][1].series).gather(read.texts[column][0])
+            for field, column in names.items()
+        }
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
-        rows = order[place]
-        same = events[rows] == read["eventId"]
-        for field, column in values.items():
-            fill = same & _is_absent(field, result[field][rows])
-            result[field][rows[fill]] = column[fill]
+        same = np.flatnonzero(events[order[place]] == read["eventId"])
+        frame = pl.DataFrame(texts).with_columns(pl.all().replace("", None))
+        _fill_in(payloads, order[place][same], frame, same)
 
 
 def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -417,7 +350,7 @@ def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[
     operation = np.array(operations, np.int64)[text_codes]
     if layout == "nccl_call":
         _index_calls(extraction, columns, operation, payloads)
-    fields = ranges.fields | {field: payloads[field] for field in RECORDED}
+    fields = ranges.fields | payloads
     fields["operation"] = np.where(operation == 0, ABSENT, operation)
     fields["communicator"] = name_communicators(extraction, payloads["communicator"])
     if layout == "nccl_operation":
@@ -502,11 +435,6 @@ def attach_payloads(
         "in_graph": in_graph.astype(np.int64),
         "by_name": by_name,
     }
-    if not extraction.nccl_calls:
-        lacking = np.full(len(begin), ABSENT)
-        of_group = dict.fromkeys(KERNEL_FACTS, lacking) | {"communicator": np.zeros_like(lacking)}
-        extraction.add_fact(KERNELS, facts | of_group)
-        return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
     thread = np.where(in_graph, NULL, launches.or_null("thread"))
     tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in KERNEL_FACTS}})

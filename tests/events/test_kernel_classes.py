@@ -5,15 +5,12 @@ every name of the corpus.
 from __future__ import annotations
 
 import random
-import re
 import sqlite3
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from events.test_nccl_names import NOT_OF_NCCL, OF_NCCL
-from hypothesis import given
-from hypothesis import strategies as st
 from tools.corpus import read_rows_from_corpus
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.tables import read_table
@@ -25,9 +22,6 @@ from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kernel_classes import (
     Classifier,
-    _find_required_words,
-    _lower_pattern,
-    _search,
     load_rules,
     normalize_name,
     read_rules,
@@ -188,36 +182,6 @@ def test_the_example_of_the_documentation_is_valid() -> None:
         "",
     )
     assert classify("void ns::apply_stencil<2>(float *)", classifier) == (CONVOLUTION, UNKNOWN, "")
-
-
-#: Patterns as users may write them, beside those that come along.
-ODD_PATTERNS = (
-    r"a(?:bc|de(?:f|g)?)+h?|x{2}yz",
-    r"(?P<first>ab|cd)_(?P=first)",
-    r"(?<![a-z])(foo)?bar\d{1,3}|[]x]y",
-    r"ab(?=cd)|(?:)ef",
-    r"(?s)a.b|c",
-    r"[^|]q|w[|]",
-)
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_no_name_that_a_pattern_matches_is_sorted_out(data: st.DataObject) -> None:
-    shipped = [text for rule in load_rules() for text in (rule.name, rule.full) if text]
-    pattern = re.compile(_lower_pattern(data.draw(st.sampled_from([*shipped, *ODD_PATTERNS]))))
-    name = data.draw(st.from_regex(pattern))
-    assert bool(_search(pattern.pattern, name)) == bool(pattern.search(name))
-    assert _search(pattern.pattern, name)
-
-
-def test_patterns_have_required_words() -> None:
-    assert _find_required_words("^nccl(?:Dev)?Kernel_|(?<!x)(?:ab|cde)mm?") == (
-        "kernel_",
-        "ab",
-        "cde",
-    )
-    assert _find_required_words(r"\d+|gemm") == _find_required_words("(?i)gemm") == ()
 
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:
