@@ -13,120 +13,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, blank_negative, factorize_together
-from nsys2prv.events.attributes import list_columns, make_rows
-from nsys2prv.events.catalogue import ValueSet, load_catalogue
+from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part
 
-#: What the names of OpenMP's tables begin with.
-OPENMP_PREFIX = "OPENMP_EVENT_KIND_"
-#: Value of the catalogue's sets for what they do not know.
-UNKNOWN_VALUE = 99
+#: OpenMP's tables of tasks and of parallel regions.
+TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"
 #: ompt_task_flag_t: what a task is, below the bits that say how it runs.
-TASK_TYPE, IMPLICIT = 0x1F, 2
-#: ompt_sync_region_t.
-BARRIERS = (1, 2, 3, 4, 8, 9, 10)
+TASK_TYPE = 0x1F
 #: A range longer than this (ns) has no end on the report's clock, where the report does not say how
 #: long it lasts.
 LONGEST_RANGE = 1 << 53
 #: Parallel regions asked for in one statement, at most.
 MOST_REGIONS = 10_000
-#: Table -> layout of OpenACC.
-OPENACC_LAYOUTS = {
-    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
-    for kind in ("other", "data", "launch")
-}
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
 NVIDIA_DEVICE = 4
 
 
-class Construct(Struct, frozen=True):
-    """Rows of a table that become records of a layout."""
-
-    #: Table, without OPENMP_PREFIX.
-    table: str
-    #: Layout in the catalogue.
-    layout: str
-    #: The column that says of what kind each row is, or the value of all.
-    value: str | int
-    #: The kinds that are meant; () for all.
-    select: tuple[int, ...] = ()
-    #: The kinds that are not meant.
-    but: tuple[int, ...] = ()
-    #: The bits of the column that count.
-    mask: int = -1
-
-
-RANGES = (
-    Construct("PARALLEL", "openmp_parallel", 28),
-    Construct("TASK", "openmp_implicit_task", "kind", select=(IMPLICIT,), mask=TASK_TYPE),
-    Construct("TASK", "openmp_task", "kind", but=(IMPLICIT,), mask=TASK_TYPE),
-    Construct("SYNC_REGION", "openmp_barrier", "kind", select=BARRIERS),
-    Construct("SYNC_REGION", "openmp_sync_region", "kind", but=BARRIERS),
-    Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind"),
-    Construct("MASTER", "openmp_master", 32),
-    Construct("REDUCTION", "openmp_reduction", 33),
-    Construct("WORKSHARE", "openmp_workshare", "kind"),
-    Construct("MUTEX_WAIT", "openmp_mutex_wait", "kind"),
-    Construct("CRITICAL_SECTION", "openmp_critical_section", "kind"),
-    Construct("THREAD", "openmp_thread", "threadType"),
-)
-POINTS = (
-    Construct("TASK_CREATE", "openmp_task_create", 15),
-    Construct("TASK_SCHEDULE", "openmp_task_schedule", "priorTaskStatus"),
-    Construct("CANCEL", "openmp_cancel", 17),
-    Construct("MUTEX_RELEASED", "openmp_mutex_released", "kind"),
-    Construct("LOCK_INIT", "openmp_lock_init", "kind"),
-    Construct("LOCK_DESTROY", "openmp_lock_destroy", "kind"),
-    Construct("DISPATCH", "openmp_dispatch", "kind"),
-    Construct("FLUSH", "openmp_flush", 26),
-)
-
-
-def extract_constructs(
-    declared: tuple[Construct, ...], lasting: bool, extraction: Extraction, part: Part
-) -> Iterator[Rows]:
-    """Yield the rows of these constructs; those that do not last have their begin alone."""
-    constructs = [
-        construct for construct in declared if OPENMP_PREFIX + construct.table == part.table
-    ]
-    wanted = {
-        *list_columns(*(construct.layout for construct in constructs)),
-        *(construct.value for construct in constructs if isinstance(construct.value, str)),
-    }
-    columns = extraction.read(
-        part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
-    )
-    if lasting:
+def extract_openmp(kind: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the rows of a table by layout; those of points have their begin alone."""
+    layouts = load_catalogue().kinds[kind]["tables"][part.table]
+    wanted = (*THREAD_COLUMNS, *list_columns(*layouts))
+    columns = extraction.read(part, wanted, short=True, times=("start",))
+    if kind == "openmp":
         columns.integers["end"] = _find_ends(extraction, part, columns)
         columns = extraction.drop_short(columns)
     else:
         columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
-    for construct in constructs:
-        yield _make_records(extraction, construct, columns)
-
-
-def _make_records(extraction: Extraction, construct: Construct, columns: Columns) -> Rows:
-    if isinstance(construct.value, int):
-        kind = np.full(columns.rows, construct.value)
-    else:
-        value = columns[construct.value]
-        kind = np.where(value == NULL, UNKNOWN_VALUE, value & construct.mask)
-    if construct.select or construct.but:
-        chosen = np.isin(kind, construct.select or construct.but, invert=not construct.select)
-        columns, kind = columns.where(chosen), kind[chosen]
-    value_set = load_catalogue().layouts[construct.layout].fields[0].values
-    assert isinstance(value_set, ValueSet)
-    event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN_VALUE)
-    return make_rows(extraction, construct.layout, columns, {"event": event})
+    if part.table == TASKS:
+        columns.integers["kind"] = columns["kind"] & TASK_TYPE
+    taken = list(chain.from_iterable(layouts.values()))
+    for layout, values in layouts.items():
+        rows = make_rows(extraction, layout, columns)
+        yield rows.where(np.isin(rows.columns["event"], values or taken, invert=not values))
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
@@ -142,7 +70,7 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
         return end
     closed = end.copy()
     closed[lost] = NULL
-    if "parallelId" in columns.integers and part.table != OPENMP_PREFIX + "PARALLEL":
+    if "parallelId" in columns.integers and part.table != REGIONS:
         region_ends = _find_region_ends(
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
@@ -157,8 +85,7 @@ def _find_region_ends(
     """Return the end of each (process of a globalTid, parallelId), NULL where the report has no
     plausible one.
     """
-    table = OPENMP_PREFIX + "PARALLEL"
-    part = extraction.report.parts.get(table)
+    part = extraction.report.parts.get(REGIONS)
     ids = np.unique(region[region != NULL]).tolist()
     if part is None or not ids:
         return np.full(len(region), NULL)
@@ -177,7 +104,7 @@ def _find_region_ends(
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield OpenACC constructs, with their place in the code."""
-    layout = OPENACC_LAYOUTS[part.table]
+    (layout,) = load_catalogue().kinds["openacc"]["tables"][part.table]
     wanted = ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout))
     columns = extraction.read(part, wanted)
     device = columns["DeviceType"]
@@ -204,16 +131,5 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 KINDS = (
     declare_kind("openacc", extract_openacc),
-    *(
-        declare_kind(
-            name,
-            partial(extract_constructs, constructs, lasting),
-            tables=dict.fromkeys(OPENMP_PREFIX + construct.table for construct in constructs),
-            layouts=[construct.layout for construct in constructs],
-        )
-        for name, constructs, lasting in (
-            ("openmp", RANGES, True),
-            ("openmp_points", POINTS, False),
-        )
-    ),
+    *(declare_kind(name, partial(extract_openmp, name)) for name in ("openmp", "openmp_points")),
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -198,6 +199,8 @@ def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
     as a condition that differs from report to report.
     """
     spec = {"row": "host thread", "layouts": (name,), **load_catalogue().kinds[name], **more}
+    if isinstance(tables := spec.get("tables"), dict):
+        spec["layouts"] = chain.from_iterable(tables.values())
     parts = {
         part: msgspec.convert(spec[part], kind) for part, kind in _PARTS.items() if part in spec
     }
