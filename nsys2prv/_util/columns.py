@@ -79,15 +79,6 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
     return first, codes.reshape(-1)
 
 
-def narrow_integers(values: np.ndarray) -> np.ndarray:
-    """Return integers of 64 bits as unsigned ones of as few bytes as hold all of them; negative
-    ones keep all their bits.
-    """
-    return values.view(np.uint64).astype(
-        np.min_scalar_type(int(values.view(np.uint64).max(initial=0))), copy=False
-    )
-
-
 def count_occurrences(codes: np.ndarray) -> np.ndarray:
     """Return, for each row, the number of earlier rows with its code. Codes are indices, as
     :func:`factorize` gives them.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize
-from nsys2prv.events.call_indexes import Segment
+from nsys2prv._util.columns import factorize, read_frame
+from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, GRAPH_TABLE, KERNEL_TABLE, SETS
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL
@@ -66,18 +66,12 @@ class LaunchTask(Struct, frozen=True):
 class _Launches(Struct):
     """Launching calls of one piece of the index."""
 
-    #: The piece.
-    segment: Segment
-    #: Correlation ids of the calls, ascending.
-    ids: np.ndarray
+    #: globalPid.
+    process: int
+    #: The calls, ascending by correlation id.
+    calls: Launches
     #: Whether no work of each call was found yet.
     left: np.ndarray
-    #: When the calls begin (local ns).
-    begin: np.ndarray
-    #: Index of each call into `kinds`.
-    kind: np.ndarray
-    #: Threads and functions (CALL_KIND).
-    kinds: np.ndarray
 
 
 class _Work(Struct):
@@ -114,7 +108,11 @@ def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
         tables = [table for table in WORK_TABLES if table in task.info.parts]
         if not all(source.has(table, "globalPid", "correlationId") for table in tables):
             return []
-        names = {name for segment in task.segments for name in segment.read_call_kinds()["name"]}
+        names = {
+            name
+            for kinds in {segment.kinds for segment in task.segments}
+            for name in read_frame(kinds)["name"]
+        }
         launches = list(_find_launches(task.segments, source.read_strings(sorted(names))))
         parts = [piece for table in tables for piece in task.info.parts[table].split(ROWS)]
         work: dict[int, _Work] = {}
@@ -124,12 +122,12 @@ def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
             _extend_work(work, columns)
     for process, busy in work.items():
         if task.end - busy.end <= busy.longest:
-            _unmark_cut_off([one for one in launches if one.segment.process == process])
+            _unmark_cut_off([one for one in launches if one.process == process])
     total: Counter[int] = Counter()
     lost: Counter[int] = Counter()
     for one in launches:
-        total[one.segment.process] += len(one.left)
-        lost[one.segment.process] += int(one.left.sum())
+        total[one.process] += len(one.left)
+        lost[one.process] += int(one.left.sum())
     return [
         LostLaunches(task.report, process, total[process], count)
         for process, count in lost.items()
@@ -145,17 +143,14 @@ def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterat
     )
     captures = _find_captures(segments, begin, end) if begin else {}
     for segment in segments:
-        kinds = segment.read_call_kinds()
-        wanted = np.isin(kinds["name"], launch) & np.isin(kinds["result"], (0, NULL))
-        if not wanted.any():
-            continue
-        rows = wanted[segment.read_codes()]
+        calls = segment.read()
+        wanted = np.isin(calls.kinds["name"], launch) & np.isin(calls.kinds["result"], (0, NULL))
+        rows = wanted[calls.code]
         if segment.process in captures:
-            at, (begins, ends) = segment.read_begins(), captures[segment.process]
+            at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
-        ids, begins, codes = segment.read_ids(), segment.read_begins(), segment.read_codes()
-        left = np.ones(int(rows.sum()), bool)
-        yield _Launches(segment, ids[rows], left, begins[rows], codes[rows], kinds)
+        if rows.any():
+            yield _Launches(segment.process, calls.take(rows), np.ones(int(rows.sum()), bool))
 
 
 def _find_captures(
@@ -166,12 +161,11 @@ def _find_captures(
     """
     calls: dict[int, list[np.ndarray]] = defaultdict(list)
     for segment in segments:
-        kinds = segment.read_call_kinds()
-        if np.isin(kinds["name"], (*begin, *end)).any():
-            of_call = kinds[segment.read_codes()]
-            rows = np.flatnonzero(np.isin(of_call["name"], (*begin, *end)))
-            columns = of_call["thread"][rows], segment.read_begins()[rows], of_call["name"][rows]
-            calls[segment.process].append(np.stack(columns))
+        of_piece = segment.read()
+        chosen = np.isin(of_piece.kinds["name"], (*begin, *end))
+        if chosen.any():
+            own = of_piece.take(chosen[of_piece.code])
+            calls[segment.process].append(np.stack([own.get("thread"), own.begin, own.get("name")]))
     captures = {}
     for process, pieces in calls.items():
         thread, time, name = np.concatenate(pieces, axis=1)
@@ -190,9 +184,8 @@ def _unmark_found(
     for number, process in enumerate(distinct):
         found = np.unique(correlations[codes == number])
         for one in launches:
-            if one.segment.process == process:
-                within = slice(*np.searchsorted(found, (one.segment.low, one.segment.high + 1)))
-                one.left &= ~np.isin(one.ids, found[within], assume_unique=True)
+            if one.process == process:
+                one.left &= ~np.isin(one.calls.ids, found, assume_unique=True)
 
 
 def _extend_work(work: dict[int, _Work], columns: Mapping[str, np.ndarray]) -> None:
@@ -213,13 +206,13 @@ def _unmark_cut_off(launches: Sequence[_Launches]) -> None:
     the end of the report.
     """
     last: defaultdict[tuple[int, int], int] = defaultdict(lambda: NULL)
-    keys = [one.kinds[["thread", "name"]].tolist() for one in launches]
+    keys = [one.calls.kinds.select("thread", "name").rows() for one in launches]
     for one, of_kind in zip(launches, keys, strict=True):
         latest = np.full(len(of_kind), NULL)
-        np.maximum.at(latest, one.kind[~one.left], one.begin[~one.left])
+        np.maximum.at(latest, one.calls.code[~one.left], one.calls.begin[~one.left])
         for key, time in zip(of_kind, latest.tolist(), strict=True):
             last[key] = max(last[key], time)
     of_any = max(last.values())
     for one, of_kind in zip(launches, keys, strict=True):
         until = np.array([of_any if last[key] == NULL else last[key] for key in of_kind])
-        one.left &= one.begin < until[one.kind]
+        one.left &= one.calls.begin < until[one.calls.code]

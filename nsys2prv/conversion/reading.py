@@ -27,9 +27,9 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
-    LaunchWriter,
     NcclCallIndex,
     Segment,
+    save_launches,
     save_nccl_calls,
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
@@ -190,7 +190,7 @@ def read_task(task: ReadingTask) -> TaskResult:
     result = TaskResult(task.number, task.report, task.rows)
     spill_file = task.spill_folder / f"runs-{task.number}.bin"
     with (
-        closing(LaunchWriter(task.spill_folder / f"launches-{task.number}.bin")) as launches,
+        FrameWriter(task.spill_folder / f"launches-{task.number}.bin") as launches,
         closing(SpillWriter(spill_file, task.report, task.number)) as writer,
         Database(task.info.path) as database,
     ):
@@ -201,19 +201,15 @@ def read_task(task: ReadingTask) -> TaskResult:
             for piece in part.split(PART_ROWS):
                 pieces.read([kinds[name] for name in names], piece, wanted)
                 for launched in extraction.launched:
-                    launches.append(launched)
+                    result.launches += save_launches(launched, launches)
                 extraction.launched = []
-    result.launches = launches.segments
+        result.nccl_calls = save_nccl_calls(extraction.found_nccl_calls, launches)
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
     with FrameWriter(spill_file) as frames:
         result.names = {
             name_set: names.save(frames) for name_set, names in extraction.names.items()
         }
         result.facts = extraction.save_facts(frames)
-    # With the launches, as tasks of the second stage read them when all else may have gone into a
-    # store.
-    with FrameWriter(launches.path) as frames:
-        result.nccl_calls = save_nccl_calls(extraction.found_nccl_calls, frames)
     return result
 
 

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import BinaryIO
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -33,8 +32,6 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     group_rows,
-    is_sorted,
-    narrow_integers,
     read_frame,
 )
 from nsys2prv.events.catalogue import map_labels
@@ -43,8 +40,7 @@ from nsys2prv.nsight.source import NULL
 
 #: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
 #: result (return value).
-CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
-_KEY, _BEGIN, _DURATION, _CODE = range(4)
+KIND_COLUMNS = ("thread", "name", "result")
 _VALUES = map_labels("nccl_operation")
 #: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
 SEVERAL_OPERATIONS = _VALUES["several operations in a group"]
@@ -79,110 +75,69 @@ _OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).o
 
 
 class Launches(Struct):
-    """Calls of one read: columns of equal length, times in local ns."""
+    """API calls, an element each; times in local ns. As the answers of an index: where no call was
+    found all are 0, and the code 0 is of no call.
+    """
 
     #: Correlation ids.
-    correlation: np.ndarray
+    ids: np.ndarray
     #: When the calls begin (local ns).
     begin: np.ndarray
     #: When they end (local ns).
     end: np.ndarray
     #: Index of each call into `kinds`.
     code: np.ndarray
-    #: Distinct threads, names and results (CALL_KIND).
-    kinds: np.ndarray
+    #: Distinct threads, names and results (KIND_COLUMNS).
+    kinds: pl.DataFrame
+
+    @property
+    def hit(self) -> np.ndarray:
+        """Whether an index has found a call."""
+        return self.code != 0
+
+    def get(self, column: str) -> np.ndarray:
+        """Return thread, name or result of each call."""
+        return self.kinds[column].to_numpy()[self.code]
+
+    def or_null(self, column: str) -> np.ndarray:
+        """Return begin, end, thread, name or result of the calls, NULL where none was found."""
+        values = self.get(column) if column in KIND_COLUMNS else getattr(self, column)
+        return np.where(self.hit, values, NULL)
+
+    def take(self, rows: slice | np.ndarray) -> Launches:
+        """Return some of the calls."""
+        columns = (self.ids, self.begin, self.end, self.code)
+        return Launches(*(column[rows] for column in columns), self.kinds)
 
 
 class Segment(Struct, frozen=True):
-    """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as
-    columns one after the other in a file.
-    """
+    """Calls of one process in a stored piece, ascending by correlation id from `low` to `high`."""
 
-    #: File that holds the columns.
-    path: Path
     #: globalPid.
     process: int
-    #: Number of calls.
-    rows: int
-    #: Place of the first column in the file, bytes.
-    at: int
-    #: dtypes of the columns, which are: correlation id less `low`, begin, duration, code.
-    types: tuple[str, ...]
-    #: How many records of CALL_KIND follow.
-    kinds: int
     #: Least correlation id.
     low: int
     #: Greatest correlation id.
     high: int
+    #: First row of the process in the piece.
+    first: int
+    #: Row behind its last one.
+    last: int
+    #: The piece: columns of `Launches`.
+    calls: StoredFrame
+    #: Its kinds of calls.
+    kinds: StoredFrame
 
-    def read_column(self, number: int, first: int, last: int) -> np.ndarray:
-        """Return rows `first` to `last` (not included) of a column."""
-        before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
-        dtype = np.dtype(self.types[number])
-        return np.fromfile(
-            self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize
-        )
-
-    def read_ids(self) -> np.ndarray:
-        """Return the correlation ids of the calls, ascending."""
-        return self.read_column(_KEY, 0, self.rows).astype(np.int64) + self.low
-
-    def read_begins(self) -> np.ndarray:
-        """Return when the calls begin (local ns)."""
-        return self.read_column(_BEGIN, 0, self.rows)
-
-    def read_codes(self) -> np.ndarray:
-        """Return the index of each call into what :meth:`read_call_kinds` returns."""
-        return self.read_column(_CODE, 0, self.rows)
-
-    def read_call_kinds(self) -> np.ndarray:
-        """Return the distinct threads, names and results of the calls (CALL_KIND)."""
-        before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows
-        return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
+    def read(self) -> Launches:
+        """Return the calls."""
+        return _read_piece(self.calls, self.kinds).take(slice(self.first, self.last))
 
 
-class FoundLaunches(Struct):
-    """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
-    and code, its index into `kinds`.
-
-    Where none was, all are 0, and the first of `kinds` is nothing but zeros.
-    """
-
-    #: Whether a call was found.
-    hit: np.ndarray
-    #: When the calls begin (local ns).
-    begin: np.ndarray
-    #: When they end (local ns).
-    end: np.ndarray
-    #: Index of each call into `kinds`.
-    code: np.ndarray
-    #: Distinct threads, names and results (CALL_KIND); the first is all zeros.
-    kinds: np.ndarray
-
-    @property
-    def thread(self) -> np.ndarray:
-        """The globalTid of each call, 0 where none was found."""
-        return self.kinds["thread"][self.code]
-
-    @property
-    def name(self) -> np.ndarray:
-        """The id of the name of each call's function, 0 where none was found."""
-        return self.kinds["name"][self.code]
-
-    @property
-    def result(self) -> np.ndarray:
-        """The value that each call returned, 0 where none was found."""
-        return self.kinds["result"][self.code]
-
-    def or_null(self, column: str) -> np.ndarray:
-        """Return begin, end, thread, name or result of the calls, NULL where none was found."""
-        return np.where(self.hit, getattr(self, column), NULL)
-
-    def take(self, rows: slice | np.ndarray) -> FoundLaunches:
-        """Return the results for these rows."""
-        return FoundLaunches(
-            self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds
-        )
+@lru_cache(maxsize=2)
+def _read_piece(calls: StoredFrame, kinds: StoredFrame) -> Launches:
+    """Return the calls of a stored piece, whose processes are asked for one after the other."""
+    columns = [column.to_numpy() for column in read_frame(calls).iter_columns()]
+    return Launches(*columns, read_frame(kinds))
 
 
 class LaunchIndex(Struct):
@@ -191,127 +146,62 @@ class LaunchIndex(Struct):
     #: Indexed calls.
     segments: list[Segment] = field(default_factory=list)
 
-    def find(self, processes: np.ndarray, correlations: np.ndarray) -> FoundLaunches:
-        """Return the calls of these (globalPid, correlationId) pairs. Id 0 and NULL find nothing."""
-        distinct, codes = factorize(processes)
-        order: slice | np.ndarray = slice(None)
-        if len(distinct) > 1:
-            order = np.lexsort((correlations, codes))
-        elif not is_sorted(correlations):
-            order = np.argsort(correlations, kind="stable")
-        wanted, rows = correlations[order], len(correlations)
-        begin, end, code = np.zeros((3, rows), np.int64)
-        launches = FoundLaunches(np.zeros(rows, bool), begin, end, code, np.zeros(1, CALL_KIND))
-        stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
+    def find(self, processes: np.ndarray, correlations: np.ndarray) -> Launches:
+        """Return the calls of these (globalPid, correlationId) pairs, of several the earliest. Id 0
+        and NULL find nothing.
+        """
+        begin, end, code = np.zeros((3, len(correlations)), np.int64)
+        kinds = [pl.DataFrame({name: [0] for name in KIND_COLUMNS})]
+        known = 1
         of_process: defaultdict[int, list[Segment]] = defaultdict(list)
         for segment in self.segments:
             of_process[segment.process].append(segment)
-        kinds, known = [launches.kinds], len(launches.kinds)
-        for process, first, last in zip(distinct.tolist(), [0, *stops], stops, strict=False):
+        for process, own in group_rows(processes):
+            wanted, rows = correlations[own], np.arange(len(correlations))[own]
+            ascending = np.sort(wanted)
             for segment in of_process[process]:
-                kinds.append(_find_in_segment(segment, wanted, first, last, launches, known))
-                known += len(kinds[-1])
-        launches.kinds = np.concatenate(kinds)
-        return launches if isinstance(order, slice) else launches.take(np.argsort(order))
+                below = np.searchsorted(ascending, segment.low, "left")
+                if below == np.searchsorted(ascending, segment.high, "right"):
+                    continue
+                calls = segment.read()
+                place = np.minimum(np.searchsorted(calls.ids, wanted), len(calls.ids) - 1)
+                found = calls.ids[place] == wanted
+                found &= (code[own] == 0) | (calls.begin[place] < begin[own])
+                place, into = place[found], rows[found]
+                used, codes = factorize(calls.code[place])
+                begin[into], end[into] = calls.begin[place], calls.end[place]
+                code[into] = codes + known
+                kinds.append(calls.kinds[used])
+                known += len(used)
+        return Launches(correlations, begin, end, code, pl.concat(kinds))
 
 
-def _find_in_segment(
-    segment: Segment,
-    wanted: np.ndarray,
-    first: int,
-    last: int,
-    launches: FoundLaunches,
-    known: int,
-) -> np.ndarray:
-    """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
-    segment; of calls in several segments the earliest stays. Returns the kinds of the calls found;
-    known: how many come before them.
+def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
+    """Store launches as a piece of the index, except calls without an id or without times. Of
+    several calls with one id the earliest counts.
     """
-    start = first + int(np.searchsorted(wanted[first:last], segment.low, "left"))
-    stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
-    if start == stop:
-        return launches.kinds[:0]
-    keys = segment.read_column(_KEY, 0, segment.rows)
-    sought = (wanted[start:stop] - segment.low).astype(keys.dtype)
-    place = np.searchsorted(keys, sought)
-    same = keys[place] == sought
-    rows: slice | np.ndarray = slice(start, stop)
-    if not same.all():
-        rows = start + np.flatnonzero(same)
-        place = place[same]
-    if not len(place):
-        return launches.kinds[:0]
-    low, high = int(place[0]), int(place[-1]) + 1
-    place -= low
-    begin = segment.read_column(_BEGIN, low, high)[place]
-    if launches.hit[rows].any():
-        earlier = ~launches.hit[rows] | (begin < launches.begin[rows])
-        rows, place, begin = np.arange(len(wanted))[rows][earlier], place[earlier], begin[earlier]
-    used, codes = factorize(segment.read_column(_CODE, low, high)[place])
-    launches.hit[rows] = True
-    launches.begin[rows] = begin
-    launches.end[rows] = begin + segment.read_column(_DURATION, low, high)[place].astype(np.int64)
-    launches.code[rows] = codes + known
-    return segment.read_call_kinds()[used]
-
-
-class LaunchWriter:
-    """Appends launches to one file, a segment per process and read. The file is made with the first
-    of them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.segments: list[Segment] = []
-        self._file: BinaryIO | None = None
-
-    def append(self, launches: Launches) -> None:
-        """Store launches, except calls without an id or without times. Of several calls with one id
-        the earliest counts.
-        """
-        # NULL stays what it is.
-        processes, of_kind = factorize(launches.kinds["thread"] & PROCESS_MASK)
-        is_usable = (launches.begin != NULL) & (launches.end != NULL)
-        is_usable &= (launches.correlation != 0) & (launches.correlation != NULL)
-        usable = np.flatnonzero(is_usable)
-        for number, places in group_rows(of_kind[launches.code[usable]]):
-            rows = usable[places]
-            self._write_segment(launches, int(processes[number]), _keep_earliest(launches, rows))
-
-    def _write_segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
-        ids, begin = launches.correlation[rows], launches.begin[rows]
-        used, codes = factorize(launches.code[rows])
-        own_kinds = launches.kinds[used]
-        # Where differences do not fit 64 bits they wrap round, and back when they are added again.
-        columns = (
-            narrow_integers(ids - ids[0]),
-            begin,
-            narrow_integers(launches.end[rows] - begin),
-            narrow_integers(codes),
-        )
-        if self._file is None:
-            self._file = self.path.open("wb")
-        at = self._file.tell()
-        for column in (*columns, own_kinds):
-            self._file.write(np.ascontiguousarray(column).view(np.uint8))
-        types = tuple(column.dtype.str for column in columns)
-        first, last, kinds = int(ids[0]), int(ids[-1]), len(own_kinds)
-        self.segments.append(Segment(self.path, process, len(ids), at, types, kinds, first, last))
-
-    def close(self) -> None:
-        """Close the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
-    """Return, of these rows, those with the earliest call of each id, ascending by id."""
-    ids = launches.correlation[rows]
-    if (ids[1:] > ids[:-1]).all():
-        return slice(None) if len(rows) == len(launches.correlation) else rows
-    order = np.lexsort((launches.begin[rows], ids))
-    ids = ids[order]
-    return rows[order[np.append(True, ids[1:] != ids[:-1])]]
+    # NULL stays what it is.
+    processes, of_kind = factorize(launches.kinds["thread"].to_numpy() & PROCESS_MASK)
+    usable = (launches.begin != NULL) & (launches.end != NULL)
+    usable &= (launches.ids != 0) & (launches.ids != NULL)
+    if not usable.any():
+        return []
+    launches = launches if usable.all() else launches.take(usable)
+    process = of_kind[launches.code]
+    if len(processes) > 1 or not (np.diff(launches.ids) > 0).all():
+        order = np.lexsort((launches.begin, launches.ids, process))
+        same = (np.diff(process[order]) == 0) & (np.diff(launches.ids[order]) == 0)
+        order = order[np.append(True, ~same)]
+        launches, process = launches.take(order), process[order]
+    narrow = launches.code.astype(np.min_scalar_type(launches.kinds.height))
+    columns = {"ids": launches.ids, "begin": launches.begin, "end": launches.end, "code": narrow}
+    stored = frames.append(pl.DataFrame(columns)), frames.append(launches.kinds)
+    cuts = np.searchsorted(process, np.arange(len(processes) + 1)).tolist()
+    return [
+        Segment(number, int(launches.ids[first]), int(launches.ids[last - 1]), first, last, *stored)
+        for number, (first, last) in zip(processes.tolist(), pairwise(cuts), strict=True)
+        if first < last
+    ]
 
 
 def save_nccl_calls(calls: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:

@@ -21,7 +21,7 @@ from nsys2prv._util.columns import (
     fill_with_zero,
 )
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
-from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
+from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
@@ -119,11 +119,10 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
     begin, end, correlation = (columns[name] for name in ("start", "end", "correlationId"))
-    (threads, names, results), codes = factorize_together(
+    distinct, codes = factorize_together(
         *(columns[name] for name in ("globalTid", "nameId", "returnValue"))
     )
-    kinds = np.empty(len(threads), CALL_KIND)
-    kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
+    kinds = pl.DataFrame(dict(zip(KIND_COLUMNS, distinct, strict=True)))
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
 
     if extraction.min_duration:
@@ -134,11 +133,11 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         used, codes = factorize(codes)
         kinds = kinds[used]
     fields = {
-        "call": name_calls(extraction, kinds["name"])[codes],
+        "call": name_calls(extraction, kinds["name"].to_numpy())[codes],
         "correlation": blank_nonpositive(correlation),
-        "error": blank_nonpositive(kinds["result"])[codes],
+        "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
     }
-    objects = extraction.number_threads(kinds["thread"])[codes]
+    objects = extraction.number_threads(kinds["thread"].to_numpy())[codes]
     yield Rows("cuda_api", begin, end, objects, fields)
 
 
@@ -164,7 +163,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns, launches = columns.where(long), launches.take(long)
     fields = read_fields(extraction, "cuda_event", columns)
     fields["call"] = name_calls(extraction, launches.or_null("name"), "unknown call")
-    fields["result"] = blank_nonpositive(launches.result)
+    fields["result"] = blank_nonpositive(launches.get("result"))
     threads = extraction.number_callers(launches, columns["globalPid"])
     begin, end = launches.or_null("begin"), launches.or_null("end")
     yield Rows("cuda_event", begin, end, threads, fields)
@@ -199,7 +198,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
 
 
-def _save_early_work(extraction: Extraction, columns: Columns, launches: FoundLaunches) -> None:
+def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
     """Set aside how much work of each GPU begins before the call that launched it, and by how much
     at most (ns): its clock is off.
     """
@@ -223,7 +222,7 @@ def make_launch_lines(
     columns: Columns,
     objects: np.ndarray,
     size: np.ndarray | None = None,
-    launches: FoundLaunches | None = None,
+    launches: Launches | None = None,
 ) -> CommunicationLines | None:
     """Return lines to operations with the columns start, end, globalPid and correlationId, on these
     objects, with these sizes (bytes; None for 0).
@@ -237,7 +236,7 @@ def make_launch_lines(
     hit = slice(None) if launches.hit.all() else launches.hit
     _save_early_work(extraction, columns, launches)
     kinds, codes = factorize(launches.code[hit])
-    senders = extraction.number_threads(launches.kinds["thread"][kinds])[codes]
+    senders = extraction.number_threads(launches.kinds["thread"].to_numpy()[kinds])[codes]
     return CommunicationLines(
         kind,
         launches.begin[hit],

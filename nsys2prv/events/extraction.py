@@ -25,7 +25,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
-from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, NcclCallIndex
+from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
 from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, find_processes
@@ -336,16 +336,16 @@ class Extraction:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
         return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
 
-    def find_launches(self, columns: Columns) -> FoundLaunches:
+    def find_launches(self, columns: Columns) -> Launches:
         """Return the calls that launched the work of rows with globalPid and correlationId."""
         return self.launches.find(columns["globalPid"], columns["correlationId"])
 
-    def number_callers(self, launches: FoundLaunches, pids: np.ndarray) -> np.ndarray:
+    def number_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
         """Return objects of the host threads of the calls found; of rows without one the main
         thread of their process (globalPid).
         """
         main = self.find_main_threads(pids)
-        return self.number_threads(np.where(launches.hit, launches.thread, main))
+        return self.number_threads(np.where(launches.hit, launches.get("thread"), main))
 
     def number_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
         """Return objects of CUDA streams by STREAM_COLUMNS."""

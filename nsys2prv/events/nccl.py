@@ -32,7 +32,7 @@ from nsys2prv.events.call_indexes import (
     PAYLOAD_COLUMNS,
     RECEIVE,
     SEND,
-    FoundLaunches,
+    Launches,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
@@ -413,7 +413,7 @@ def find_operation(name: str) -> int:
 def attach_payloads(
     extraction: Extraction,
     columns: Columns,
-    launches: FoundLaunches,
+    launches: Launches,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,

@@ -244,13 +244,13 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(part, wanted, where="", short=True)
     launches = extraction.find_launches(columns)
     usable = mask_usable(columns["start"]) & mask_usable(columns["end"])
-    usable &= launches.hit & (launches.thread != NULL)
+    usable &= launches.hit & (launches.get("thread") != NULL)
     calls, columns = launches.take(usable), columns.where(usable)
     if not columns.rows:
         return
     operations = pl.DataFrame(
         {
-            "thread": calls.thread,
+            "thread": calls.get("thread"),
             "call_begin": calls.begin,
             "call_end": np.maximum(calls.end, calls.begin + 1),
             "object_stream": extraction.number_streams(columns),

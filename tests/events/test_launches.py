@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
-from nsys2prv.events.call_indexes import CALL_KIND, Launches, LaunchIndex, LaunchWriter
+from nsys2prv._util.columns import FrameWriter, factorize_together
+from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches, LaunchIndex, save_launches
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 
@@ -42,11 +44,9 @@ def _draw_launches(random: np.random.Generator, values: np.ndarray, value: int) 
 
 
 def _make_launches(calls: dict[str, np.ndarray]) -> Launches:
-    kinds = np.empty(len(calls["begin"]), CALL_KIND)
-    for name in kinds.dtype.names:
-        kinds[name] = calls[name]
-    distinct, codes = np.unique(kinds, return_inverse=True)
-    return Launches(calls["correlation"], calls["begin"], calls["end"], codes.reshape(-1), distinct)
+    columns, codes = factorize_together(*(calls[name] for name in KIND_COLUMNS))
+    kinds = pl.DataFrame(dict(zip(KIND_COLUMNS, columns, strict=True)))
+    return Launches(calls["correlation"], calls["begin"], calls["end"], codes, kinds)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def _make_launches(calls: dict[str, np.ndarray]) -> Launches:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, seed: int) -> None:
     random = np.random.default_rng(seed)
-    writer = LaunchWriter(tmp_path / "launches.bin")
+    frames, segments = FrameWriter(tmp_path / "launches.bin"), []
     expected: dict[tuple[int, int], tuple[int, ...]] = {}
     for rows in (200, 1, 0, 90, 40):
         calls = _make_calls(random, rows, ids)
         if seed % 2:
             calls["correlation"].sort()
-        writer.append(_make_launches(calls))
+        segments += save_launches(_make_launches(calls), frames)
         for id_, begin, end, thread, name, result in zip(
             *(column.tolist() for column in calls.values()), strict=True
         ):
@@ -78,22 +78,22 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
                 and (key not in expected or begin < expected[key][0])
             ):
                 expected[key] = (begin, end, thread, name, result)
-    writer.close()
+    frames.__exit__()
 
     processes = (
         random.choice([*PROCESSES, NULL, 7], 500) if seed % 3 else np.full(500, PROCESSES[0])
     )
     queried = random.choice(np.append(ids, [0, NULL, 12345]), 500)
-    positions = LaunchIndex(writer.segments).find(processes, queried)
+    positions = LaunchIndex(segments).find(processes, queried)
     for row, key in enumerate(zip(processes.tolist(), queried.tolist(), strict=True)):
         call = tuple(
             int(column[row])
             for column in (
                 positions.begin,
                 positions.end,
-                positions.thread,
-                positions.name,
-                positions.result,
+                positions.get("thread"),
+                positions.get("name"),
+                positions.get("result"),
             )
         )
         assert bool(positions.hit[row]) == (key in expected)

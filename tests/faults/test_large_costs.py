@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import (
@@ -13,9 +14,10 @@ from tools.exports import (
     make_global_tid,
 )
 
+from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.attributes import MOST_METRICS
-from nsys2prv.events.call_indexes import CALL_KIND, Launches, LaunchIndex, LaunchWriter
+from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
 from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import Reason
@@ -25,16 +27,16 @@ def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> 
     sizes = []
     for count in (100, 800):
         numbers = np.arange(count, dtype=np.int64)
-        kinds = np.zeros(count, CALL_KIND)
-        kinds["thread"] = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
-        writer = LaunchWriter(tmp_path / str(count))
-        writer.append(Launches(numbers + 1, numbers * 10, numbers * 10 + 5, numbers, kinds))
-        writer.close()
-        sizes.append(writer.path.stat().st_size)
+        threads = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
+        kinds = pl.DataFrame(dict.fromkeys(KIND_COLUMNS, numbers) | {"thread": threads})
+        calls = Launches(numbers + 1, numbers * 10, numbers * 10 + 5, numbers, kinds)
+        with FrameWriter(tmp_path / str(count)) as frames:
+            segments = save_launches(calls, frames)
+        sizes.append(frames.path.stat().st_size)
         processes = np.array([make_global_pid(pid) for pid in range(count, 0, -1)])
-        found = LaunchIndex(writer.segments).find(processes, numbers[::-1] + 1)
+        found = LaunchIndex(segments).find(processes, numbers[::-1] + 1)
         assert found.begin.tolist() == (numbers[::-1] * 10).tolist()
-        assert found.thread.tolist() == kinds["thread"][::-1].tolist()
+        assert found.get("thread").tolist() == threads[::-1]
     assert sizes[1] < 9 * sizes[0]
 
 
