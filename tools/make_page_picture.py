@@ -1,7 +1,7 @@
 """Draw ``docs/report.png``, the head of the page of `nsys2prv report --html`: ``python
 tools/make_page_picture.py``.
 
-Needs Chromium, matplotlib and Pillow. The job is the sample that the tutorial looks at.
+Needs Chromium and Pillow. The job is the sample that the tutorial looks at.
 """
 
 from __future__ import annotations

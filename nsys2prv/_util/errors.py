@@ -35,10 +35,6 @@ class UsageError(Nsys2prvError):
     exit_code = 2
 
 
-class MissingPackage(Nsys2prvError):
-    """An optional package is not installed."""
-
-
 class Unreadable(Nsys2prvError):
     """One report of several cannot be read: `report`, as it was given."""
 

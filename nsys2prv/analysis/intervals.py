@@ -324,36 +324,6 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
     return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
-def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
-    """Return executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins
-    equally wide in the logarithm from the least duration to the greatest, which is in the last one;
-    fewer bins where durations are too near each other), and count.
-    """
-    frames = []
-    for keys, bounds, durations in _gather_durations(groups, by):
-        for number in range(keys.height):
-            group_durations = durations[bounds[number] : bounds[number + 1]]
-            edges = _make_edges(int(group_durations.min()), int(group_durations.max()), bins)
-            counts = (
-                np.histogram(group_durations, edges)[0]
-                if len(edges) > 2
-                else np.array([len(group_durations)])
-            )
-            bins_of_group = {"low_ns": edges[:-1], "high_ns": edges[1:], "count": counts}
-            key = pl.concat([keys[number]] * len(counts))
-            frames.append(pl.concat([key, pl.DataFrame(bins_of_group)], how="horizontal"))
-    return pl.concat(frames)
-
-
-def _make_edges(least: int, most: int, bins: int) -> np.ndarray:
-    """Return the bounds of bins from `least` to `most` (ns, float64, ascending): of durations that
-    a float64 cannot tell apart, one bin.
-    """
-    inner = np.geomspace(least, most, bins + 1)[1:-1] if most > least else np.zeros(0)
-    inner = np.unique(inner[(inner > least) & (inner < most)])
-    return np.concatenate([[float(least)], inner, [float(most)]])
-
-
 def _gather_durations(
     groups: pl.DataFrame, by: Sequence[str]
 ) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:

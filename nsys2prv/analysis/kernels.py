@@ -9,7 +9,6 @@ import polars as pl
 
 from nsys2prv.analysis.intervals import (
     RULE,
-    make_histograms,
     make_statistics,
     spill_durations,
     sum_within,
@@ -40,8 +39,6 @@ that time.
 #: Columns that tell kernels apart.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
 IS_GEMM = pl.col("class") == GEMM
-#: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
-MOST_DISTRIBUTIONS, BINS = 20, 40
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
 METRICS = {
     "tensor_active": "Tensor Active [Throughput %]",
@@ -60,11 +57,6 @@ FIGURES = (
     "std_dev_ns",
     "imbalance",
     *METRICS,
-)
-#: On the table of durations, for people.
-ABOUT_DURATIONS = (
-    "row: of the kernel in the table of kernels, from 0. Executions by duration: bins from low_ns to high_ns, equally wide in the "
-    "logarithm from the least duration to the greatest, which is in the last one; fewer bins where durations are too near each other."
 )
 
 
@@ -137,13 +129,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if gemm.height:
         title = "GEMM time with and without tensor cores (told by the kernels' names)"
         result.add("tensor_cores", title, gemm)
-    if named.height:
-        result.add(
-            "durations",
-            f"Durations of the {MOST_DISTRIBUTIONS} kernels that take the most time",
-            _make_histograms(groups, rows, named["kernel"]),
-            ABOUT_DURATIONS,
-        )
     if frames["iterations"].height:
         sums = (
             frames["iterations"]
@@ -178,20 +163,6 @@ def _compute_figures(
     for frame in frames:
         rows = rows.join(frame, on=by, how="left", maintain_order="left")
     return rows.with_columns(time_share=divide_columns("time_ns", pl.col("time_ns").sum()))
-
-
-def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
-    """Return histograms of the first kernels of a table. rows: their keys, names: their labels,
-    both in the table's order.
-    """
-    first = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS).with_row_index("row")
-    histograms = make_histograms(
-        groups.join(first, on=KERNEL_KEY, how="inner", maintain_order="left"), ["row"], BINS
-    ).sort("row", maintain_order=True)
-    labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
-    return histograms.join(labels, on="row", how="left", maintain_order="left").select(
-        pl.col("row").cast(pl.Int64), "kernel", "low_ns", "high_ns", "count"
-    )
 
 
 def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:

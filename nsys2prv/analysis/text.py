@@ -44,7 +44,6 @@ IN_DETAIL = frozenset(
         "each",
         "iterations_of_devices",
         "gaps_of_devices",
-        "durations",
         "classes_by_iteration",
     }
 )

@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from nsys2prv._util import errors
-from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
+from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
-from nsys2prv._util.terminal import find_width, fold_lines
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import (
     ComparedJob,
@@ -95,7 +94,7 @@ REPORT_OPTIONS = """
   --scaling {strong,weak}
       with --compare: strong (default, same problem size) or weak (size grows with the GPUs)
   --html FILE
-      also write everything to this file as a web page (needs matplotlib)
+      also write everything to this file as a web page
   --title TEXT
       title of the report; default: its files' names
 """
@@ -168,10 +167,6 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
         and "findings" not in only
     ):
         options.only.append("findings")
-    if options.html:
-        from nsys2prv.analysis.page.drawing import require_matplotlib
-
-        require_matplotlib()
     style = Style.for_output(options.full, options.rows, bool(_parse_only(options)))
     described, results, left_out = _analyse_reports(options, style)
     if options.title:
@@ -250,7 +245,7 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
-    """Write the HTML page. Raises Nsys2prvError where matplotlib is missing."""
+    """Write the HTML page."""
     from nsys2prv.analysis.page import make_page
 
     write_complete_file(path, make_page(described, results))
@@ -289,7 +284,7 @@ def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
 ) -> str:
     """Return all analyses of a job that is being converted, as text; everything is written to
-    `path`, and where there is matplotlib as a page beside it. paths: write those of the reports,
+    `path`, and as a page beside it. paths: write those of the reports,
     not only their names.
     """
     if not paths:
@@ -297,14 +292,8 @@ def write_report_files(
     with OpenJob(job) as opened:
         results, described = opened.analyse(), describe_job(opened, reports)
     write_complete_file(path, write_json(results, described))
-    page = path.with_suffix(".html")
-    text = format_results(results.values(), (), Style.for_output())
-    try:
-        write_page(page, described, results)
-    except MissingPackage as missing:
-        lacking = f"not written: {page.name} ({missing}; then nsys2prv report {path.name} --html {page.name})"
-        return "\n".join([text, "", *fold_lines([lacking], find_width())])
-    return text
+    write_page(path.with_suffix(".html"), described, results)
+    return format_results(results.values(), (), Style.for_output())
 
 
 def _check_options(options: argparse.Namespace) -> argparse.Namespace:

@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import cause_texts
-from nsys2prv.analysis.page import SECTION_OF, SECTIONS
+from nsys2prv.analysis.page.sections import SECTION_OF, SECTIONS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main

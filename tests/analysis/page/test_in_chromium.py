@@ -41,9 +41,9 @@ found.depths = rows.map(row => Number(row.dataset.d));
 const before = getComputedStyle(document.body).backgroundColor;
 document.getElementById("theme").click();
 found.themes = [before, getComputedStyle(document.body).backgroundColor];
-found.ink = getComputedStyle(document.querySelector("svg text")).fill;
 found.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-found.images = [...document.querySelectorAll("svg image")].length;
+found.images = [...document.querySelectorAll(".picture img")].filter(image => image.clientHeight > 9).length;
+found.bars = [...document.querySelectorAll(".bars i")].filter(bar => bar.clientHeight > 9).length;
 document.body.dataset.found = JSON.stringify(found);
 """
 
@@ -99,6 +99,7 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
     assert len(set(result["themes"])) == 2
     assert result["overflow"] <= 0
     assert result["images"] >= 3
+    assert result["bars"] >= 3
 
 
 def _check_tree(found: dict) -> None:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.page import _load_environment
-from nsys2prv.analysis.page.figures import estimate_drift, find_outliers, order_as_tree
+from nsys2prv.analysis.page.figures import order_as_tree
 from nsys2prv.cli import main
-
-
-def test_outliers_are_far_from_the_median() -> None:
-    values = np.array([100, 101, 99, 100, 180, 102, 98, 60])
-    assert find_outliers(values) == [4, 7]
-    assert find_outliers(np.array([100, 100, 100, 100, 104])) == []
-    assert find_outliers(np.array([1, 9, 1])) == []
-
-
-def test_drift_is_a_slope_over_all() -> None:
-    assert estimate_drift(np.arange(100, 120)) == pytest.approx(19 / 109.5)
-    assert estimate_drift(np.arange(120, 100, -1)) == pytest.approx(-19 / 110.5)
-    assert estimate_drift(np.array([100, 120] * 10)) is None
-    assert estimate_drift(np.arange(1000, 1020)) is None
-    assert estimate_drift(np.arange(5)) is None
-    # Of more than 500 values every so many are looked at: the same line.
-    assert estimate_drift(np.linspace(100, 200, 1501)) == pytest.approx(100 / 150, rel=2e-3)
 
 
 def test_names_that_hold_the_separator() -> None:
@@ -89,22 +70,6 @@ def test_what_cannot_be_printed() -> None:
 
 def render_table(frame: pl.DataFrame, source: str) -> str:
     return _load_environment().get_template("blocks.html").module.table(frame, source)
-
-
-def test_without_matplotlib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = [str(path) for path in SAMPLES["graphs"]]
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["report", *reports, "--html", str(tmp_path / "r.html")]) == 1
-    assert (
-        capsys.readouterr().err
-        == "nsys2prv: error: the page needs matplotlib: pip install matplotlib\n"
-    )
-    assert main([*reports, str(tmp_path / "out.prv"), "--report"]) == 0
-    assert "out.report.html (the page needs matplotlib" in capsys.readouterr().out
-    assert not (tmp_path / "out.report.html").exists()
-    assert (tmp_path / "out.report.json").exists()
 
 
 def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

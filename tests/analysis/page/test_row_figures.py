@@ -9,59 +9,58 @@ import re
 import numpy as np
 import pytest
 
-from nsys2prv.analysis.page.drawing import COLOURS, choose_ticks, draw_heat_map, draw_stacked
-from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condense_rows
+from nsys2prv.analysis.page import _load_environment
+from nsys2prv.analysis.page.figures import COLOURS, MOST_WORST, condense_rows
+from nsys2prv.analysis.page.parts import Bars, Block, HeatMap
+
+
+def write_block(block: Block) -> str:
+    return getattr(_load_environment().get_template("blocks.html").module, block.macro)(block)
 
 
 def _map_columns(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
-    labels = labels or [f"GPU{row}" for row in range(len(values))]
-    return HeatMap("map", labels, values, (0.0, 10.0), "time (s)", "%", high=100)
+    return HeatMap(
+        title="map",
+        labels=labels or [f"GPU{row}" for row in range(len(values))],
+        values=values,
+        axis="time",
+        ends=("0", "10 s"),
+        quantity="%",
+        high=100,
+    )
 
 
 def test_a_heat_map_has_a_pixel_for_each_value() -> None:
     Image = pytest.importorskip("PIL.Image")
     values = np.array([[0.0, 100.0, 50.0], [np.nan, 200.0, -5.0]])
-    svg = draw_heat_map(_map_columns(values, ["a & b", "<c>"]), 3)
-    image = Image.open(io.BytesIO(base64.b64decode(re.search('base64,([^"]*)', svg)[1]))).convert(
-        "RGBA"
-    )
+    html = write_block(_map_columns(values, ["a & b", "<c>"]))
+    image = Image.open(io.BytesIO(base64.b64decode(re.search('base64,([^"]*)', html)[1])))
+    image = image.convert("RGBA")
     assert image.size == (3, 2)
-    low, high = (tuple(bytes.fromhex(COLOURS[at])) for at in (0, -1))
+    low, high = (tuple(bytes.fromhex(colour)) for colour in (COLOURS[:6], COLOURS[-6:]))
     assert image.getpixel((0, 0))[:3] == image.getpixel((2, 1))[:3] == low
     assert image.getpixel((1, 0))[:3] == image.getpixel((1, 1))[:3] == high
     assert [image.getpixel((0, row))[3] for row in (0, 1)] == [255, 0]
-    assert "a &amp; b" in svg
-    assert "&lt;c&gt;" in svg
-    assert 'id="scale3"' in svg
-    assert "url(#scale3)" in svg
+    assert "<b>a &amp; b</b>" in html
+    assert "<b>&lt;c&gt;</b>" in html
 
 
 def test_bars_are_as_long_as_their_parts() -> None:
-    parts = {
-        "computing": ("#111111", np.array([0.5, 0.25])),
-        "idle": ("#222222", np.array([0.5, 0.25])),
-    }
-    svg = draw_stacked(Stacked("bars", ["a", "b"], parts, "%"))
-    drawn = {
-        colour: [
-            (float(x), float(width))
-            for x, width in re.findall(
-                rf'x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="11.6" fill="{colour}"', svg
-            )
-        ]
-        for colour in ("#111111", "#222222")
-    }
-    (first, long), (again, short) = drawn["#111111"]
-    assert first == again
-    assert long == pytest.approx(2 * short, abs=0.02)
-    assert drawn["#222222"][1] == pytest.approx((first + short, short), abs=0.02)
-
-
-def test_ticks_are_round_numbers_within() -> None:
-    assert choose_ticks(0, 1, False) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
-    assert choose_ticks(0.5, 3.5, True) == [1, 2, 3]
-    assert choose_ticks(0, 5128e6, False)[-1] == 5e9
-    assert choose_ticks(1, 1, False) == []
+    html = write_block(
+        Bars(
+            title="bars",
+            labels=["a", "b"],
+            values=np.array([[0.5, 0.3], [0.25, 0.0]]),
+            parts=[("computing", "#111111"), ("idle", "#222222")],
+            axis="of the time",
+        )
+    )
+    drawn = re.findall(r'width: ([\d.]+)%; background: (#\d+)" title="([^"]*)"', html)
+    assert drawn == [
+        ("62.50", "#111111", "computing: 50.0 %"),
+        ("37.50", "#222222", "idle: 30.0 %"),
+        ("31.25", "#111111", "computing: 25.0 %"),
+    ]
 
 
 def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
@@ -78,11 +77,17 @@ def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
     few = _map_columns(values[:40])
     assert condense_rows(few) is few
 
-    use = np.full(100, 0.5)
+    use = np.full((100, 1), 0.5)
     use[33] = 0.1
     bars = condense_rows(
-        Stacked("bars", [f"GPU{row}" for row in range(100)], {"computing": ("#111111", use)}, "%")
+        Bars(
+            title="bars",
+            labels=[f"GPU{row}" for row in range(100)],
+            values=use,
+            parts=[("computing", "#111111")],
+            axis="of the time",
+        )
     )
     assert bars.labels[:2] == ["mean of 100", "GPU33"]
-    assert bars.parts["computing"][1][:2] == pytest.approx([use.mean(), 0.1])
+    assert bars.values[:2, 0] == pytest.approx([use.mean(), 0.1])
     assert "100 rows" in bars.note

@@ -1,0 +1,280 @@
+"""What the page shows, in which order: sections of tables, findings, efficiencies and figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from nsys2prv.analysis.page.figures import (
+    compare_operations_of_ranks,
+    condense_rows,
+    divide_elapsed_time,
+    divide_iterations,
+    make_operation_tree,
+    map_iterations,
+    map_metrics,
+    map_use,
+)
+from nsys2prv.analysis.page.parts import (
+    MOST_RANKS,
+    MOST_ROWS,
+    Block,
+    Factor,
+    Factors,
+    Findings,
+    Grid,
+    Items,
+    Material,
+    Section,
+)
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.text import format_heading
+from nsys2prv.conversion.quality import QualityNote, format_quality
+
+#: From these fractions on an efficiency is good, and fair: POP takes less than 80 % for worth a
+#: look.
+GOOD, FAIR = 0.8, 0.6
+#: Efficiencies that are the product of others.
+FACTORS = {
+    "parallel_efficiency": (
+        "load_balance_efficiency",
+        "communication_efficiency",
+        "orchestration_efficiency",
+    ),
+    "communication_x_orchestration_efficiency": ("serialisation_efficiency", "transfer_efficiency"),
+    "host_parallel_efficiency": ("mpi_parallel_efficiency", "offload_efficiency"),
+    "mpi_parallel_efficiency": ("mpi_load_balance_efficiency", "mpi_communication_efficiency"),
+    "mpi_communication_efficiency": ("mpi_serialisation_efficiency", "mpi_transfer_efficiency"),
+}
+#: What each efficiency is.
+MEANINGS = {
+    "parallel_efficiency": "of devices: useful time of all / (devices x elapsed time)",
+    "load_balance_efficiency": "useful time: the mean device / the busiest one",
+    "communication_efficiency": "maximum useful time / maximum active time",
+    "orchestration_efficiency": "maximum active time / elapsed time; low where devices wait for hosts",
+    "communication_x_orchestration_efficiency": (
+        "maximum useful time / elapsed time; by a replay of the job on an ideal network"
+    ),
+    "serialisation_efficiency": (
+        "maximum useful time / time on an ideal network; low where ranks wait for each other"
+    ),
+    "transfer_efficiency": (
+        "time on an ideal network / elapsed time; low where data takes long between ranks"
+    ),
+    "host_parallel_efficiency": (
+        "time outside MPI and the CUDA API / (tasks x elapsed time); a low value is fine where GPUs do the work and hosts wait for them"
+    ),
+    "mpi_parallel_efficiency": "time outside MPI / (tasks x elapsed time)",
+    "mpi_load_balance_efficiency": "time outside MPI: the mean task / the busiest one",
+    "mpi_communication_efficiency": "maximum time outside MPI / elapsed time",
+    "mpi_serialisation_efficiency": (
+        "maximum time outside MPI on an ideal network / time there; low where ranks wait for each other"
+    ),
+    "mpi_transfer_efficiency": "what messages of MPI take beyond that",
+    "offload_efficiency": "time outside MPI and the CUDA API / time outside MPI",
+}
+#: Sentences above tables, findings and efficiencies.
+NOTES = {
+    "findings": (
+        "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be at most "
+        "without this cause."
+    ),
+    "efficiencies": (
+        f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
+        "POP advises a closer look below 80 %."
+    ),
+    "clocks.hosts": (
+        "Times of two hosts can be compared to within the sum of their error bounds; a shorter wait or "
+        "delay between them means nothing."
+    ),
+}
+#: What is added where there is a steady state.
+OF_STEADY = (
+    " Those of devices are of the steady state, without start-up and shutdown; the table below has those of the whole "
+    "job, too. Those of hosts are of the whole job."
+)
+#: Kind of finding -> the section with its details; idle for those that are not here.
+SECTION_OF = defaultdict(
+    lambda: "idle",
+    dict.fromkeys(("straggler", "slow_host", "slow_link", "hiccup", "imbalance"), "collectives")
+    | {
+        "exposed_communication": "communication",
+        "no_tensor_cores": "kernels",
+    },
+)
+
+
+def make_sections(material: Material) -> list[Section]:
+    """Return all sections of which there is something to say."""
+    sections = []
+    for name, (title, analysis, *contents) in SECTIONS.items():
+        blocks: list[Block] = []
+        for content in contents:
+            if isinstance(content, str):
+                blocks += _show_tables(material, analysis, content)
+            else:
+                blocks += content(material)
+        lacks_all = all(isinstance(one, Items) and one.is_missing for one in blocks)
+        if blocks and not (lacks_all and name in OF_GPUS and not material.job["devices"]):
+            sections.append(Section(name, title, [*map(condense_rows, blocks)]))
+    return sections
+
+
+def _show_tables(material: Material, analysis: str, names: str) -> Iterator[Block]:
+    """Show tables of an analysis, and its notes. names: as SECTIONS has them."""
+    for name in names.split():
+        bare = name.strip("(*)")
+        source = bare if "." in bare else f"{analysis}.{bare}"
+        if source.endswith(".notes"):
+            yield from material.list_notes(source.removesuffix(".notes"))
+        elif table := material.find_table(source):
+            yield Grid(
+                title=table.title,
+                frame=table.frame,
+                source=source,
+                note=NOTES.get(source, ""),
+                most=MOST_RANKS if "*" in name else MOST_ROWS,
+                folded=name.startswith("("),
+            )
+
+
+def make_result_section(material: Material, result: Result) -> Section:
+    """Return a section with all tables of a result, and its notes."""
+    names = " ".join([*(f"{name}*" for name in result.tables), "notes"])
+    return Section(result.name, result.title, [*_show_tables(material, result.name, names)])
+
+
+def rate_efficiency(value: float) -> str:
+    """Return the class of an efficiency."""
+    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
+
+
+def show_findings(material: Material) -> Iterator[Block]:
+    """Show what holds the job back."""
+    result = material.results.get("findings")
+    if result is not None and (result.findings or not result.missing):
+        title = "What holds the job back"
+        yield Findings(title=title, found=result.findings, note=NOTES["findings"])
+
+
+def show_efficiencies(material: Material) -> Iterator[Block]:
+    """Show the trees of efficiencies: of devices those of the steady state, where one was found,
+    else those of the whole job.
+    """
+    steady = material.find_frame("efficiencies.steady")
+    device = material.find_frame("efficiencies.device") if steady is None else steady
+    host = material.find_frame("efficiencies.host")
+    roots: list[Factor] = []
+    if device is not None:
+        row = device.row(-1, named=True)
+        roots += _make_factors("parallel_efficiency", row)
+        if "transfer_efficiency" in row:
+            both = "communication_x_orchestration_efficiency"
+            product = row["communication_efficiency"] * row["orchestration_efficiency"]
+            roots += _make_factors(both, row | {both: product})
+    if host is not None:
+        roots += _make_factors("host_parallel_efficiency", host.row(0, named=True))
+    if roots:
+        note = NOTES["efficiencies"] + (OF_STEADY if steady is not None else "")
+        yield Factors(title="Efficiencies", roots=roots, note=note)
+
+
+def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
+    """Return the tree of an efficiency, or where the job lacks it those of its factors."""
+    inner = [factor for one in FACTORS.get(column, ()) for factor in _make_factors(one, row)]
+    if column not in row:
+        return inner
+    return [Factor(format_heading(column), row[column], MEANINGS[column], inner)]
+
+
+def show_quality(material: Material) -> Iterator[Block]:
+    """Show what the reports lack, and what to do about it."""
+    if notes := [QualityNote(**one) for one in material.job.get("quality", ())]:
+        yield Items(items=format_quality(notes, full=True))
+
+
+def show_remarks(material: Material) -> Iterator[Block]:
+    """Show the warnings and notes about the job."""
+    remarks = [str(one) for key in ("warnings", "notes") for one in material.job.get(key, ())]
+    if remarks:
+        yield Items(items=remarks)
+
+
+def note_metrics(material: Material) -> Iterator[Block]:
+    """Show the notes on sampled metrics; without any only what the reports lack."""
+    has_any = material.find_frame("metrics.metrics") is not None
+    yield from (one for one in material.list_notes("metrics") if has_any or one.is_missing)
+
+
+#: Sections that say nothing of a job without GPUs.
+OF_GPUS = {"communication", "kernels", "idle", "metrics", "iterations"}
+#: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
+#: analysis (and `notes`) or of another (`analysis.table`), and functions that make blocks of the
+#: material. Tables in parentheses are closed until they are asked for; those with a star have a row
+#: for each rank or device.
+SECTIONS: dict[str, tuple] = {
+    "summary": (
+        "Summary",
+        "efficiencies",
+        show_findings,
+        "findings.notes findings.phases",
+        show_efficiencies,
+        "notes steady (nodes)",
+        show_remarks,
+    ),
+    "quality": ("Quality of the capture", "", show_quality),
+    "devices": (
+        "Where the time went",
+        "efficiencies",
+        divide_elapsed_time,
+        map_use,
+        "(devices*) (hosts*)",
+    ),
+    "communication": (
+        "Exposed communication",
+        "overlap",
+        "operations classes (devices*) (concurrency) (in_flight*) notes",
+    ),
+    "collectives": (
+        "Stragglers and collectives",
+        "collectives",
+        "stragglers* meanwhile* across_ranks (nccl) mpi notes",
+    ),
+    "critical_path": ("Critical path", "critical_path", "causes ranks* (classes) by_kernel notes"),
+    "clocks": ("Clocks of hosts", "clocks", "hosts notes"),
+    "kernels": (
+        "Kernels",
+        "kernels",
+        "classes tensor_cores two_modes kernels (tensor_cores_by_rank*) notes",
+    ),
+    "operations": (
+        "Operations (NVTX ranges)",
+        "operations",
+        make_operation_tree,
+        "(operations)",
+        compare_operations_of_ranks,
+        "notes",
+    ),
+    "idle": (
+        "Idle devices, launches, copies",
+        "idle",
+        "gaps (long_gaps) memory calls (latencies*) (queued*) rules notes",
+    ),
+    "metrics": (
+        "Utilisation over time: GPU metrics and network",
+        "metrics",
+        "metrics",
+        map_metrics,
+        "(means)",
+        note_metrics,
+    ),
+    "iterations": (
+        "Iterations",
+        "iterations",
+        divide_iterations,
+        "summary (each) notes",
+        map_iterations,
+        "efficiencies.over_iterations (efficiencies.iterations) (efficiencies.host_iterations)",
+    ),
+    "scaling": ("Scalability", "scaling", "scaling notes"),
+}
