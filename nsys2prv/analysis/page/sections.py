@@ -217,7 +217,7 @@ SECTIONS: dict[str, tuple] = {
         "Summary",
         "efficiencies",
         show_findings,
-        "findings.notes findings.phases",
+        "findings.notes findings.phases findings.what_if",
         show_efficiencies,
         "notes steady (nodes)",
         show_remarks,
