@@ -38,10 +38,12 @@ from nsys2prv.events.kind import (
     Counters,
     EventKind,
     GpuWork,
+    Reading,
     Reason,
     RowRules,
     Rows,
 )
+from nsys2prv.events.stacks import CHAIN, read_callers
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
@@ -205,7 +207,8 @@ def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterato
 def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the rows of a line of ``calls``."""
     gpu = [call.gpu] if call.queue else []
-    wanted = (*call.time, call.thread, *call.names, *gpu, *list_columns(call.name))
+    stacks = [CHAIN] if call.stacks else []
+    wanted = (*call.time, call.thread, *call.names, *gpu, *stacks, *list_columns(call.name))
     columns = extraction.read(part, wanted)
     begin, end = columns[call.time[0]], columns[call.time[-1]]
     if not call.has_duration or call.marks:
@@ -215,6 +218,8 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
     else:
         objects = extraction.number_threads(columns[call.thread])
     fields = {"call": _name_calls(call, extraction, columns)}
+    if call.stacks:
+        fields |= read_callers(extraction, call.stacks, columns[CHAIN])
     yield Rows(call.name, begin, end, objects, fields | read_fields(extraction, call.name, columns))
 
 
@@ -244,6 +249,7 @@ def make_kind(call: CallTable) -> EventKind:
         partial(extract_line, call),
         groups=call.groups,
         rows=RowRules(has_duration=call.has_duration, overlap_group=overlap_group),
+        reads=Reading(lookup_tables=(call.stacks,) if call.stacks else ()),
         gpu_work=GpuWork() if call.queue else None,
     )
 

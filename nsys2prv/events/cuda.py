@@ -27,6 +27,7 @@ from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
+from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, zero_nulls
 from nsys2prv.nsight.sqlite import Database
 
@@ -55,6 +56,8 @@ BY_CALL = (
 )
 #: What streamId and eventId hold where there is none.
 NO_ID = 0xFFFFFFFF
+#: Values of the catalogue's sets held_by_host and decompression.
+HOST_LAUNCH, HOST_NODE, DECOMPRESSION = 1, 2, 1
 #: Columns of every operation of a stream.
 OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 #: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
@@ -113,12 +116,17 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield API calls, and set them aside for the index of launching calls."""
     columns = extraction.read(
         part,
-        ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+        (
+            *("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+            CHAIN,
+        ),
         short=True,
     )
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
-    begin, end, correlation = (columns[name] for name in ("start", "end", "correlationId"))
+    begin, end, correlation, stacks = (
+        columns[name] for name in ("start", "end", "correlationId", CHAIN)
+    )
     distinct, codes = factorize_together(
         *(columns[name] for name in ("globalTid", "nameId", "returnValue"))
     )
@@ -127,8 +135,8 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     if extraction.min_duration:
         long = extraction.mask_long_enough(begin, end)
-        begin, end, correlation, codes = (
-            column[long] for column in (begin, end, correlation, codes)
+        begin, end, correlation, codes, stacks = (
+            column[long] for column in (begin, end, correlation, codes, stacks)
         )
         used, codes = factorize(codes)
         kinds = kinds[used]
@@ -136,6 +144,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "call": name_calls(extraction, kinds["name"].to_numpy())[codes],
         "correlation": blank_nonpositive(correlation),
         "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
+        **read_callers(extraction, CUDA_STACKS, stacks),
     }
     objects = extraction.number_threads(kinds["thread"].to_numpy())[codes]
     yield Rows("cuda_api", begin, end, objects, fields)
@@ -320,6 +329,41 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield replace(rows, lines=lines)
 
 
+def extract_host_callbacks(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield functions of the host that streams ran, on the threads that the driver ran them on."""
+    columns = extraction.read(
+        part, ("start", "end", "globalTid", "nameId", *list_columns("host_callback"))
+    )
+    ids, codes = factorize(columns["nameId"])
+    names = [
+        "host callback" if number == NULL else text
+        for number, text in zip(ids.tolist(), extraction.read_strings(ids), strict=True)
+    ]
+    fields = {"call": extraction.number_names("host_callback", codes, text=names)}
+    yield make_rows(extraction, "host_callback", columns, fields)
+
+
+def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the times for which streams are held by a function of the host."""
+    columns = extraction.read(part, (*OPERATION, *list_columns("graph_host_node")))
+    of_graph = columns["graphNodeId"] != NULL
+    fields = {"held": np.where(of_graph, HOST_NODE, HOST_LAUNCH)}
+    objects = extraction.number_streams(columns)
+    lines = make_launch_lines(extraction, "launch", columns, objects)
+    rows = make_rows(extraction, "graph_host_node", columns, fields, objects)
+    yield replace(rows, lines=lines)
+
+
+def extract_decompressions(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield decompressions of memory on their streams."""
+    columns = extraction.read(part, (*OPERATION, *list_columns("memory_decompression")))
+    objects = extraction.number_streams(columns)
+    lines = make_launch_lines(extraction, "memory", columns, objects, columns["sourceBytes"])
+    fields = {"what": np.full(columns.rows, DECOMPRESSION)}
+    rows = make_rows(extraction, "memory_decompression", columns, fields, objects)
+    yield replace(rows, lines=lines)
+
+
 def hint_at_node_tracing(source: Database) -> str:
     """Return where the work of graphs is if they were traced node by node, else ""."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
@@ -470,6 +514,9 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 KINDS = (
     declare_kind("cuda_api_trace", extract_api_calls),
     declare_kind("cuda_events", extract_event_records),
+    declare_kind("host_callbacks", extract_host_callbacks),
+    declare_kind("graph_host_nodes", extract_host_nodes),
+    declare_kind("memory_decompression", extract_decompressions),
     declare_kind("cuda_sync", extract_synchronizations),
     declare_kind("kernels", extract_kernels),
     declare_kind(

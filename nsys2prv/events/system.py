@@ -16,6 +16,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reading, Reason, Rows, declare_kind
+from nsys2prv.events.stacks import CHAIN, find_callers, find_owners, read_callers, read_frames
 from nsys2prv.nsight.info import (
     NO_PROCESSES,
     PROCESS_MASK,
@@ -45,7 +46,8 @@ MOST_FRAMES = 32
 ACCESSED_FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
-OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel")
+OS_STACKS = "OSRT_CALLCHAINS"
+OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel", CHAIN)
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
@@ -86,7 +88,8 @@ def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterato
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = {name: column[order] for name, column in columns.integers.items()}
         columns = Columns(columns.rows, in_order, {})
-    yield make_rows(extraction, layout, columns)
+    callers = read_callers(extraction, OS_STACKS, columns[CHAIN])
+    yield make_rows(extraction, layout, columns, callers)
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -172,7 +175,10 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     frames = _find_frames(extraction, part, columns["id"], depth)
     function, module = next(frames)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
+    stacks = read_frames(extraction, CHAINS, columns["id"])
     fields = {
+        "owner": find_owners(stacks, columns["id"]),
+        **find_callers(extraction, stacks, columns["id"], "own_{}"),
         "function": _name_functions(extraction, function, module),
         "module": _name_modules(extraction, module),
         "state": np.where(state == RUNNING, ABSENT, state),
@@ -203,8 +209,8 @@ def _find_frames(
     if extraction.database.has(CHAINS, *names.values()) and extraction.database.has(
         SAMPLE_TABLE, "id"
     ):
-        chains = extraction.database.read_joined(
-            part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
+        chains = extraction.database.read_by_key(
+            CHAINS, "id", np.unique(samples), tuple(names.values()), f"{{stackDepth}} < {depth}"
         )
         frames = pl.DataFrame({name: chains[column] for name, column in names.items()})
     for number in range(depth):

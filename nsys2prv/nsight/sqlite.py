@@ -31,7 +31,6 @@ from nsys2prv.nsight.report_files import (
     remove_quoted_content,
 )
 from nsys2prv.nsight.source import (
-    NULL,
     Columns,
     Extent,
     Part,
@@ -418,23 +417,50 @@ class Database:
         )
         return None if columns.damaged else Shared(part, columns, met)
 
-    def read_joined(
-        self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
+    def read_by_key(
+        self, table: str, key: str, wanted: np.ndarray, integers: tuple[str, ...], where: str = ""
     ) -> Columns:
-        """Return columns of the rows of another table that share a key with a part's rows and meet
-        a condition, in any order.
+        """Return columns of the rows whose key is among some values, ascending, and that meet a
+        condition, in any order. Of a table in the order of its keys only some pieces are read.
         """
-        wanted = np.unique(self.read(part, (key,))[key])
-        wanted = wanted[wanted != NULL]
-        pieces = []
-        for piece in self.get_whole_table(table).split(LONG_TABLE):
+        pieces = list(self.get_whole_table(table).split(LONG_TABLE))
+        near = self._select_pieces(pieces, key, wanted)
+        rows = self._read_wanted(near, key, wanted, integers, where)
+        if len(near) < len(pieces) and not np.isin(wanted, rows[key]).all():
+            rows = self._read_wanted(pieces, key, wanted, integers, where)
+        return rows
+
+    def _select_pieces(self, pieces: list[Part], key: str, wanted: np.ndarray) -> list[Part]:
+        """Return the pieces of a table that have these keys if it is in the order of its keys, as
+        the first row of each piece lets expect; else all.
+        """
+        if len(pieces) < 2:
+            return pieces
+        firsts = SomeRows(pieces[0].table, 0, 0, tuple(piece.first for piece in pieces))
+        first = self.read(firsts, (key,))[key]
+        if len(first) < len(pieces) or (np.diff(first) < 0).any():
+            return pieces
+        low = np.searchsorted(wanted, first)
+        high = np.append(np.searchsorted(wanted, first[1:], "right"), len(wanted))
+        return [pieces[number] for number in np.flatnonzero(low < high)]
+
+    def _read_wanted(
+        self,
+        pieces: list[Part],
+        key: str,
+        wanted: np.ndarray,
+        integers: tuple[str, ...],
+        where: str,
+    ) -> Columns:
+        found = []
+        for piece in pieces:
             rows = self.read(piece, integers, where=where)
-            pieces.append(rows.where(np.isin(rows[key], wanted)))
+            found.append(rows.where(np.isin(rows[key], wanted)))
         columns = {
-            name: np.concatenate([rows[name] for rows in pieces] or [np.zeros(0, np.int64)])
+            name: np.concatenate([rows[name] for rows in found] or [np.zeros(0, np.int64)])
             for name in integers
         }
-        return Columns(sum(rows.rows for rows in pieces), columns, {})
+        return Columns(sum(rows.rows for rows in found), columns, {})
 
     def select_rows(self, part: Part, where: str = "") -> str:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one

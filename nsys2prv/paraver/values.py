@@ -363,7 +363,10 @@ def _make_field_types(
     field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
 ) -> list[EventType]:
     if not isinstance(field.code, DomainCode):
-        return [EventType(field.code, field.label, _find_labels(field, values, None))]
+        labels = _find_labels(field, values, None)
+        if isinstance(field.values, NameSet) and field.optional and not labels.height:
+            return []  # no record has it
+        return [EventType(field.code, field.label, labels)]
     return [
         EventType(
             field.code.code_of(domain, number),

@@ -158,7 +158,7 @@ def write_result(
 
 
 #: The modules of this package that define ``RELATIONS``.
-MODULES = ("gpu_memory", "mpi", "nccl_collectives", "nccl_messages")
+MODULES = ("gpu_memory", "mpi", "nccl_collectives", "nccl_messages", "ucx")
 
 
 @cache

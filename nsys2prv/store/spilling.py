@@ -146,6 +146,8 @@ def _split_by_fields(
             held.append(has[kept])
 
     for bit, field in enumerate(layout.fields):
+        if field.optional and field.name not in columns:
+            continue
         column, is_number = columns[field.name], field.values is None
         if field.optional:
             add_mask(bit, column != ABSENT)

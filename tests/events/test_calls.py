@@ -66,9 +66,14 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
 
 def test_codes_of_lines_lie_apart() -> None:
     codes = sorted(line.code for line in LINES.values())
-    assert all(code % 100 == 0 and 68000000 <= code < 68007000 for code in codes)
+    assert all(code % 100 == 0 for code in codes)
     assert len(set(codes)) == len(codes)
-    of_lines = {field.code for line in LINES for field in load_catalogue().layouts[line].fields}
+    of_lines = {
+        field.code
+        for line in LINES
+        for field in load_catalogue().layouts[line].fields
+        if not field.name.startswith("caller_")
+    }
     others = {
         field.code
         for name, layout in load_catalogue().layouts.items()

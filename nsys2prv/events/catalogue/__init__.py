@@ -33,6 +33,8 @@ FORBIDDEN_DOMAINS = frozenset({204})
 #: Event types of a line of ``calls``: its code names the event, code + 1 is the result, code + 2...
 #: the numbers.
 RESULT, NUMBERS = 1, 2
+#: Event types of callers, as Extrae numbers them: CALLER + level.
+CALLER, CALLER_LEVELS = 70_000_000, 3
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
 #: Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
@@ -214,6 +216,8 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, str] = {}
     #: Rows without an end are points in time.
     marks: bool = False
+    #: Table of the call stacks of its rows, "" for none.
+    stacks: str = ""
     #: As in layouts.
     state: Any = None
 
@@ -235,6 +239,14 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
             fields["result"] = {"code": code, "label": label, "column": self.result, **further}
         for code, (column, label) in enumerate(self.numbers.items(), self.code + NUMBERS):
             fields[column] = {"code": code, "label": label, "column": column, **further}
+        for level in range(1, CALLER_LEVELS + 1) if self.stacks else ():
+            label = f"Caller at level {level}"
+            fields[f"caller_{level}"] = {
+                "code": CALLER + level,
+                "label": label,
+                "values": {"names": "caller"},
+                "optional": True,
+            }
         return {
             "title": self.label,
             "nests": not self.queue,

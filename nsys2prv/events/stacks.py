@@ -1,0 +1,197 @@
+"""Call stacks: where in the program calls are made and samples taken. Callers are numbered as in
+Extrae's traces, 1 is the innermost; but only functions of the program count, unless it has none.
+
+Whose code a frame is stands in ``catalogue/frames.yaml``. No table of stacks has a file or a line.
+As seen in real exports, the frames of a stack stand in any order, depth 0 is the innermost, and a
+frame without a name has its address for one. Stacks are numbered from 1, and 0 is none; but calls
+of CUDA in exports of nsys 2022 count from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
+from nsys2prv.events.extraction import Extraction
+
+CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
+#: Calls that tell how stacks are numbered.
+LOOKED_AT = 200
+#: Column of calls with the number of their stack.
+CHAIN = "callchainId"
+FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
+PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
+#: Whose functions are callers where no function of the program is known.
+CALLERS_TOO = ("a library", "MPI", "a CUDA library", "the interpreter")
+_BEHIND = re.compile(r"(?: const)?(?: \[clone .*\])?$")
+_BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
+_VERSION = re.compile(r"_v\d{4,}$")
+_UNNAMED_SPACE = "(anonymous namespace)::"
+
+
+def read_callers(extraction: Extraction, table: str, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the fields `caller_1` (the innermost) to `caller_3` of rows by the ids of their
+    stacks, those that any row has: names of the set `caller`, ABSENT where a row has none.
+
+    table: that of the stacks. ids: shape (n,), NULL or 0 for none.
+    """
+    return find_callers(extraction, read_frames(extraction, table, ids), ids)
+
+
+def find_callers(
+    extraction: Extraction, frames: pl.DataFrame, ids: np.ndarray, field: str = "caller_{}"
+) -> dict[str, np.ndarray]:
+    """Return the callers of :func:`read_callers` of frames that :func:`read_frames` returned, as
+    fields named by their level.
+    """
+    own = pl.col("owner") == PROGRAM
+    named_library = pl.col("owner").is_in(CALLERS_TOO) & pl.col("named")
+    callers = (
+        frames.filter(own | (named_library & ~own.any().over("id")))
+        .filter((pl.col("label") != pl.col("label").shift()).over("id").fill_null(True))
+        .filter(pl.int_range(pl.len()).over("id") < CALLER_LEVELS)
+        .with_columns(level=pl.int_range(1, pl.len() + 1).over("id"))
+    )
+    if not callers.height:
+        return {}
+    labels, code = np.unique(callers["label"].to_numpy().astype(object), return_inverse=True)
+    names = extraction.number_names("caller", code, text=labels.tolist())
+    callers = callers.with_columns(name=names).pivot("level", index="id", values="name")
+    rows = pl.DataFrame({"id": ids}).join(callers, on="id", how="left", maintain_order="left")
+    return {
+        field.format(level): rows[str(level)].fill_null(ABSENT).to_numpy()
+        for level in range(1, CALLER_LEVELS + 1)
+        if str(level) in rows.columns
+    }
+
+
+def find_owners(frames: pl.DataFrame, ids: np.ndarray) -> np.ndarray:
+    """Return whose code runs in stacks, by the innermost frame that is none of the system: values
+    of the set `code_owner`, ABSENT where there is no frame.
+    """
+    owners = pl.DataFrame(
+        list(map_labels("code_owner").items()), schema=["owner", "value"], orient="row"
+    )
+    innermost = (
+        frames.with_columns(pl.col("owner").str.to_lowercase())
+        .group_by("id")
+        .agg(pl.coalesce(pl.col("owner").filter(pl.col("owner") != SYSTEM).first(), pl.lit(SYSTEM)))
+        .join(owners, on="owner")
+    )
+    rows = pl.DataFrame({"id": ids}).join(innermost, on="id", how="left", maintain_order="left")
+    return rows["value"].fill_null(ABSENT).to_numpy()
+
+
+def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> pl.DataFrame:
+    """Return the frames of stacks, from the innermost outwards: id (as in `ids`), owner (a label of
+    the value set `code_owner`), label (what a trace calls it), named.
+    """
+    schema = {"id": pl.Int64, "owner": pl.String, "label": pl.String, "named": pl.Boolean}
+    wanted = np.unique(ids[ids >= 0])
+    if not len(wanted) or not extraction.database.has(table, *FRAME_COLUMNS):
+        return pl.DataFrame(schema=schema)
+    shift = extraction.find_once(f"shift of {table}", lambda: _find_shift(extraction, table))
+    rows = extraction.database.read_by_key(table, "id", wanted + shift, FRAME_COLUMNS)
+    order = np.lexsort((rows["stackDepth"], rows["id"]))
+    (symbols, modules), codes = factorize_together(rows["symbol"][order], rows["module"][order])
+    names, paths = extraction.read_strings(symbols), extraction.read_strings(modules)
+    owners = list(map(find_owner, names, paths))
+    frames = pl.DataFrame(
+        {
+            "owner": owners,
+            "label": list(map(label_frame, names, paths)),
+            "named": list(map(_is_named, names)),
+        },
+        schema_overrides=schema,
+    )
+    return frames[codes].insert_column(0, pl.Series("id", rows["id"][order] - shift))
+
+
+def _find_shift(extraction: Extraction, table: str) -> int:
+    """Return what is to be added to the numbers of stacks that calls of CUDA have: 1 where the
+    first is 0, the last one less than that of a stack, and stacks so found name their calls.
+    """
+    database = extraction.database
+    if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
+        return 0
+    ((first, last),) = database.query(f"SELECT min({CHAIN}), max({CHAIN}) FROM {CUDA_CALLS}")
+    ((first_stack, last_stack),) = database.query(f"SELECT min(id), max(id) FROM {table}")
+    if (first, first_stack) != (0, 1) or last + 1 != last_stack:
+        return 0
+    calls = database.query(
+        f"SELECT {CHAIN}, nameId FROM {CUDA_CALLS} WHERE {CHAIN} >= 0 LIMIT {LOOKED_AT}"
+    )
+    wanted = np.unique([chain + more for chain, _ in calls for more in (0, 1)])
+    rows = database.read_by_key(table, "id", wanted, FRAME_COLUMNS)
+    names = extraction.read_strings(rows["symbol"])
+    frames = set(zip(rows["id"].tolist(), map(find_bare_name, names), strict=True))
+    called = extraction.read_strings(np.array([name for _, name in calls]))
+    fits = [
+        sum(
+            (chain + more, _VERSION.sub("", name)) in frames
+            for (chain, _), name in zip(calls, called, strict=True)
+        )
+        for more in (0, 1)
+    ]
+    return int(fits[1] > 0 and fits[1] >= fits[0])
+
+
+@cache
+def find_owner(name: str, path: str) -> str:
+    """Return whose code a frame is by its function's name and its module's path: a label of the
+    value set `code_owner`.
+    """
+    for owner, pattern in _load_patterns("modules"):
+        if pattern.search(path):
+            return owner
+    function = strip_arguments(name)
+    for owner, pattern in _load_patterns("functions"):
+        if pattern.search(function):
+            return owner
+    cuda = load_catalogue().name_sets["cuda_api"].list_known_values()
+    return DRIVER if find_bare_name(name) in cuda else PROGRAM
+
+
+@cache
+def _load_patterns(section: str) -> list[tuple[str, re.Pattern[str]]]:
+    rules = load_shipped_file("nsys2prv.events.catalogue", "frames.yaml")[section]
+    return [(owner, re.compile(pattern)) for owner, pattern in rules.items()]
+
+
+def strip_arguments(name: str) -> str:
+    """Return a function's name without its arguments: `setup` of `setup(Grid&)`."""
+    name = _BEHIND.sub("", name.replace(_UNNAMED_SPACE, ""))
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[place], 0)
+        if not depth:
+            break
+    return name if name[:place].endswith("operator") else name[:place] or name
+
+
+def find_bare_name(name: str) -> str:
+    """Return a function's name without type, namespaces and arguments: `cudaMalloc` of
+    `cudaError cudaMalloc<double>(double**, unsigned long)`.
+    """
+    bare = _BARE_NAME.search(strip_arguments(name))
+    return bare[1] if bare else name
+
+
+def _is_named(name: str) -> bool:
+    return bool(name) and not name.startswith("0x")
+
+
+def label_frame(name: str, path: str) -> str:
+    """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
+    module = path.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
+    return (
+        f"{module} (no symbols)" if name.startswith("0x") else f"{strip_arguments(name)} ({module})"
+    )

@@ -1,0 +1,111 @@
+"""Host callbacks, streams that wait for them, compilation, decompression; UCX and its messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import (
+    PID,
+    Row,
+    make_call,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_strings,
+)
+
+NAMES = make_strings(
+    "k", "cudaLaunchHostFunc", "my_callback", "ucp_tag_send_nbx", "ucp_tag_recv_nbx"
+)
+OPERATION = {"deviceId": 0, "streamId": 7, "contextId": 1, "globalPid": make_global_pid(PID)}
+
+
+def convert_rows(tmp_path: Path, tables: dict[str, list[Row]]) -> object:
+    report = make_export(tmp_path / "r.sqlite", {**tables, "StringIds": NAMES})
+    return convert_and_read([report], tmp_path / "o.prv")[0]
+
+
+def list_ranges(trace: object, code: int) -> list[tuple[str, int, int]]:
+    return sorted(list_labelled_intervals(trace, code), key=lambda one: one[1])
+
+
+def test_a_callback_holds_its_stream(tmp_path: Path) -> None:
+    callback = {"start": 20, "end": 60, "globalTid": make_global_tid(9), "correlationId": 1}
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 10, 1)],
+        "CUDA_HOST_CALLBACK": [
+            {**callback, "nameId": 3},
+            {**callback, "start": 70, "end": 80, "nameId": None},
+        ],
+        "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH": [
+            {**OPERATION, "start": 15, "end": 65, "correlationId": 1, "graphNodeId": None},
+            {**OPERATION, "start": 68, "end": 82, "correlationId": 2, "graphNodeId": 77},
+        ],
+    }
+    trace = convert_rows(tmp_path, tables)
+    assert list_ranges(trace, 69200300) == [("my_callback", 20, 60), ("host callback", 70, 80)]
+    assert list_ranges(trace, 69200400) == [
+        ("Host callback (cudaLaunchHostFunc)", 15, 65),
+        ("Host node of a graph", 68, 82),
+    ]
+
+
+def test_compilation_and_decompression(tmp_path: Path) -> None:
+    compilation = {"globalTid": make_global_tid(PID), "jitEntryType": 1, "correlationId": 1}
+    path = "/home/private/.nv"
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 100, 1)],
+        "CUPTI_ACTIVITY_KIND_JIT": [
+            {**compilation, "start": 5, "end": 15, "jitOperationType": 1, "cachePath": path},
+            {**compilation, "start": 15, "end": 90, "jitOperationType": 3, "cacheSize": 12},
+        ],
+        "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS": [
+            {**OPERATION, "start": 95, "end": 99, "sourceBytes": 4096, "NumberOfOperations": 16}
+        ],
+    }
+    trace = convert_rows(tmp_path, tables)
+    assert list_ranges(trace, 69200500) == [("Load from the cache", 5, 15), ("Compilation", 15, 90)]
+    compiled = max(trace.list_intervals(69200500), key=lambda one: one.end)
+    (decompressed,) = trace.list_intervals(69200600)
+    assert (compiled.others[69200502], decompressed.others[69200601]) == (12, 4096)
+    written = b"".join(file.read_bytes() for file in tmp_path.glob("o.*"))
+    assert b"private" not in written
+
+
+def test_messages_of_ucx_lead_from_submission_to_completion(tmp_path: Path) -> None:
+    """The receiver may come first; what lacks a peer is no message; processes know each other by
+    the numbers of their workers.
+    """
+
+    def make_report(rank: int, *operations: tuple[int, int, int, int | None]) -> Path:
+        tid = make_global_tid(PID + rank, PID + rank, rank + 1)
+        transfers = [
+            {
+                "start": start,
+                "end": end,
+                "globalTid": tid,
+                "textId": name,
+                "packedSize": 64,
+                "peerWorkerUid": None if peer is None else peer,
+                "tag": 0,
+            }
+            for start, end, name, peer in operations
+        ]
+        tables = {
+            "UCP_PROGRESS_EVENTS": transfers,
+            "UCP_WORKERS": [{"globalTid": tid, "workerUid": 10 + rank}],
+            "StringIds": NAMES,
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+        }
+        return make_export(tmp_path / f"{rank}.sqlite", tables)
+
+    reports = [
+        make_report(0, (100, 200, 4, 11), (110, 300, 4, 11), (400, 500, 4, None)),
+        make_report(1, (50, 250, 5, 10), (60, 350, 5, 10)),
+    ]
+    trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc")
+    assert sorted((line.send, line.receive, line.size) for line in trace.comms) == [
+        (100 - 50, 250 - 50, 64),
+        (110 - 50, 350 - 50, 64),
+    ]

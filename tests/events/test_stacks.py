@@ -1,0 +1,146 @@
+"""Call stacks: callers of calls, whose code samples are in, what stands in odd orders and numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_call, make_export, make_global_tid, make_os_call
+
+from nsys2prv.events.stacks import find_owner, label_frame
+from nsys2prv.nsight.sqlite import LONG_TABLE, Database
+
+CALLER, SAMPLE_OWNER, OWN_FUNCTION, ITS_CALLER = 70000000, 67000103, 67000104, 67000105
+APP, CUDA, CUDART = "/home/u/app", "/usr/lib/libcuda.so.550", "/usr/lib/libcudart.so.12"
+LIBC, MPI = "/usr/lib/libc.so.6", "/opt/openmpi/lib/libmpi.so.40"
+#: Numbers of functions and modules.
+TEXTS = [
+    *("read", "cudaMalloc_v3020", "0x7f11", "cudaMalloc", "cudaError cudaMalloc<int>(int**)"),
+    *("setup(Grid&)", "main", "__libc_start_main", "MPI_Send", "0x4021", "memcpy"),
+    *(APP, CUDA, CUDART, LIBC, MPI, "/home/u/plugin.so"),
+]
+TO_SETUP = (("0x7f11", CUDA), ("cudaMalloc", CUDART), ("cudaError cudaMalloc<int>(int**)", APP))
+OUTER = (("setup(Grid&)", APP), ("main", APP), ("main", APP), ("__libc_start_main", LIBC))
+
+
+def make_stack(number: int, *frames: tuple[str, str]) -> list[Row]:
+    """Return the rows of a stack, the innermost frame first."""
+    return [
+        {
+            "id": number,
+            "symbol": TEXTS.index(name) + 1,
+            "module": TEXTS.index(module) + 1,
+            "stackDepth": depth,
+        }
+        for depth, (name, module) in enumerate(frames)
+    ]
+
+
+def convert_stacks(tmp_path: Path, tables: dict[str, list[Row]]) -> object:
+    strings = [{"id": number, "value": text} for number, text in enumerate(TEXTS, 1)]
+    report = make_export(tmp_path / "r.sqlite", {**tables, "StringIds": strings})
+    return convert_and_read([report], tmp_path / "o.prv")[0]
+
+
+def list_callers(trace: object, level: int) -> list[tuple[str, int, int]]:
+    return sorted(list_labelled_intervals(trace, CALLER + level), key=lambda one: one[1])
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int) -> None:
+    """Exports of 2022 number the stacks of CUDA's calls from 0, but the stacks from 1."""
+    stacks = make_stack(1, *TO_SETUP, *OUTER) + make_stack(2, ("0x4021", "/home/u/plugin.so"))
+    none = None if shift else 0
+    calls = [
+        make_call(0, 10, 1, callchainId=1 - shift),
+        make_call(20, 30, 2, callchainId=none),
+        make_call(40, 50, 3, callchainId=2 - shift),
+    ]
+    tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": stacks[::-1]}
+    trace = convert_stacks(tmp_path, tables)
+    assert list_callers(trace, 1) == [("setup (app)", 0, 10), ("plugin.so (no symbols)", 40, 50)]
+    assert list_callers(trace, 2) == [("main (app)", 0, 10)]
+    assert list_callers(trace, 3) == []
+
+
+def test_a_library_is_the_caller_where_the_program_is_not_known(tmp_path: Path) -> None:
+    stacks = make_stack(1, ("read", LIBC), ("MPI_Send", MPI), ("0x4021", MPI))
+    stacks += make_stack(2, ("read", LIBC), ("0x7f11", CUDA))
+    calls = [make_os_call(0, 10, callchainId=1), make_os_call(20, 30, callchainId=2)]
+    trace = convert_stacks(tmp_path, {"OSRT_API": calls, "OSRT_CALLCHAINS": stacks})
+    assert list_callers(trace, 1) == [("MPI_Send (libmpi.so.40)", 0, 10)]
+
+
+def test_samples_tell_whose_code_runs_and_for_which_function(tmp_path: Path) -> None:
+    frames = [
+        [("memcpy", LIBC), *OUTER],
+        [("memcpy", LIBC)],
+        [("0x7f11", CUDA), ("cudaMalloc", CUDART), *OUTER],
+    ]
+    samples = [
+        {"id": number, "start": 100 * number, "globalTid": make_global_tid(PID), "cpuCycles": 1}
+        for number in (1, 2, 3)
+    ]
+    stacks = [row for number, stack in enumerate(frames, 1) for row in make_stack(number, *stack)]
+    trace = convert_stacks(tmp_path, {"COMPOSITE_EVENTS": samples, "SAMPLING_CALLCHAINS": stacks})
+    owners = sorted(list_labelled_intervals(trace, SAMPLE_OWNER), key=lambda one: one[1])
+    assert [label for label, *_ in owners] == ["The program", "The system", "The CUDA driver"]
+    own = [label for label, *_ in list_labelled_intervals(trace, OWN_FUNCTION)]
+    assert own == ["setup (app)", "setup (app)"]
+    assert {label for label, *_ in list_labelled_intervals(trace, ITS_CALLER)} == {"main (app)"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "owner"),
+    [
+        ("solve", "/home/u/jacobi", "the program"),
+        ("std::vector<int>::push_back(int)", APP, "the system"),
+        ("float* std::fill_n<float*>(float*, long)", APP, "the system"),
+        ("clover::alloc(int)", "/x/spack/opt/bin/cuda-cloverleaf", "the program"),
+        ("operator new(unsigned long)", APP, "the system"),
+        ("cudaStreamSynchronize", APP, "the CUDA driver"),
+        ("cublasSgemm_v2", "/usr/local/cuda/lib64/libcublas.so.12", "a CUDA library"),
+        (
+            "x",
+            "/opt/nvidia/nsight-systems/2025.1/target-linux-x64/libToolsInjection64.so",
+            "the profiler",
+        ),
+        ("do_lookup_x", "/lib64/ld-2.31.so", "the loader"),
+        ("_PyEval_EvalFrameDefault", "/usr/bin/python3.11", "the interpreter"),
+        ("at::native::add", "/x/site-packages/torch/lib/libtorch_cpu.so", "a library"),
+        ("[Broken backtraces]", "[Broken backtraces]", "the system"),
+        ("schedule", "[kernel.kallsyms]", "the system"),
+        ("run", "/work/me/build/lib/libmuphys_core.so", "the program"),
+    ],
+)
+def test_owners_of_frames(name: str, path: str, owner: str) -> None:
+    assert find_owner(name, path) == owner
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("(anonymous namespace)::run(int)", "run (app)"),
+        ("Grid::operator()(int) const", "Grid::operator() (app)"),
+        ("fill<float>(float*, int) [clone .constprop.0]", "fill<float> (app)"),
+        ("run(int, bool (*)(float*), char)", "run (app)"),
+        ("0x4021", "app (no symbols)"),
+    ],
+)
+def test_labels_of_frames(name: str, label: str) -> None:
+    assert label_frame(name, APP) == label
+
+
+@pytest.mark.parametrize("order", ["ascending", "shuffled"])
+def test_rows_are_found_by_their_keys_in_any_order(tmp_path: Path, order: str) -> None:
+    keys = np.repeat(np.arange(1, LONG_TABLE), 3)
+    if order == "shuffled":
+        np.random.default_rng(1).shuffle(keys)
+    rows = [{"id": key, "stackDepth": place} for place, key in enumerate(keys.tolist())]
+    wanted = np.array([5, LONG_TABLE // 2, LONG_TABLE - 1, LONG_TABLE + 7])
+    with Database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
+        found = database.read_by_key("T", "id", wanted, ("id", "stackDepth"))
+    places = np.flatnonzero(np.isin(keys, wanted))
+    assert sorted(found["stackDepth"].tolist()) == places.tolist()
