@@ -100,8 +100,7 @@ def make_estimates(net: Network) -> list[Estimate]:
     of their own.
     """
     estimates = []
-    size = len(net.reference)
-    for host in range(size):
+    for host in range(len(net.reference)):
         seen = int(net.observations[host])
         shared = {"observations": seen, "spread": float(net.spread[host])}
         if seen:
@@ -111,7 +110,7 @@ def make_estimates(net: Network) -> list[Estimate]:
             continue
         sigma = max(net.find_sigma(host, net.first[host]), net.find_sigma(host, net.last[host]))
         unsteady = float(net.unsteady[host] + net.unsteady[net.reference[host]])
-        drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
+        drift_variance = max(float(net.covariance[host, 1, 1]), 0.0)
         estimates.append(
             Estimate(
                 host,

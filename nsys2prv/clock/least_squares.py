@@ -46,6 +46,8 @@ USUAL_SCATTER = 1.5
 #: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
 #: their residuals show.
 LATE_MIDDLE = 1.25
+#: What is certain of a correction by no more than this share of what its own ends tell is not moved.
+LEAST_CERTAINTY = 1e-12
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
 PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part lies off the line if its median does by so many standard deviations of a median, and by
@@ -185,7 +187,7 @@ class Network(Struct):
     corrections: Corrections
     #: Reference of each host; itself where nothing connects it.
     reference: np.ndarray
-    #: Covariance of (offsets, drifts in ns per s), shape (2 * hosts, 2 * hosts), 0 for references.
+    #: Covariance of (offset in ns, drift in ns per s), shape (hosts, 2, 2), 0 for references.
     covariance: np.ndarray
     #: Number of blocks between a host and its reference.
     hops: np.ndarray
@@ -208,12 +210,8 @@ class Network(Struct):
         """Return standard deviation of the host's correction at `time` (ns relative to the pivot),
         ns.
         """
-        count, at = len(self.reference), time / SECOND
-        c = self.covariance
-        variance = (
-            c[host, host] + 2 * at * c[host, host + count] + at * at * c[host + count, host + count]
-        )
-        return float(np.sqrt(max(variance, 0.0)))
+        at = np.array([1.0, time / SECOND])
+        return float(np.sqrt(max(at @ self.covariance[host] @ at, 0.0)))
 
 
 def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: int) -> Network:
@@ -224,7 +222,7 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     for round_ in range(ROUNDS):
         fit.set_weights(rescale=round_ == 1)
         step = fit.take_step()
-        if round_ > 2 and np.abs(step[:hosts]).max(initial=0) < 0.1:
+        if round_ > 2 and np.abs(step).max(initial=0) < 0.1:
             break
     residuals = fit.set_weights()
     floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
@@ -235,7 +233,7 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     return Network(
         fit.corrections,
         fit.reference,
-        fit.find_covariance(),
+        fit.make_normal_equations().find_covariance(),
         _count_hops(blocks, fit.reference),
         *_observe_hosts(fit, residuals),
         floor,
@@ -324,84 +322,113 @@ class _Fit(Struct):
         return residuals
 
     def take_step(self) -> np.ndarray:
-        """Improve the corrections and the blocks' lateness; return the step of (offsets in ns,
-        drifts in ns per s).
-        """
-        hosts = len(self.reference)
-        normal, right, eliminated = self.make_normal_equations()
-        free, size, scaled = self.scale_normal(normal)
-        step = np.zeros(len(right))
-        step[free] = size * np.linalg.lstsq(scaled, right[free] * size, rcond=1e-13)[0]
+        """Improve the corrections and the blocks' lateness; return the step of the offsets, ns."""
+        equations = self.make_normal_equations()
+        step = equations.solve()
         self.corrections = Corrections(
-            self.corrections.offset + step[:hosts], self.corrections.drift + step[hosts:] / SECOND
+            self.corrections.offset + step[:, 0], self.corrections.drift + step[:, 1] / SECOND
         )
-        for block, (row, top, bottom) in zip(self.blocks, eliminated, strict=True):
-            block.lateness += float((top - row @ step[self.index_parameters(block)]) / bottom)
-        return step
+        for block, (row, top, bottom) in zip(self.blocks, equations.lateness, strict=True):
+            block.lateness += float((top - (row * step[block.clocks]).sum()) / bottom)
+        return step[:, 0]
 
-    def find_covariance(self) -> np.ndarray:
-        """Return the covariance of (offsets, drifts in ns per s), 0 for references."""
-        normal, _, _ = self.make_normal_equations()
-        free, size, scaled = self.scale_normal(normal)
-        covariance = np.zeros_like(normal)
-        inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
-        covariance[np.ix_(free, free)] = inverse * np.outer(size, size)
-        return covariance
-
-    def index_parameters(self, block: CollectiveEnds) -> np.ndarray:
-        """Return the places of the offsets and drifts of a block's hosts among all parameters."""
-        return np.concatenate([block.clocks, block.clocks + len(self.reference)])
-
-    def make_normal_equations(
-        self,
-    ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-        """Return the normal matrix and right side for a step of (offset, drift in ns per s), and
-        how the step determines each block's lateness.
-        """
-        hosts = len(self.reference)
-        normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
+    def make_normal_equations(self) -> _NormalEquations:
+        """Return the equations of a step of (offset, drift in ns per s) of each host."""
+        hosts = np.arange(len(self.reference))
+        own, right = np.zeros((len(hosts), 2, 2)), np.zeros((len(hosts), 2))
+        shared, lateness = [], []
         for block in self.blocks:
             w = block.weight
             total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
             ends = np.where(w > 0, block.correct(self.corrections), 0.0)
             ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
-            tau = block.end / SECOND
-            wt, root = w * tau, 1 / np.sqrt(total)
-            left = np.concatenate([w * root, wt * root], axis=1)
-            n = len(block.clocks)
-            matrix = -left.T @ left
-            at = np.arange(n)
-            matrix[at, at] += w.sum(axis=0)
-            matrix[at, at + n] += wt.sum(axis=0)
-            matrix[at + n, at] += wt.sum(axis=0)
-            matrix[at + n, at + n] += (wt * tau).sum(axis=0)
-            side = -np.concatenate([(w * ends).sum(axis=0), (wt * ends).sum(axis=0)])
             late = block.late - (w * block.late).sum(axis=1, keepdims=True) / total
+            tau = block.end / SECOND
+            wt = w * tau
+            weights = np.stack([w, wt], axis=2)
             # The model subtracts the lateness, so its column has the other sign than an offset's.
-            row = -np.concatenate([(w * late).sum(axis=0), (wt * late).sum(axis=0)])
+            row = -(weights * late[:, :, None]).sum(axis=0)
             noise = NOISE[block.noise_kind]
             prior = noise.late_sigma**-2
             bottom = float((w * late * late).sum() + prior)
             top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
-            params = self.index_parameters(block)
-            normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
-            right[params] += side - row * top / bottom
-            eliminated.append((row, top, bottom))
-        priors = np.where(self.reference == np.arange(hosts), 0.0, (DRIFT_PRIOR * SECOND) ** -2)
-        at = np.arange(hosts, 2 * hosts)
-        normal[at, at] += priors
-        right[hosts:] -= self.corrections.drift * SECOND * priors
-        return normal, right, eliminated
+            mixed = wt.sum(axis=0)
+            own[block.clocks] += np.stack(
+                [np.stack([w.sum(axis=0), mixed]), np.stack([mixed, (wt * tau).sum(axis=0)])]
+            ).transpose(2, 0, 1)
+            right[block.clocks] -= (weights * ends[:, :, None]).sum(axis=0) + row * top / bottom
+            parts = [weights / np.sqrt(total)[:, :, None], row[None] / bottom**0.5]
+            shared.append((block.clocks, np.concatenate(parts)))
+            lateness.append((row, top, bottom))
+        # Not of references, nor where nothing determines the offset any more.
+        free = (self.reference != hosts) & (own[:, 0, 0] > 0)
+        prior = (DRIFT_PRIOR * SECOND) ** -2
+        own[:, 1, 1] += prior
+        right[:, 1] -= self.corrections.drift * SECOND * prior
+        own[~free] = np.eye(2)
+        root = np.linalg.inv(np.linalg.cholesky(own)) * free[:, None, None]
+        return _NormalEquations(root, shared, right, lateness)
 
-    def scale_normal(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the parameters to solve for (not those of references, nor offsets that nothing
-        determines any more), their units, and the matrix of these in these units.
-        """
-        hosts = np.arange(len(self.reference))
-        own = (self.reference != hosts) & (normal[hosts, hosts] > 0)
-        free = np.flatnonzero(np.concatenate([own, own]))
-        size = 1 / np.sqrt(normal[free, free])
-        return free, size, normal[np.ix_(free, free)] * np.outer(size, size)
+
+class _NormalEquations(Struct, frozen=True):
+    """Normal equations of a step of (offset in ns, drift in ns per s) of each host, after the
+    collectives' ends and the latenesses are eliminated: their matrix is that of each host by itself
+    less the products of what each of the eliminated has in common with the hosts.
+
+    In units in which that of each host is 1, either the hosts or the eliminated are solved for,
+    whichever are fewer.
+    """
+
+    #: Root of the inverse of each host's own matrix, (hosts, 2, 2); 0 of hosts not to be moved.
+    root: np.ndarray
+    #: Hosts of each block, and what its eliminated have in common with them: (eliminated, hosts, 2).
+    shared: list[tuple[np.ndarray, np.ndarray]]
+    #: Right side, (hosts, 2).
+    right: np.ndarray
+    #: How the step determines each block's lateness.
+    lateness: list[tuple[np.ndarray, float, float]]
+
+    def solve(self) -> np.ndarray:
+        """Return the step, (hosts, 2)."""
+        right = np.einsum("hij,hj->hi", self.root, self.right).ravel()
+        matrix, factors = self._make_matrix()
+        if factors is None:
+            step = np.linalg.solve(matrix, right)
+        else:
+            step = right + factors.T @ np.linalg.solve(matrix, factors @ right)
+        return np.einsum("hji,hj->hi", self.root, step.reshape(-1, 2))
+
+    def find_covariance(self) -> np.ndarray:
+        """Return the covariance of each host's step, (hosts, 2, 2); 0 of hosts not to be moved."""
+        matrix, factors = self._make_matrix()
+        inverse, hosts = np.linalg.inv(matrix), np.arange(len(self.root))
+        if factors is None:
+            own = inverse.reshape(len(hosts), 2, len(hosts), 2)[hosts, :, hosts]
+        else:
+            sides = (side.reshape(-1, len(hosts), 2) for side in (factors, inverse @ factors))
+            own = np.eye(2) + np.einsum("ehi,ehj->hij", *sides)
+        return np.einsum("hji,hjk,hkl->hil", self.root, own, self.root)
+
+    def _make_matrix(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the matrix of the hosts, or that of the eliminated and their factors."""
+        shared = [
+            (clocks, np.einsum("ehj,hij->ehi", part, self.root[clocks]))
+            for clocks, part in self.shared
+        ]
+        size, eliminated = self.right.size, sum(len(part) for _, part in shared)
+        if eliminated >= size:
+            matrix = np.eye(size) * (1 + LEAST_CERTAINTY)
+            for clocks, part in shared:
+                at = (2 * clocks[:, None] + [0, 1]).ravel()
+                flat = part.reshape(len(part), -1)
+                matrix[np.ix_(at, at)] -= flat.T @ flat
+            return matrix, None
+        factors, first = np.zeros((eliminated, size // 2, 2)), 0
+        for clocks, part in shared:
+            factors[first : first + len(part), clocks] = part
+            first += len(part)
+        factors = factors.reshape(eliminated, size)
+        return np.eye(eliminated) * (1 + LEAST_CERTAINTY) - factors @ factors.T, factors
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the hos
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,38 +148,31 @@ def _has_both_clocks(report: ReportClock) -> bool:
     return report.utc_ns is not None and report.system_ns is not None
 
 
-class _Machine(Struct):
-    """The facts that are known of a machine."""
-
-    #: Names of its hosts: of containers on it, several.
-    hosts: set[str]
-    #: UTC less the monotonic clock (ns), None where not known.
-    boot: int | None
-    #: UUIDs of its GPUs.
-    gpus: set[str]
-
-
 def _number_machines(reports: list[ReportClock]) -> list[int]:
     """Number the machines: one name or a GPU in common (containers have names of their own), and
     clocks that agree where both are known (containers share names).
     """
-    machines: list[_Machine] = []
+    #: Of each machine: UTC less the monotonic clock (ns), None where not known.
+    boots: list[int | None] = []
+    machines_of: dict[str, set[int]] = defaultdict(set)
     numbers = []
     for report in reports:
         boot = report.utc_ns - report.system_ns if _has_both_clocks(report) else None
-        fitting = (
-            number
-            for number, one in enumerate(machines)
-            if (report.host in one.hosts or one.gpus & report.gpus)
-            and (boot is None or one.boot is None or abs(boot - one.boot) <= SAME_MACHINE_NS)
+        names = [f"host {report.host}", *report.gpus]
+        number = min(
+            (
+                machine
+                for machine in set().union(*(machines_of[name] for name in names))
+                if None in (boot, boots[machine]) or abs(boot - boots[machine]) <= SAME_MACHINE_NS
+            ),
+            default=len(boots),
         )
-        number = next(fitting, len(machines))
-        if number == len(machines):
-            machines.append(_Machine(set(), None, set()))
-        machine = machines[number]
-        machine.hosts.add(report.host)
-        machine.gpus |= report.gpus
-        machine.boot = boot if machine.boot is None else machine.boot
+        if number == len(boots):
+            boots.append(None)
+        if boots[number] is None:
+            boots[number] = boot
+        for name in names:
+            machines_of[name].add(number)
         numbers.append(number)
     return numbers
 
