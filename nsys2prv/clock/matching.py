@@ -4,6 +4,8 @@ certain the match is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -24,6 +26,8 @@ RIVAL_SPREAD = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
 #: another chunk.
 MOST_PLACES = 4_096
+#: Intervals between ends differ by so many times the most that the ends scatter by, at most.
+INTERVAL_MISFITS = 4.0
 #: Of these the best are grown.
 MOST_CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
@@ -64,28 +68,26 @@ def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (one == other) | (one == 0) | (other == 0)
 
 
-def match_sequences(own: Ends, other: Ends, usual: float) -> Match:
+def match_sequences(own: Ends, other: Ends, noise: Noise) -> Match:
     """Return the partners of the calls in the other sequence, whatever calls either lacks; none if
     nothing fits.
-
-    usual: what ends of one collective may differ by (ns), however close most of them are.
     """
     length = _choose_chunk_length(len(own), len(other))
     for most, chunks in CHUNKS if length else ():
-        fits = _find_fits(own, other, min(most, length), chunks, usual)
+        fits = _find_fits(own, other, min(most, length), chunks, noise)
         if fits:
             return _choose_best(fits)
     return Match(np.full(len(own), -1, np.int64), float("inf"))
 
 
-def _find_fits(own: Ends, other: Ends, length: int, chunks: int, usual: float) -> list[Match]:
+def _find_fits(own: Ends, other: Ends, length: int, chunks: int, noise: Noise) -> list[Match]:
     fits: list[Match] = []
     begins = np.unique(np.linspace(0, len(own) - length, chunks).round().astype(np.int64))
     for begin in begins.tolist():
-        for place in _find_places(own, begin, length, other):
+        for place in _find_places(own, begin, length, other, noise.misfit):
             if any(fit.index[begin + length // 2] == place + length // 2 for fit in fits):
                 continue
-            fit = _grow_match(own, other, begin, place, length, usual)
+            fit = _grow_match(own, other, begin, place, length, noise.reach)
             if fit is not None:
                 fits.append(fit)
     return fits
@@ -118,13 +120,18 @@ def _choose_chunk_length(count: int, other: int) -> int:
     return min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST_CALLS)))
 
 
-def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
-    """Return the places in the other sequence where the chunk's intervals fit best."""
+def _find_places(
+    own: Ends, begin: int, length: int, other: Ends, misfit: float = np.inf
+) -> list[int]:
+    """Return the places in the other sequence where the chunk's intervals fit best, and mostly to
+    within what ends that scatter by `misfit` (ns) may differ by.
+    """
     chunk = own[begin : begin + length]
     first = max(0, min(begin - MOST_PLACES // 2, len(other) - length + 1 - MOST_PLACES))
     near = slice(first, first + MOST_PLACES)
     windows = np.lib.stride_tricks.sliding_window_view(np.diff(other.time), length - 1)[near]
-    misfits = np.abs(windows - np.diff(chunk.time))
+    intervals = np.diff(chunk.time)
+    misfits = np.abs(windows - intervals)
     middle = (length - 1) // 2
     spreads = np.partition(misfits, middle, axis=1)[:, middle]
     if chunk.signature.any():
@@ -133,13 +140,16 @@ def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
         agreeing = mask_compatible(signs, chunk.signature).mean(axis=1)
         spreads = np.where(agreeing < 0.5, np.inf, spreads)
     places = np.argsort(spreads, kind="stable")[:MOST_CANDIDATES]
-    return [first + int(place) for place in places if np.isfinite(spreads[place])]
+    most = INTERVAL_MISFITS * misfit + PLAUSIBLE_DRIFT * float(np.median(intervals))
+    return [first + int(place) for place in places if spreads[place] < most]
 
 
 def _grow_match(
     own: Ends, other: Ends, begin: int, place: int, length: int, usual: float
 ) -> Match | None:
-    """Return the match of all calls that goes on from that of a chunk; None where there is none."""
+    """Return the match of all calls that goes on from that of a chunk; None where there is none.
+    usual: what ends of one collective may differ by (ns), however close most of them are.
+    """
     low, high = begin, begin + length
     times = own.time[low:high]
     offset, slope, spread = fit_line(times, other.time[place : place + length] - times)
@@ -219,22 +229,27 @@ WINDOW, ALL_SHIFTS = 512, 64
 RIVALS = 4
 #: Distances that differ by less than this (ns) are one.
 SAME_DISTANCE = 100_000.0
+#: A shift of calls against themselves, and by how much the intervals between their ends differ, ns.
+SelfFit = tuple[int, np.ndarray]
 
 
-def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
+def rate_order(
+    ends: np.ndarray, others: np.ndarray, self_fits: Sequence[SelfFit], noise: Noise
+) -> float:
     """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
     paired with `others` one by one: reliable from SURE_RATING on; 0 if another pairing fits about
-    as well, or nothing can be compared.
+    as well, or nothing can be compared. self_fits: :func:`find_self_fits` of the others.
     """
     part = _choose_central(len(ends))
-    ends, others, signatures = ends[part], others[part], signatures[part]
+    ends, others = ends[part], others[part]
     count = len(ends)
     if count < 2:
         return 0.0
     own = _find_misfits(ends, others)
     width = find_width(noise, float(np.median(own)), count)
     own = np.maximum(own, width)
-    shifts = _find_rival_shifts(Ends(others, signatures), width)
+    closest = [(float(np.log(np.maximum(fit, width)).mean()), shift) for shift, fit in self_fits]
+    shifts = [shift for _, shift in sorted(closest)[:RIVALS]]
     gain = np.inf
     for shift in (shift for shift in shifts if count - shift >= 2):
         early, late = slice(None, -shift), slice(shift, None)
@@ -305,17 +320,18 @@ def _find_misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.abs(np.diff(others - ends * (1 + slope)))
 
 
-def _find_rival_shifts(ends: Ends, width: float) -> list[int]:
-    """Return the shifts with which the calls fit themselves best, of those that the signatures
-    allow and that leave half of them, if any do.
+def find_self_fits(ends: Ends) -> list[SelfFit]:
+    """Return the shifts with which calls, in their order, may be taken for themselves, of those that
+    the signatures allow and that leave half of them, if any do; and how the intervals differ then.
     """
+    ends = ends[_choose_central(len(ends))]
     count, fits = len(ends), []
     for shift in _list_possible_shifts(ends):
         early, late = ends[:-shift], ends[shift:]
         if mask_compatible(late.signature, early.signature).mean() >= AGREEING_SHARE:
-            misfit = np.abs(np.diff(late.time - early.time)) if count - shift >= 2 else [np.inf]
-            fits.append((float(np.log(np.maximum(misfit, width)).mean()), shift))
-    return [shift for _, shift in sorted(fits)[:RIVALS]]
+            misfits = np.abs(np.diff(late.time - early.time))
+            fits.append((shift, misfits if count - shift >= 2 else np.array([np.inf])))
+    return fits
 
 
 def _list_possible_shifts(ends: Ends) -> list[int]:

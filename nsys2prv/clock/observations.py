@@ -207,13 +207,20 @@ DRIFT_PRIOR = 5e-5
 NOISE_OF_FEW = 2e4
 
 
+def find_median(values: np.ndarray) -> float:
+    """Return the median of some values, none of them NaN; several times as fast as NumPy's."""
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(values, (low, high))
+    return float((ordered[low] + ordered[high]) / 2)
+
+
 def estimate_spread(values: np.ndarray) -> float:
     """Return standard deviation of the values about their median, judged by the median absolute
     deviation; inf of none.
     """
     if not len(values):
         return float("inf")
-    return float(TO_SIGMA * np.median(np.abs(values - np.median(values))))
+    return TO_SIGMA * find_median(np.abs(values - find_median(values)))
 
 
 def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
@@ -237,8 +244,10 @@ def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float
             slope = _take_weighted_median(rises[good] / steps[good], steps[good])
     slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
     rest = values - slope * times
-    offset = float(np.median(rest)) if len(rest) else 0.0
-    return offset, slope, estimate_spread(rest)
+    if not len(rest):
+        return 0.0, slope, float("inf")
+    offset = find_median(rest)
+    return offset, slope, TO_SIGMA * find_median(np.abs(rest - offset))
 
 
 def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

@@ -19,8 +19,10 @@ from nsys2prv.clock.matching import (
     FEWEST_CALLS,
     SURE_RATING,
     Ends,
+    SelfFit,
     find_nearest_partners,
     find_rival_distances,
+    find_self_fits,
     find_width,
     keep_nearest_partners,
     mask_compatible,
@@ -74,6 +76,11 @@ class CallSequence(Table, frozen=True, dict=True):
     def rivals(self) -> list[float]:
         """Return the distances (ns) at which its synchronising calls may be taken for each other."""
         return find_rival_distances(self.ends)
+
+    @cached_property
+    def self_fits(self) -> list[SelfFit]:
+        """Return the shifts with which its synchronising calls may be taken for themselves."""
+        return find_self_fits(Ends(self.end[self.all], self.signature[self.all]))
 
 
 class Member(Struct, frozen=True):
@@ -270,7 +277,7 @@ def pair_calls(
             whole
             or not len(ends)
             or are_nearby(ends, others, error)
-            or rate_order(ends, others, reference.signature[member.all], noise) >= SURE_RATING
+            or rate_order(ends, others, reference.self_fits, noise) >= SURE_RATING
         ):
             return np.arange(count), None
         if fits:
@@ -379,7 +386,7 @@ def _pair_by_ends(
     shorter = min(len(own), len(other))
     if shorter < FEWEST_CALLS:
         return None, FindingKind.FEW_CALLS
-    match = match_sequences(own, other, noise.reach)
+    match = match_sequences(own, other, noise)
     if match.count < max(FEWEST_CALLS, 0.2 * shorter) or match.spread > noise.misfit:
         return None, FindingKind.UNRELATED if shorter >= ENOUGH_CALLS else FindingKind.FEW_CALLS
     matched = match.index >= 0

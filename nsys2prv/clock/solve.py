@@ -55,6 +55,7 @@ from nsys2prv.clock.matching import (
     SURE_RATING,
     Ends,
     find_rival_distances,
+    find_self_fits,
     find_width,
     mask_compatible,
     rate_match,
@@ -484,6 +485,7 @@ def _pair_in_order(
     if not len(a) or not do_fit_in_order(ends, others, noise):
         return None
     offset, slope, spread = fit_line(ends, others - ends)
+    unmoved = Ends(others, calls.signature[a])
     own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
     own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
     width = find_width(noise, spread, len(ends))
@@ -500,7 +502,7 @@ def _pair_in_order(
             len(even) == 1
             and (
                 are_nearby(ends, others, USUAL_UTC_ERROR)
-                or rate_order(ends, others, calls.signature[a], noise) > 0
+                or rate_order(ends, others, find_self_fits(unmoved), noise) > 0
             )
         )
     ):
