@@ -4,14 +4,14 @@ workers.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
@@ -19,9 +19,8 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-T, R = TypeVar("T"), TypeVar("R")
-#: Tells this process from all others, on whichever machine.
-_HERE = uuid.uuid4()
+T = TypeVar("T")
+R = TypeVar("R")
 #: What people call the work of a module, or of a function.
 _STAGES = {
     "inspect_task": "opening",
@@ -29,7 +28,6 @@ _STAGES = {
     "make_device_states": "device states",
     "join_task": "run joining",
     "checksum_task": "metadata",
-    "report_stores": "reading",
     "reading": "reading",
     "derive": "reading",
     "align": "clocks",
@@ -49,23 +47,28 @@ class Progress:
         """Return a bar to update by hand."""
         if self._off:
             return _NoBar()
-        return self._tqdm()(
-            total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
-        )
-
-    def follow(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
-        """Return the items, with a bar that moves on as they are taken."""
-        if self._off or total < 2:
-            return items
-        return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
-
-    def _tqdm(self) -> type[tqdm]:
-        """Return the bar that fits: tqdm.auto finds that of notebooks, and takes longer to import."""
+        # tqdm.auto finds the bar of notebooks, and takes longer to import.
         if self._notebook:
             from tqdm.auto import tqdm
         else:
             from tqdm import tqdm
-        return tqdm
+        return tqdm(
+            total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
+        )
+
+    def follow(
+        self,
+        items: Iterable[T],
+        what: str,
+        total: int,
+        unit: str,
+        count: Callable[[T], int] = lambda _: 1,
+    ) -> Iterator[T]:
+        """Yield the items, with a bar that moves on as they are taken. count: of an item, its units."""
+        with self.show_bar(what, total, unit) as bar:
+            for item in items:
+                bar.update(count(item))
+                yield item
 
 
 class _NoBar:
@@ -88,8 +91,6 @@ class CpuTimes(Struct):
     seconds: Counter[str] = field(default_factory=Counter)
     #: CPU seconds that this process itself spent.
     own: float = 0.0
-    #: Processes whose start is counted.
-    known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
 
     def add(self, stage: str, seconds: float, here: bool) -> None:
         """Account CPU seconds to a stage. here: this process spent them."""
@@ -112,10 +113,7 @@ class CpuTimes(Struct):
     ) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
-            self.add(_find_stage(function), result.seconds, result.process == _HERE)
-            if result.process not in self.known:
-                self.known.add(result.process)
-                self.add("starting workers", result.before, False)
+            self.add(_find_stage(function), result.seconds, result.process == os.getpid())
             yield result.value
 
     def format(self) -> str:
@@ -134,28 +132,19 @@ class TimedResult(Struct, frozen=True):
     value: object
     #: CPU time of the task, s.
     seconds: float
-    #: Identity of the process that ran it.
-    process: uuid.UUID
-    #: CPU time of that process before its first task, s.
-    before: float
+    #: The process that ran it.
+    process: int
 
 
 def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
     """Do a task and take its time: of the process, as libraries have threads of their own; of the
     thread where others work beside.
     """
-    before = _take_time_before_first_task()
     alone = threading.current_thread() is threading.main_thread()
     clock = time.process_time if alone else time.thread_time
     start = clock()
     value = function(task)
-    return TimedResult(value, clock() - start, _HERE, before)
-
-
-@cache
-def _take_time_before_first_task() -> float:
-    """Return CPU seconds of this process when it got its first task."""
-    return time.process_time()
+    return TimedResult(value, clock() - start, os.getpid())
 
 
 def _find_stage(function: Callable) -> str:

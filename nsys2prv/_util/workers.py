@@ -9,16 +9,17 @@ are on a file system that they share.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
@@ -133,26 +134,26 @@ class Pool:
         Where a worker is lost, the tasks that it leaves undone are done again. what: names a task
         for people, should it be the one.
         """
-        waiting: deque[_Submitted[T, R]] = deque()
+        waiting: deque[tuple[T, Future[R]]] = deque()
         try:
             for task in tasks:
-                waiting.append(self._submit(function, task))
+                waiting.append((task, self._submit(function, task)))
                 if len(waiting) > ahead:
                     yield self._take_first(function, waiting, what)
             while waiting:
                 yield self._take_first(function, waiting, what)
         finally:
-            for submitted in waiting:
-                submitted.future.cancel()
+            for _, future in waiting:
+                future.cancel()
 
-    def _submit(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
+    def _submit(self, function: Callable[[T], R], task: T) -> Future[R]:
         try:
             with self.guard():
-                return _Submitted(task, self.executor.submit(function, task))
+                return self.executor.submit(function, task)
         except self.lost as error:
             broken: Future[R] = Future()
             broken.set_exception(error)
-            return _Submitted(task, broken)
+            return broken
         except (OSError, EOFError, ImportError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise Nsys2prvError(
@@ -162,19 +163,19 @@ class Pool:
     def _take_first(
         self,
         function: Callable[[T], R],
-        waiting: deque[_Submitted[T, R]],
+        waiting: deque[tuple[T, Future[R]]],
         name_task: Callable[[T], str],
     ) -> R:
         """Return the result of the first task, which waits no longer."""
-        first = waiting.popleft()
+        task, future = waiting.popleft()
         try:
-            return self._await_result(first.future)
+            return self._await_result(future)
         except self.lost:
-            result = self._run_alone(function, first.task, name_task)
-        for submitted in waiting:
+            result = self._run_alone(function, task, name_task)
+        for place, (task, future) in enumerate(waiting):
             # What is still under way somewhere is awaited: it must not be done twice at one time.
-            if isinstance(submitted.future.exception(), self.lost):
-                submitted.future = self._submit(function, submitted.task).future
+            if isinstance(future.exception(), self.lost):
+                waiting[place] = task, self._submit(function, task)
         return result
 
     def _await_result(self, future: Future[R]) -> R:
@@ -192,21 +193,13 @@ class Pool:
             self.end(self.executor)
             self.executor = self.renew()
             try:
-                return self._await_result(self._submit(function, task).future)
+                return self._await_result(self._submit(function, task))
             except self.lost:
                 continue
         raise Nsys2prvError(
             f"{name_task(task)}: worker processes were killed again and again while they worked on it, most likely for lack of memory; "
             "try -j 1"
         ) from None
-
-
-@dataclass
-class _Submitted(Generic[T, R]):
-    #: The task, kept to be submitted again if its worker is lost.
-    task: T
-    #: Holds the result, once the task is done.
-    future: Future[R]
 
 
 def make_serial_pool() -> Pool:
@@ -227,26 +220,11 @@ class SerialExecutor(Executor):
         return future
 
 
-#: By their number, workers that started before they were asked for.
-_ahead: dict[int, Executor] = {}
-
-
-def prestart_workers(jobs: int, count: int, first: Callable[[], object]) -> None:
-    """Let `count` of so many processes start, and do what they need first, while this one does
-    something else; the next :func:`make_pool` of processes has them.
-    """
-    if jobs > 1 and jobs not in _ahead:
-        with _delay_interruptions(), suppress(OSError, RuntimeError, BrokenExecutor):
-            _ahead[jobs] = _start_processes(jobs)
-            for _ in range(min(count, jobs)):
-                _ahead[jobs].submit(first)
-
-
 @contextmanager
 def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` processes, which use one thread each."""
     try:
-        executor = _ahead.pop(jobs, None) or _start_processes(jobs)
+        executor = _start_processes(jobs)
     except (ImportError, OSError) as error:
         raise Nsys2prvError(
             f"worker processes cannot be started here ({error}); give --engine threads"
@@ -276,6 +254,8 @@ def _start_processes(number: int) -> Executor:
 def _prepare_worker() -> None:
     """Prepare a worker process, which ends with the one that started it, however that ends."""
     keep_freed_memory()
+    # What a worker imports stays: it need not be looked through again and again.
+    gc.set_threshold(100_000)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

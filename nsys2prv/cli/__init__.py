@@ -1,6 +1,5 @@
-"""The command line: :func:`main` reads arguments and runs a command: a conversion, or its halves,
-`extract` and `merge`, for jobs whose reports do not leave their nodes; views, clocks, checks,
-reports and differences. Messages and exit status.
+"""The command line: :func:`main` reads arguments and runs a command: a conversion, views, clocks,
+checks, reports and differences. Messages and exit status.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from nsys2prv._util import errors, workers
-from nsys2prv._util.cpus import count_available_cpus
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import FULL, check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.terminal import print_text
 from nsys2prv._util.text import escape_to_one_line
-from nsys2prv._util.workers import should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
     WORDS,
@@ -154,7 +151,6 @@ def run_conversion(options: argparse.Namespace) -> int:
         )
     check_output(output)
     reports = report_files.find_reports(paths)
-    _start_workers(reports, options.engine, options.jobs)
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
         from nsys2prv.conversion.convert import convert
@@ -381,34 +377,6 @@ def _refuse_traces_among(options: Parser, arguments: list[str]) -> None:
 def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a conversion."""
     return make_conversion_parser().parse_intermixed_args(join_kind_options(list(arguments)))
-
-
-def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
-    """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
-    how many, 0 for one per CPU.
-    """
-    jobs, paths = jobs or count_available_cpus(), [Path(report) for report in reports]
-    if (
-        engine == workers.DEFAULT_ENGINE
-        and not should_use_threads(jobs, len(paths))
-        and report_files.should_parallelize(paths, jobs)
-    ):
-        # There is work for one of each of what makes it worth starting one; others start when there
-        # is more.
-        workers.prestart_workers(
-            jobs,
-            1 + report_files.weigh_reports(paths) // max(1, report_files.SMALL_JOB_BYTES),
-            _import_for_tasks,
-        )
-
-
-def _import_for_tasks() -> None:
-    """Import what the first tasks need."""
-    with pause_garbage_collection():
-        import nsys2prv.conversion.reading  # noqa: F401
-        from nsys2prv.events import all_kinds
-
-        all_kinds()
 
 
 #: What stands before everything else on the command line.

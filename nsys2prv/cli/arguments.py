@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from nsys2prv._util import errors
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration, parse_size
@@ -168,11 +171,11 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parse_min_duration(text: str) -> tuple[str, int, str]:
-    """Parse [KIND=]NS into a kind, nanoseconds, and the text as given."""
+def _parse_min_duration(text: str) -> tuple[str, int]:
+    """Parse [KIND=]NS into a kind and nanoseconds."""
     kind, equals, duration = text.strip().rpartition("=")
     try:
-        return kind if equals else "all", parse_duration(duration), text
+        return kind if equals else "all", parse_duration(duration)
     except ValueError:
         raise UsageError(
             f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
@@ -204,7 +207,28 @@ def _parse_size(text: str) -> int:
         raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None
 
 
-#: Option -> what argparse is told of it beside.
+def _parse_jobs(text: str) -> int:
+    if not text.isdecimal() or int(text[:9]) < 1:
+        raise UsageError(
+            f"-j {text}: give the number of workers, 1 or more; without -j there is one for each CPU"
+        )
+    return int(text[:9])
+
+
+def _list_setting(option: str) -> dict[str, Any]:
+    """Return what argparse is told of an option that takes lists separated by commas."""
+
+    def split(text: str) -> list[str]:
+        entries = [word.strip() for word in text.split(",")]
+        if not all(entries):
+            raise UsageError(f"{option} {text}: an entry of the list is empty")
+        return entries
+
+    return {"type": split, "action": "extend"}
+
+
+#: Option -> what argparse is told of it beside. What an option sets is called as the field of Options
+#: or CutOptions.
 CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     "--version": {"action": _Version, "nargs": 0},
     "--min-duration": {"type": _parse_min_duration},
@@ -218,15 +242,21 @@ CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     "--states": {"action": argparse.BooleanOptionalAction, "default": False},
     "--time": {"default": ""},
     "--region": {"default": ""},
-    "--args": {"type": _parse_fields},
-    "--sample": {"type": _parse_rate},
+    "--ranks": _list_setting("--ranks"),
+    "--hosts": _list_setting("--hosts"),
+    "--devices": _list_setting("--devices"),
+    "--no-args": {"dest": "arguments", "action": "store_false"},
+    "--args": {"dest": "fields", "type": _parse_fields},
+    "--no-lines": {"dest": "lines", "action": "store_false"},
+    "--sample": {"dest": "rates", "type": _parse_rate},
     "--max-size": {"type": _parse_size},
     "--align": {"default": "auto"},
     "--kernel-names": {"default": "short"},
     "--kernel-rules": {"type": Path},
     "--base-pcf": {"type": Path},
     "--no-paths": {"dest": "without_paths"},
-    "--jobs": {"type": int, "default": 0},
+    "--no-metadata": {"dest": "metadata", "action": "store_false"},
+    "--jobs": {"type": _parse_jobs, "default": 0},
     "--tmp": {"type": Path},
     "--engine": {"default": "local"},
 }
@@ -254,58 +284,30 @@ def make_conversion_parser() -> Parser:
 
 
 def make_options(arguments: argparse.Namespace) -> Options:
-    """Return the options given on the command line, by the names of the fields of Options, except
-    those that need translation.
-    """
-    if arguments.jobs < 0:
-        raise UsageError("-j takes a number of processes, or 0 for one per CPU")
+    """Return the options given on the command line."""
     from nsys2prv.conversion.options import Options
-    from nsys2prv.events import parse_least_durations
 
     errors.raise_on_signal()
-    chosen = {
-        name: getattr(arguments, name)
-        for name in Options.__struct_fields__
-        if hasattr(arguments, name)
-    }
-    durations = arguments.min_duration
-    parse_least_durations(
-        {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
-    )
-    chosen |= {
-        "kinds": parse_kinds(arguments.trace),
-        "full_kernel_names": arguments.kernel_names == "full",
-        "min_duration": {kind: least for kind, least, _ in durations},
-        "demanded": tuple(arguments.demanded),
-        "base_pcf": tuple(arguments.base_pcf),
-        "cut": make_cut_options(arguments),
-        "metadata": not arguments.no_metadata,
-    }
-    return Options(**chosen)
+    chosen = _choose_fields(Options, arguments)
+    chosen["kinds"] = parse_kinds(arguments.trace)
+    chosen["full_kernel_names"] = arguments.kernel_names == "full"
+    return Options(**chosen, cut=make_cut_options(arguments))
 
 
-def make_cut_options(options: argparse.Namespace) -> CutOptions:
+def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
     """Return the cut options that the arguments ask for; a report has only those that select."""
     from nsys2prv.conversion.options import CutOptions
 
-    others = {}
-    if "keep_time" in options:
-        others = {
-            "keep_time": options.keep_time,
-            "arguments": not options.no_args,
-            "fields": dict(options.args),
-            "lines": not options.no_lines,
-            "rates": dict(options.sample),
-            "max_size": options.max_size,
-        }
-    return CutOptions(
-        time=options.time,
-        region=options.region,
-        ranks=split_list("--ranks", options.ranks),
-        hosts=split_list("--hosts", options.hosts),
-        devices=split_list("--devices", options.devices),
-        **others,
-    )
+    return CutOptions(**_choose_fields(CutOptions, arguments))
+
+
+def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that are called as fields."""
+    defaults = asdict(struct())
+    chosen = {name: vars(arguments)[name] for name in defaults if name in arguments}
+    # What may be given several times: pairs, or values.
+    repeated = [name for name, value in chosen.items() if isinstance(value, list)]
+    return chosen | {name: type(defaults[name])(chosen[name]) for name in repeated}
 
 
 def join_kind_options(arguments: list[str]) -> list[str]:
@@ -331,11 +333,3 @@ def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
             "-t names no kind of events; write them, as in -t kernels,nvtx, or leave -t out to have all"
         )
     return kinds
-
-
-def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries of lists separated by commas. Raises UsageError for an empty one."""
-    entries = tuple(word.strip() for text in lists for word in text.split(","))
-    if not all(entries):
-        raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")
-    return entries

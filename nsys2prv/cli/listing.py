@@ -51,10 +51,9 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     Nsys2prvError for what is no report.
     """
     inspected = [_inspect_reports(path) for path in paths]
-    few = len(inspected) <= MOST_LINES
-    reports = _describe_each_report(inspected) if few else _describe_differing(inspected)
+    reports = _describe_reports(inspected)
     kinds = _describe_kinds(inspected)
-    marked = few and any(MARK in line for line in (*reports, *kinds))
+    marked = len(inspected) <= MOST_LINES and any(MARK in line for line in (*reports, *kinds))
     first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
     text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected)])
     infos = [one.info for one in inspected]
@@ -85,65 +84,47 @@ def _inspect_reports(path: Path) -> _ReportContents:
     return _ReportContents(info, counts, kinds)
 
 
-def _describe_each_report(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each report, in columns; of columns that must be the same everywhere what
-    is not usual is marked.
+def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
+    """Return a line for each report, in columns, where what is unusual of what must be the same
+    everywhere is marked. Of many reports those alone that differ from most, and how.
     """
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
     }
     marked = {title: _mark_unusual(columns[title]) for title in ALIKE_EVERYWHERE}
-    return _format_table(columns | marked)
+    if len(reports) <= MOST_LINES:
+        return _format_table(columns | marked)
+    lasts = [one.info.duration_ns or 0 for one in reports]
+    known = sorted(filter(None, lasts))
+    short = ALIKE * known[len(known) // 2] if known else 0
+    kinds = Counter(name for one in reports for name in one.kinds)
+    often = [name for name, count in kinds.items() if 2 * count > len(reports)]
+    lacking = [[name for name in often if name not in one.kinds] for one in reports]
+    odd = [
+        place
+        for place in range(len(reports))
+        if lacking[place]
+        or lasts[place] < short
+        or any(cells[place].endswith(MARK) for cells in marked.values())
+    ]
+    usual = (
+        next((cell for cell in cells if not cell.endswith(MARK)), "") for cells in marked.values()
+    )
+    hosts = set(columns["host"])
+    alike = "; ".join(f"{title} {cell}" for title, cell in zip(marked, usual, strict=True))
+    lines = [f"  {format_count(len(hosts), 'host')}; {alike}"]
+    if not odd:
+        return [*lines, "  no report differs from the others"]
+    table = {**columns, **marked, "has none of": [list_some(names, 4) for names in lacking]}
+    shown = {title: [cells[place] for place in odd[:MOST_LINES]] for title, cells in table.items()}
+    lines += [f"{len(odd):,} differ from most, in what is listed:", *_format_table(shown)]
+    further = len(odd) - MOST_LINES
+    return [*lines, f"  and {further:,} more"] if further > 0 else lines
 
 
 def _format_table(columns: dict[str, list[str]]) -> list[str]:
     """Return the lines of a table with these cells by the titles of its columns."""
     return lay_out_table([Column(*column) for column in columns.items()], find_width())
-
-
-def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return what the reports have in common, then a table of those that differ from most, with
-    nothing but their differences.
-    """
-    infos = [one.info for one in reports]
-    columns = {title: list(map(COLUMNS[title], infos)) for title in ALIKE_EVERYWHERE}
-    usual = {title: Counter(cells).most_common(1)[0][0] for title, cells in columns.items()}
-    lasts = sorted(info.duration_ns for info in infos if info.duration_ns)
-    middle = lasts[len(lasts) // 2] if lasts else 0
-    kinds = Counter(name for one in reports for name in one.kinds)
-    often = [name for name, count in kinds.items() if 2 * count > len(reports)]
-    differing = {
-        title: ["" if cell == usual[title] else cell for cell in cells]
-        for title, cells in columns.items()
-    }
-    differing["lasts"] = [
-        _format_duration(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
-    ]
-    differing["has none of"] = [
-        list_some([name for name in often if name not in one.kinds], 4) for one in reports
-    ]
-    odd = [
-        place for place in range(len(reports)) if any(cells[place] for cells in differing.values())
-    ]
-    hosts = {info.host or "unknown" for info in infos}
-    begins = sorted(_format_begin(info) for info in infos)
-    lines = [
-        f"  {format_count(len(hosts), 'host')}; recorded from {' to '.join(dict.fromkeys((begins[0], begins[-1])))} UTC on"
-        + (f", for {lasts[0] / 1e9:.3f} to {lasts[-1] / 1e9:.3f} s" if lasts else ""),
-        "  " + "; ".join(f"{title} {cell}" for title, cell in usual.items()),
-    ]
-    if not odd:
-        return [*lines, "  no report differs from the others"]
-    shown = odd[:MOST_LINES]
-    table = {
-        title: [COLUMNS[title](infos[place]) for place in shown]
-        for title in ("report", "rank", "host")
-    }
-    for title, cells in differing.items():
-        if any(chosen := [cells[place] for place in shown]):
-            table[title] = chosen
-    lines += [f"{len(odd):,} differ from most, in what is listed:", *_format_table(table)]
-    return lines if len(shown) == len(odd) else [*lines, f"  and {len(odd) - len(shown):,} more"]
 
 
 def _format_duration(info: ReportInfo) -> str:

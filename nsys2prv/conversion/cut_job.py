@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -156,22 +157,18 @@ def _cut_runs(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
+    smaller = copy(job)
+    smaller.is_cut, smaller.threads, smaller.model = True, threads, model
+    smaller.runs = [run for part in parts for run in part.runs]
+    smaller.duration = window.end - window.origin
     *clocks, identity = job.clocks
-    smaller = replace(
-        job,
-        is_cut=True,
-        runs=[run for part in parts for run in part.runs],
-        threads=threads,
-        model=model,
-        duration=window.end - window.origin,
-        timeline=replace(
-            job.timeline,
-            epoch=job.timeline.epoch + window.origin,
-            clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
-        ),
-        written=+sum_counters(part.written for part in parts),
-        left_out=+sum_counters([job.left_out, *(part.left_out for part in parts)]),
+    smaller.timeline = replace(
+        job.timeline,
+        epoch=job.timeline.epoch + window.origin,
+        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
+    smaller.written = +sum_counters(part.written for part in parts)
+    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller, sum(part.clipped for part in parts)
 
 
@@ -183,7 +180,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     infos, model, cut = job.infos, job.model, plan.options
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
-    machines = [placement.machine for placement in job.timeline.placements]
+    machines = job.machines
     keys, wanted = list(model.rows), set(choose_reports(infos, plan))
     if plan.ranks:
         keys = _keep_ranks(keys, model, plan)

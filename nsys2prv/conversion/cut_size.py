@@ -4,16 +4,14 @@ out, in a fixed order.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 
 import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
-from nsys2prv.conversion.job import Job, collect_metrics
+from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import (
     NAMED_RANGES,
     CutSpec,
@@ -23,21 +21,15 @@ from nsys2prv.conversion.options import (
     leave_out_lines,
 )
 from nsys2prv.events.catalogue import DomainCode, NameSet, assign_counter_codes, load_catalogue
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
 
-#: Records in the sample of a run to make a trace fit; runs of fewer are looked at as a whole.
-FITTING_SAMPLE = 4096
-#: Records in the sample of a run, and runs of each shape, to tell people of smaller traces.
-TELLING_SAMPLE, TELLING_RUNS = 256, 4
+#: Records in the sample of a run; runs of fewer are looked at as a whole.
+SAMPLE_SIZE = 4096
 #: Streams that make lines of their own; those of ends count with their begins.
 WEIGHED = (BEGIN, LINE, COUNTER)
 SECOND = 1_000_000_000
 #: Bytes of the header's comments and the like, and what estimates may be wrong by.
 BESIDE, MARGIN = 2_000, 1.01
-#: Gzip leaves about so much of a .prv.
-COMPRESSED = 0.2
-#: What an option must spare of a trace for it to be named.
-WORTH_SPARING = 0.1
 NUMBERS = "sampled numbers"
 _POWERS = 10 ** np.arange(1, 19)
 
@@ -76,57 +68,30 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def _weigh_runs(job: Job) -> Iterator[Weight]:
-    """Yield the weight of every run of a job that is ready to be written, in which all runs are in
+def _weigh_runs(job: Job) -> list[Weight]:
+    """Return the weight of every run of a job that is ready to be written, in which all runs are in
     trace time.
     """
-    with closing(_Weigher(job, FITTING_SAMPLE)) as weigher:
-        for run in job.runs:
-            if run.shape.stream in WEIGHED:
-                yield weigher.weigh(run, run.rows)
-
-
-def _glance_at_runs(job: Job) -> Iterator[Weight]:
-    """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
-    hundredth of the records.
-    """
-    alike: dict[Shape, list[Run]] = defaultdict(list)
-    rows: Counter[Shape] = Counter()
-    for run in job.runs:
-        if run.shape.stream in WEIGHED:
-            alike[run.shape].append(run)
-            rows[run.shape] += run.rows
-    large = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
-    scale = rows.total() / sum(rows[shape] for shape in large)
-    with closing(_Weigher(job, TELLING_SAMPLE)) as weigher:
-        for shape, runs in large.items():
-            sample = runs[:: -(-len(runs) // TELLING_RUNS)]
-            for run in sample:
-                yield weigher.weigh(run, rows[shape] * scale / len(sample))
+    weigher = _Weigher(job)
+    with weigher.reader:
+        return [weigher.weigh(run) for run in job.runs if run.shape.stream in WEIGHED]
 
 
 class _Weigher:
-    """Weighs the lines of runs by samples of so many of their records."""
+    """Weighs the lines of runs by samples of their records."""
 
-    def __init__(self, job: Job, sample_size: int) -> None:
-        self.job, self.sample_size, self.reader = job, sample_size, SpillReader()
+    def __init__(self, job: Job) -> None:
+        self.job, self.reader = job, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
+        metrics = job.collect_metrics()
         self._codes = assign_counter_codes(
-            {
-                layout: [metric.name for metric in metrics]
-                for layout, metrics in collect_metrics(job).items()
-            }
+            {layout: [metric.name for metric in metrics[layout]] for layout in metrics}
         )
 
-    def close(self) -> None:
-        """Close the files of the runs."""
-        self.reader.close()
-
-    def weigh(self, run: Run, rows: float) -> Weight:
-        """Return the weight of so many records like those of a run."""
-        step = -(-run.rows // self.sample_size)
-        records = self.reader.read_every(run, step)
-        each = rows / len(records)
+    def weigh(self, run: Run) -> Weight:
+        """Return the weight of a run."""
+        records = self.reader.read_every(run, -(-run.rows // SAMPLE_SIZE))
+        each = run.rows / len(records)
         clock = self.job.clocks[run.report]
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
@@ -247,25 +212,6 @@ def _list_reductions() -> list[Reduction]:
     ]
 
 
-def describe_smaller_traces(job: Job) -> str:
-    """Return what options would make of a job's trace, for people.
-
-    Sizes are estimated from samples of the records, to within a few per cent.
-    """
-    parts = tuple(_glance_at_runs(job))
-    size = _sum_weights(parts, CutSpec())
-    named = []
-    for option, spec in (
-        ("--no-args", leave_out_attributes()),
-        ("--no-lines", leave_out_lines()),
-    ):
-        left = _sum_weights(parts, spec)
-        if left < (1 - WORTH_SPARING) * size:
-            named.append(f"{format_size(round(left))} with {option}")
-    named.append(f"about {format_size(round(COMPRESSED * size))} with -z")
-    return f"smaller: {', '.join(named)}"
-
-
 class Fitting:
     """Makes a trace fit into --max-size, step by step.
 
@@ -279,7 +225,7 @@ class Fitting:
         self.done: dict[str, str] = {}
         #: Steps not tried yet.
         self._left = iter(_list_reductions())
-        self._weights = tuple(_weigh_runs(job))
+        self._weights = _weigh_runs(job)
         self._beside = BESIDE + len(
             job.model.tree.format_header("01/01/2000 at 00:00", job.duration)
         )

@@ -1,12 +1,14 @@
-"""A job whose reports are read, as it is written, cut or analysed, with the workers that run its tasks;
-and the account of every row and record of it, which is in the trace or counted with the reason why
-not.
+"""A job on its way from its reports to a trace: what each stage of a conversion finds out, and the
+workers that run its tasks.
+
+`prepare` runs the stages: `opening`, `reading`, `aligning`, then what follows from several reports.
+Then a job can be cut (`cut_job`), written (`convert`) and analysed.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,13 +26,13 @@ from nsys2prv._util.files import (
 )
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv._util.workers import Pool, make_pool
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.conversion.lost_launches import LostLaunches
-from nsys2prv.conversion.options import Options
+from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import Metric
-from nsys2prv.events.kind import Account, Reason
+from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.nsight.captures import Captures
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
@@ -88,32 +90,52 @@ class Workers(Struct, frozen=True):
         )
 
 
-class Job(Struct):
-    """Reports of a job once they are read, with all that is needed to write the trace. All arrays
-    are int64.
+class Job:
+    """What is known of a job. What a stage finds is there when it is done, not before. Arrays are
+    int64, times ns.
     """
 
-    #: Metadata of the reports, in rank order.
+    #: What to read, how to place it, what to leave out.
+    plan: Plan
+    #: Folder of temporary files, where the runs are.
+    folder: Path
+    #: Pool that runs the tasks.
+    workers: Workers
+    #: Notes and warnings for the summary.
+    notes: list[str]
+    warnings: list[str]
+
+    #: Opened: metadata of the reports, in rank order, and a line for each that could not be read.
     infos: list[ReportInfo]
-    #: Kinds of events that are translated.
-    selection: Selection
-    #: Results of reading and of the relations; indices in their runs are local to the task.
+    unread: list[str]
+
+    #: Read: results of the tasks; indices in their runs are local to the task.
     results: list[TaskResult]
-    #: Paraver's tree of nodes, tasks and threads.
-    model: ObjectModel
+    #: First and last time of the events of each report, in the trace or not, in local ns.
+    spans: dict[int, Span]
+    #: Processes with launching calls of which there is no work.
+    lost: list[LostLaunches]
+    #: Work on GPUs that begins before its launch: report, globalPid, CUDA ordinal, number, and by
+    #: how much at most (ns).
+    early_work: list[tuple[int, int, int, int, int]]
+
+    #: Aligned: where each report is placed by its own clocks, and which were recorded together.
+    placements: list[Placement]
+    captures: Captures
     #: Timeline whose clock maps lead from local to trace time.
     timeline: Timeline
+
+    #: Numbered: Paraver's tree of nodes, tasks and threads.
+    model: ObjectModel
     #: Name set -> labels of the values that `names` refers to.
     values: dict[str, NameValues]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
-    #: Folder of temporary files, where the runs are.
-    folder: Path
-    #: Pool that runs tasks on this job.
-    workers: Workers
-    #: First and last time of the events of each report, in the trace or not, in local ns.
-    spans: Mapping[int, Span]
-    #: All runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
+    #: (report, process) whose NCCL kernels have no payloads, other than those of other reports -> how
+    #: many kernels, and how many of these were matched all the same.
+    silent_in_nccl: dict[tuple[int, int], tuple[int, int]]
+
+    #: Settled: all runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
     runs: list[Run]
     #: Per task: index into model.tree of the thread of each local object.
     threads: list[np.ndarray]
@@ -127,76 +149,17 @@ class Job(Struct):
     left_out: Counter[tuple[str, str]]
     #: Length of the trace, ns.
     duration: int
-    #: Notes of the preparation, for the summary.
-    notes: list[str] = field(default_factory=list)
-    #: Warnings of the preparation, for the summary.
-    warnings: list[str] = field(default_factory=list)
-    #: Processes with launching calls of which there is no work.
-    lost: list[LostLaunches] = field(default_factory=list)
-    #: Work on GPUs that begins before its launch: report, globalPid, CUDA ordinal, number, and by
-    #: how much at most (ns).
-    early_work: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    #: One line for each report that could not be read.
-    unread: list[str] = field(default_factory=list)
-    #: Which reports were recorded together.
-    captures: Captures = Captures((), {})
-    #: (report, process) whose NCCL kernels have no payloads, other than those of other reports -> how
-    #: many kernels, and how many of these were matched all the same.
-    silent_in_nccl: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
 
-    @classmethod
-    def from_results(
-        cls,
-        results: list[TaskResult],
-        *,
-        model: ObjectModel,
-        timeline: Timeline,
-        values: dict[str, NameValues],
-        domain_codes: list[tuple[str, int]],
-        spans: Mapping[int, Span],
-        **others: Any,
-    ) -> Job:
-        """Return the job of these results. others: fields that do not follow from them."""
-        by_task = sorted(results, key=lambda result: result.task)
-        numbers = {result.task: index for index, result in enumerate(by_task)}
-        domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
-        shapes: dict[Shape, Shape] = {}
-        runs = [
-            replace(run, task=numbers[run.task], shape=shapes.setdefault(run.shape, run.shape))
-            for result in results
-            for run in result.runs
-        ]
-        written = sum_counters(result.events for result in results)
-        for run in runs:
-            if run.shape.stream == LINE:
-                written[run.shape.name] += run.rows
-        return cls(
-            results=results,
-            model=model,
-            timeline=timeline,
-            values=values,
-            domain_codes=domain_codes,
-            spans=spans,
-            runs=runs,
-            threads=[find_threads(result, model) for result in by_task],
-            domains=[
-                np.array([domain_index[domain] for domain in result.domains], np.int64)
-                for result in by_task
-            ],
-            names={
-                name: [
-                    np.array(name_values.by_task.get(result.task, ()), np.int64)
-                    for result in by_task
-                ]
-                for name, name_values in values.items()
-            },
-            written=written,
-            left_out=sum_counters(result.left_out for result in results),
-            duration=find_trace_duration(results, spans, timeline.clocks),
-            **others,
-        )
+    def __init__(self, plan: Plan, folder: Path, workers: Workers) -> None:
+        self.plan, self.folder, self.workers = plan, folder, workers
+        self.notes, self.warnings, self.unread = [], [], []
+
+    @property
+    def selection(self) -> Selection:
+        """Return the kinds of events that are translated."""
+        return self.plan.selection
 
     @property
     def clocks(self) -> list[ClockMap]:
@@ -205,6 +168,76 @@ class Job(Struct):
         """
         return self.timeline.clocks
 
+    @property
+    def machines(self) -> list[int]:
+        """Return the number of the machine that each report is of."""
+        return [placement.machine for placement in self.placements]
+
+    @property
+    def ordered_results(self) -> list[TaskResult]:
+        """Return the results in the order of their tasks."""
+        return sorted(self.results, key=lambda result: result.task)
+
+    def list_objects(self) -> list[tuple[int, ObjectKey]]:
+        """Return the objects that hold events, with the reports that they are in."""
+        return [(result.report, key) for result in self.results for key in result.objects]
+
+    def run(self, function: Callable, tasks: Iterable) -> Iterator:
+        """Return results of pure functions over files, in the order of the tasks."""
+        first = ", ".join(info.name for info in self.infos[:3])
+        return self.workers.run(function, tasks, lambda _: first)
+
+    def find_threads(self, result: TaskResult) -> np.ndarray:
+        """Return the thread index of each local object of a result."""
+        if result.report == TRACE:
+            return np.arange(self.model.tree.threads)
+        return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
+
+    def find_duration(self) -> int:
+        """Return the length of the trace (ns), from all that it holds and the spans of the reports'
+        events.
+        """
+        lasts = {report: [last] for report, (_, last) in self.spans.items()}
+        for run in (run for result in self.results for run in result.runs):
+            lasts.setdefault(run.report, []).append(run.greatest_time)
+        return max(
+            int(self.clocks[report].to_global(np.array(times)).max())
+            for report, times in lasts.items()
+        )
+
+    def settle(self) -> None:
+        """Bring together what the results hold, for all that reads the job."""
+        by_task = self.ordered_results
+        places = {result.task: place for place, result in enumerate(by_task)}
+        shapes: dict[Shape, Shape] = {}
+        self.runs = [
+            replace(run, task=places[run.task], shape=shapes.setdefault(run.shape, run.shape))
+            for result in self.results
+            for run in result.runs
+        ]
+        self.threads = [self.find_threads(result) for result in by_task]
+        domains = {name: index for index, (name, _) in enumerate(self.domain_codes)}
+        self.domains = [
+            np.array([domains[domain] for domain in result.domains], np.int64) for result in by_task
+        ]
+        self.names = {
+            name: [np.array(values.by_task.get(one.task, ()), np.int64) for one in by_task]
+            for name, values in self.values.items()
+        }
+        self.written = sum_counters(result.events for result in self.results)
+        for run in self.runs:
+            if run.shape.stream == LINE:
+                self.written[run.shape.name] += run.rows
+        self.left_out = sum_counters(result.left_out for result in self.results)
+        self.duration = self.find_duration()
+
+    def collect_metrics(self) -> dict[str, set[Metric]]:
+        """Return the sampled numbers met, by layout."""
+        metrics: dict[str, set[Metric]] = defaultdict(set)
+        for shape in {run.shape for run in self.runs if run.shape.stream == COUNTER}:
+            metrics[shape.name].update(shape.metrics)
+        return metrics
+
 
 def sum_counters(counters: Iterable[Counter]) -> Counter:
     """Return the sum of counts, zeros included."""
@@ -212,129 +245,6 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
     for counter in counters:
         total.update(counter)
     return total
-
-
-def collect_metrics(job: Job) -> dict[str, set[Metric]]:
-    """Return the sampled numbers met, by layout."""
-    metrics: dict[str, set[Metric]] = defaultdict(set)
-    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-        metrics[shape.name].update(shape.metrics)
-    return metrics
-
-
-def find_trace_duration(
-    results: Sequence[TaskResult], spans: Mapping[int, Span], clocks: Sequence[ClockMap]
-) -> int:
-    """Return the length of the trace (ns), from all that it holds and the spans of the reports'
-    events (local ns).
-    """
-    lasts = {report: [last] for report, (_, last) in spans.items()}
-    for run in (run for result in results for run in result.runs):
-        lasts.setdefault(run.report, []).append(run.greatest_time)
-    return max(
-        int(clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items()
-    )
-
-
-def find_threads(result: TaskResult, model: ObjectModel) -> np.ndarray:
-    """Return the thread index of each local object of a result."""
-    if result.report == TRACE:
-        return np.arange(model.tree.threads)
-    return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
-
-
-class RecordBalance(Struct):
-    """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
-
-    #: Number that was made.
-    made: int = 0
-    #: Number that is in the trace.
-    written: int = 0
-    #: Reason -> number.
-    left_out: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> int:
-        """Return the number of records that nothing accounts for: 0."""
-        return self.made - self.written - sum(self.left_out.values())
-
-
-class Ledger(Struct):
-    """Accounts of all rows and records of a job."""
-
-    #: By kind of event, or relation.
-    kinds: dict[str, Account] = field(default_factory=dict)
-    #: By layout.
-    records: dict[str, RecordBalance] = field(default_factory=dict)
-    #: By kind of line.
-    lines: dict[str, RecordBalance] = field(default_factory=dict)
-    #: For tables of which kinds take rows by conditions: their rows, and those that no kind took.
-    tables: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> dict[str, int]:
-        """Return what does not balance, by kind, layout or kind of line: empty unless something is
-        wrong.
-        """
-        return {
-            name: account.missing
-            for accounts in (self.kinds, self.records, self.lines)
-            for name, account in accounts.items()
-            if account.missing
-        }
-
-
-def sum_accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
-    """Return the accounts of all results together, by kind of event, or relation."""
-    accounts: dict[str, Account] = {}
-    for result in results:
-        for kind, account in result.accounts.items():
-            accounts[kind] = accounts.get(kind, Account()) + account
-    return dict(sorted(accounts.items()))
-
-
-def make_ledger(
-    kinds: Mapping[str, Account],
-    results: Sequence[TaskResult],
-    written: Mapping[str, int],
-    left_out: Mapping[tuple[str, str], int],
-) -> Ledger:
-    """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by
-    layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
-    """
-    reasons = group_by_name(left_out)
-    events = sum_counters(result.events for result in results)
-    for (name, reason), count in sum_counters(result.left_out for result in results).items():
-        # These were taken off the events.
-        events[name] += count * (reason == Reason.IN_OTHER_REPORT)
-    lines = sum_counters(result.lines for result in results)
-    tables = sum_counters(result.tables for result in results)
-    taken = sum_counters(result.of_table for result in results)
-
-    def balance(made: Counter[str]) -> dict[str, RecordBalance]:
-        return {
-            name: RecordBalance(made[name], written.get(name, 0), reasons.get(name, {}))
-            for name in sorted(made)
-        }
-
-    return Ledger(
-        {kind: account for kind, account in kinds.items() if account.rows or account.synthesized},
-        balance(+events),
-        balance(lines),
-        {
-            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
-            for table, rows in sorted(tables.items())
-        },
-    )
-
-
-def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    """Return counts by (kind or layout, reason) as reason -> count for each kind or layout."""
-    by_name: dict[str, dict[str, int]] = {}
-    for (name, reason), count in sorted(counts.items()):
-        if count:
-            by_name.setdefault(name, {})[reason] = count
-    return by_name
 
 
 def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:

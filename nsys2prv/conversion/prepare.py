@@ -1,42 +1,29 @@
-"""Prepare a job: from reports to what can be written or analysed, opened, read, placed on one
-timeline, numbered, related, and cut.
+"""Prepare a job: from reports to what can be written or analysed. The stages are opened, read,
+aligned (placed on one timeline), corrected, numbered, related, and cut.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import read_frame
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv._util.workers import Pool
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement, place_reports
-from nsys2prv.conversion import derive
-from nsys2prv.conversion.job import (
-    Job,
-    Workers,
-    find_threads,
-    find_trace_duration,
-    sum_counters,
-)
-from nsys2prv.conversion.lost_launches import find_lost_launches
-from nsys2prv.conversion.opened_reports import (
-    OpenedReports,
-    find_spans,
-    list_wanted_parts,
-    open_reports,
-    read_all,
-    warn_of_far_rows,
-)
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, place_reports
+from nsys2prv.conversion import derive, device_states
+from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.conversion.opening import list_wanted_parts, open_reports
 from nsys2prv.conversion.options import CutPlan, Plan
+from nsys2prv.conversion.reading import read_all, read_reports, warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     Timeline,
     find_clock_error,
@@ -47,19 +34,17 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
-from nsys2prv.events.cuda import EARLY_WORK
-from nsys2prv.events.extraction import DeviceKey, ObjectKey
-from nsys2prv.events.kind import EventKind, describe_reason
+from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.captures import Captures, find_captures
-from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.ranks import find_ranks
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_adoption import Adoption, adopt_kernels
+from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
 from nsys2prv.store.corrections import (
     clip_profiler_events,
@@ -69,76 +54,12 @@ from nsys2prv.store.corrections import (
     scale_fractions,
 )
 from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.runs import Span
-from nsys2prv.store.task_result import FactBook, TaskResult
+from nsys2prv.store.task_result import FactBook
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
 OBSERVING = frozenset(
     {"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"}
 )
-
-
-class _JobState(Struct):
-    """What is known of the job so far."""
-
-    #: Metadata of the reports, in rank order.
-    infos: list[ReportInfo]
-    #: Where each report is placed in time.
-    placements: list[Placement]
-    #: What to read and how to place it.
-    plan: Plan
-    #: Folder for temporary files.
-    folder: Path
-    #: Pool that runs the tasks.
-    workers: Workers
-    #: Which reports were recorded together.
-    captures: Captures
-    #: Results of the tasks done so far.
-    results: list[TaskResult] = field(default_factory=list)
-    #: First and last time of the events of each report, read or not, in local ns.
-    spans: Mapping[int, Span] = field(default_factory=dict)
-    #: Paraver's tree of nodes, tasks and threads, once the objects are known.
-    model: object_model.ObjectModel | None = None
-
-    @property
-    def machines(self) -> list[int]:
-        """Return the number of the machine that each report is of."""
-        return [placement.machine for placement in self.placements]
-
-    def list_objects(self) -> list[tuple[int, ObjectKey]]:
-        """Return the objects that hold events, with the reports that they are in."""
-        return [(result.report, key) for result in self.results for key in result.objects]
-
-    def run(self, function: Callable, tasks: Sequence) -> Iterator:
-        """Return results of pure functions over files, in the order of the tasks."""
-        first = ", ".join(info.name for info in self.infos[:3])
-        return self.workers.run(function, tasks, lambda _: first)
-
-    def make_rank_finder(self) -> object_model.FindRanks:
-        """Return what finds ranks of processes by all that the reports tell of them."""
-        told = []
-        for result in self.results:
-            if COMMUNICATORS in result.facts:
-                frame = read_frame(result.facts[COMMUNICATORS])
-                owners = [self.captures.find_first(result.report, one) for one in frame["process"]]
-                told.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
-        return partial(
-            find_ranks,
-            nccl=pl.concat(told) if told else None,
-            is_one_job=len(self.captures.runs) < 2,
-        )
-
-    def adopt_kernels(self) -> Adoption:
-        """Return what is found of NCCL kernels whose communicators are not recorded."""
-        clocks, _ = find_host_clocks(self.infos, self.placements)
-        return adopt_kernels(
-            self.results, self.captures.numbers, self.placements, clocks, self.folder
-        )
-
-    def derive_events(self, kinds: Sequence[EventKind]) -> None:
-        """Add what follows from the facts that these kinds have set aside."""
-        tasks = derive.plan_derive_tasks(self.results, kinds, self.folder)
-        self.results += self.run(derive.derive_task, tasks)
 
 
 def prepare(
@@ -158,6 +79,7 @@ def prepare(
         part.mkdir()
         try:
             job = _prepare(paths, plan, part, pool, quiet)
+            break
         except Unreadable as error:
             kept = [path for path in paths if path != error.report]
             if not plan.options.keep_going or not kept or len(kept) == len(paths):
@@ -165,18 +87,13 @@ def prepare(
             shutil.rmtree(part, ignore_errors=True)
             paths = kept
             unread.append(str(error))
-        else:
-            job.unread += unread
-            return _cut(job, plan.cut)
-
-
-def _cut(job: Job, plan: CutPlan) -> Job:
-    if plan == CutPlan():
+    job.unread += unread
+    if plan.cut == CutPlan():
         return job
     # Not before it is needed.
     from nsys2prv.conversion.cut_job import cut_job
 
-    return cut_job(job, plan)
+    return cut_job(job, plan.cut)
 
 
 def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
@@ -184,302 +101,224 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
     several.
     """
     with ensure_unchanged([path for path in paths if not has_log(path)]):
-        opened = open_reports(paths, plan, folder, pool, quiet)
-        results = read_all(opened, folder)
-        spans = find_spans(opened, results, folder)
-        lost = find_lost_launches(opened.infos, results, spans, opened.workers.run)
-        early_work = [
-            (result.report, *row)
-            for result in results
-            if EARLY_WORK in result.facts
-            for row in read_frame(result.facts[EARLY_WORK]).rows()
-        ]
-    placements = place_reports([info.clock for info in opened.infos])
-    captures = _find_captures(opened.infos, placements, spans)
-    plan = opened.plan
-    if record := _align_with_unselected_kinds(opened, placements, captures, spans, folder):
-        plan = replace(plan, method=record)
-    state = _JobState(
-        opened.infos, placements, plan, folder, opened.workers, captures, results, spans
-    )
-    state.derive_events(plan.selection.kinds)
-    doubts, missing = _check_job(state)
-    job = _make_job(state, is_complete=not missing)
-    job.unread, job.lost, job.early_work = opened.unread, lost, early_work
-    far = warn_of_far_rows(opened.infos, results)
-    job.warnings = [*missing, *opened.warnings, *doubts, *far, *job.warnings]
+        job = open_reports(paths, plan, folder, pool, quiet)
+        read_reports(job)
+    job.placements = place_reports([info.clock for info in job.infos])
+    job.captures = _find_captures(job)
+    if record := _align_with_unselected_kinds(job):
+        job.plan = replace(plan, method=record)
+    derive.derive_events(job)
+    missing = _check_job(job)
+    job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
+    devices = _number_objects(job)
+    with job.workers.spent.measure("names"):
+        _number_names(job)
+    job.timeline = _align_clocks(job)
+    mark_unsampled(job.results, job.spans, job.folder, job.clocks)
+    _relate_reports(job, devices, is_complete=not missing)
+    if plan.options.states:
+        _add_states(job)
+    job.settle()
+    if any(kind.name == "critical_path" for kind in plan.selection.kinds):
+        # Not before it is needed.
+        from nsys2prv.conversion.critical_path import make_critical_path
+
+        with job.workers.spent.measure("critical path"):
+            job.results.append(make_critical_path(job))
+            job.settle()
     return job
 
 
-def _check_job(state: _JobState) -> tuple[list[str], list[str]]:
-    """Return doubts about the job, and ranks without a report, a line each. Of a process that was
-    captured several times the first report counts.
-    """
-    captures = state.captures
-    again = {report for chain in captures.chains for report in chain[1:]}
-    infos = [info for report, info in enumerate(state.infos) if report not in again]
-    if runs := captures.describe_runs(state.infos):
-        return [f"{runs}: ranks are compared within a run only"], []
-    return job_checks.check_job(infos), job_checks.check_missing_ranks(infos)
-
-
-def _find_captures(
-    infos: Sequence[ReportInfo], placements: Sequence[Placement], spans: Mapping[int, Span]
-) -> Captures:
-    """Return which reports were recorded together. spans: of the events of each, local ns."""
+def _find_captures(job: Job) -> Captures:
+    """Return which reports were recorded together."""
     events, recorded = {}, {}
-    for report, (first, last) in spans.items():
-        if placements[report].method != UNPLACED:
-            clock, info = placements[report].map, infos[report]
+    for report, (first, last) in job.spans.items():
+        if job.placements[report].method != UNPLACED:
+            clock, info = job.placements[report].map, job.infos[report]
             events[report] = tuple(clock.to_global(np.array([first, last])).tolist())
             begin = info.utc_ns if info.absolute else int(clock.to_global(np.int64(0)))
             length = info.duration_ns
             known = begin is not None and length is not None
             bounds = [*events[report], *((begin, begin + length) if known else ())]
             recorded[report] = min(bounds), max(bounds)
-    return find_captures(infos, [placement.machine for placement in placements], events, recorded)
+    return find_captures(job.infos, job.machines, events, recorded)
 
 
-def _align_with_unselected_kinds(
-    opened: OpenedReports,
-    placements: list[Placement],
-    captures: Captures,
-    spans: Mapping[int, Span],
-    folder: Path,
-) -> ClockRecord | None:
+def _align_with_unselected_kinds(job: Job) -> ClockRecord | None:
     """Align the clocks of hosts, where the plan leaves out kinds of events by which that is done:
     they are read for that alone, so that the same reports have the same clocks whatever is asked
     for. Returns None where nothing has to be read, or nothing is there.
     """
-    plan, kinds = opened.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
+    plan, kinds = job.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
-    several = len(find_host_clocks(opened.infos, placements)[1]) > 1
+    several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
     if not (several and plan.observes_clocks) or not any(
-        part.last >= part.first
-        for info in opened.infos
-        for part in list_wanted_parts(info, left_out)
+        part.last >= part.first for info in job.infos for part in list_wanted_parts(info, left_out)
     ):
         return None
-    part = folder / "observed"
-    part.mkdir()
     every = replace(plan.settings, min_durations={})
-    observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
-    results = read_all(replace(opened, plan=observing), part)
-    state = _JobState(
-        opened.infos, placements, observing, part, opened.workers, captures, results, spans
-    )
-    state.derive_events(kinds)
-    if not any(result.runs for result in results):
+    observing = copy(job)
+    observing.plan = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
+    observing.folder = job.folder / "observed"
+    observing.folder.mkdir()
+    observing.results = read_all(observing)
+    derive.derive_events(observing)
+    if not any(result.runs for result in observing.results):
         return None
-    state.results = state.adopt_kernels().results
-    state.model = object_model.build_object_model(
-        state.infos,
-        state.machines,
-        state.list_objects(),
-        state.captures.firsts,
-        state.make_rank_finder(),
-    )
-    record = _align_clocks(state).record
-    shutil.rmtree(part, ignore_errors=True)
+    _adopt_kernels(observing)
+    _build_model(observing)
+    record = _align_clocks(observing).record
+    shutil.rmtree(observing.folder, ignore_errors=True)
     return record
 
 
-def _make_job(state: _JobState, is_complete: bool) -> Job:
-    """Return the job of what was read: correct and split the rows, number objects and names, align
-    the clocks, then find what follows from several reports, each step on the results of those
-    before it. Raises NothingToWrite where nothing was found.
+def _check_job(job: Job) -> list[str]:
+    """Add doubts about the job, and ranks without a report, to its warnings; returns the latter. Of a
+    process that was captured several times the first report counts.
     """
-    warnings = _correct_rows(state)
-    adoption = state.adopt_kernels()
-    state.results = adoption.results
-    gpus, notes = _number_objects(state)
-    with state.workers.spent.measure("names"):
-        values = _name_values(state)
-    notes += state.captures.describe_gaps()
-    if state.plan.base is not None:
-        notes.append(name_values.describe_reused_values(values.values()))
-    domains = number_domains({domain for result in state.results for domain in result.domains})
-    timeline = _align_clocks(state)
-    state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
-    clock_groups = group_comparable_reports(timeline, state.infos)
-    book = replace(
-        _make_fact_book(state, timeline.clocks, state.machines, clock_groups),
-        clock_error=find_clock_error(timeline, state.infos),
-    )
-    _relate_reports(state, timeline, book, has_device_states=bool(gpus))
-    # One warning is enough where the launcher's environment tells it.
-    if is_complete:
-        warnings += warn_of_absent_members(book, len(adoption.processes))
-    if state.plan.options.states:
-        states = _find_states(state, timeline)
-        state.results += states
-        count = sum(run.rows for result in states for run in result.runs)
-        notes.append(Detail(f"{count:,} states of threads and streams"))
-    make_job = partial(
-        Job.from_results,
-        infos=state.infos,
-        selection=state.plan.selection,
-        model=state.model,
-        timeline=timeline,
-        values=values,
-        domain_codes=sorted(domains.items()),
-        folder=state.folder,
-        workers=state.workers,
-        spans=state.spans,
-        captures=state.captures,
-        silent_in_nccl=adoption.processes,
-        notes=notes,
-        warnings=warnings,
-    )
-    job = make_job(state.results)
-    if any(kind.name == "critical_path" for kind in state.plan.selection.kinds):
-        # Not before it is needed.
-        from nsys2prv.conversion.critical_path import make_critical_path
-
-        with state.workers.spent.measure("critical path"):
-            path = make_critical_path(job)
-            job = make_job([*state.results, path], warnings=job.warnings)
-    return job
+    if runs := job.captures.describe_runs(job.infos):
+        job.warnings.append(f"{runs}: ranks are compared within a run only")
+        return []
+    again = {report for chain in job.captures.chains for report in chain[1:]}
+    infos = [info for report, info in enumerate(job.infos) if report not in again]
+    missing = job_checks.check_missing_ranks(infos)
+    job.warnings = [*missing, *job.warnings, *job_checks.check_job(infos)]
+    return missing
 
 
-def _correct_rows(state: _JobState) -> list[str]:
+def _correct_rows(job: Job) -> list[str]:
     """Correct the rows that were read; returns warnings. Raises NothingToWrite where there are
     none.
     """
-    state.results = clip_profiler_events(state.results, state.spans, state.folder)
-    again = {report for chain in state.captures.chains for report in chain[:-1]}
-    lasts = {report: last for report, (_, last) in state.spans.items() if report in again}
-    state.results = close_open_ranges(state.results, lasts)
-    if not any(result.runs for result in state.results):
-        raise NothingToWrite(_describe_nothing_found(state))
-    state.results, warnings = scale_fractions(state.results, state.folder)
-    state.results = separate_overlaps(state.results, state.run)
+    clip_profiler_events(job.results, job.spans, job.folder)
+    again = {report for chain in job.captures.chains for report in chain[:-1]}
+    close_open_ranges(job.results, {report: job.spans[report][1] for report in again})
+    if not any(result.runs for result in job.results):
+        raise NothingToWrite(_describe_nothing_found(job))
+    warnings = scale_fractions(job.results, job.folder)
+    separate_overlaps(job.results, job.run)
     return warnings
 
 
-def _number_objects(state: _JobState) -> tuple[list[tuple[int, DeviceKey]], list[str]]:
-    """Give all objects rows of the trace, and keep what several reports sampled once; returns the
-    GPUs whose states are to be written, with their reports, and notes.
-    """
-    machines, seen = state.machines, state.list_objects()
-    gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
-    state.model = object_model.build_object_model(
-        state.infos,
-        machines,
-        [*seen, *gpus],
-        state.captures.firsts,
-        state.make_rank_finder(),
+def _describe_nothing_found(job: Job) -> str:
+    first = [info.name for info in job.infos[:3]]
+    names = ", ".join([*first, "…"] if job.infos[3:] else first)
+    lost = +sum_counters(one.dropped for result in job.results for one in result.accounts.values())
+    reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
+    why = f" ({reasons})" if reasons else ""
+    missing = "of the kinds asked for" if job.selection.asked else "that can be translated"
+    return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
+
+
+def _adopt_kernels(job: Job) -> None:
+    """Find communicators of NCCL kernels that do not record theirs."""
+    clocks, _ = find_host_clocks(job.infos, job.placements)
+    adoption = adopt_kernels(job.results, job.captures.numbers, job.placements, clocks, job.folder)
+    job.results, job.silent_in_nccl = adoption.results, adoption.processes
+
+
+def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
+    """Give all objects, and more, rows of the trace."""
+    told = []
+    for result in job.results:
+        if COMMUNICATORS in result.facts:
+            frame = read_frame(result.facts[COMMUNICATORS])
+            owners = [job.captures.find_first(result.report, one) for one in frame["process"]]
+            told.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
+    ranks = partial(
+        find_ranks, nccl=pl.concat(told) if told else None, is_one_job=len(job.captures.runs) < 2
     )
-    clocks = [placement.map for placement in state.placements]
-    state.results, notes = deduplicate_device_samples(state.results, state.model.rows, clocks)
-    return gpus, notes
+    objects = [*job.list_objects(), *more]
+    job.model = object_model.build_object_model(
+        job.infos, job.machines, objects, job.captures.firsts, ranks
+    )
 
 
-def _relate_reports(
-    state: _JobState, timeline: Timeline, book: FactBook, has_device_states: bool
-) -> None:
-    """Add what follows from several reports: relations, and the states of devices if wanted."""
-    related = run_relations(book, state.folder, state.run)
-    if has_device_states:
-        number = 1 + max(result.task for result in (*state.results, *related))
-        tasks = derive.plan_device_states(
-            state.results, state.infos, state.model.rows, timeline.clocks, state.folder, number
-        )
-        state.results += state.run(derive.make_device_states, tasks)
-    state.results += related
+def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
+    """Give all objects rows of the trace, and keep what several reports sampled once; returns the
+    GPUs whose states are to be written, with their reports.
+    """
+    _adopt_kernels(job)
+    devices = device_states.find_devices(job)
+    _build_model(job, devices)
+    clocks = [placement.map for placement in job.placements]
+    job.notes += deduplicate_device_samples(job.results, job.model.rows, clocks)
+    return devices
 
 
-def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
-    """Return the values of all names met, by name set."""
+def _number_names(job: Job) -> None:
+    """Give values to all names and domains met."""
     labellers = {}
-    if not state.plan.options.full_kernel_names:
+    if not job.plan.options.full_kernel_names:
         labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
-    if state.plan.options.without_paths:
+    if job.plan.options.without_paths:
         labellers["files"] = name_values.strip_folders
     names: dict[str, dict[int, name_values.NameFile]] = defaultdict(dict)
-    for result in state.results:
+    for result in job.results:
         for name_set, frame in result.names.items():
             names[name_set][result.task] = name_values.NameFile(frame, result.domains)
-    return name_values.assign_values(
-        load_catalogue().name_sets, names, labellers, state.plan.base or {}
+    job.values = name_values.assign_values(
+        load_catalogue().name_sets, names, labellers, job.plan.base or {}
     )
+    job.notes += job.captures.describe_gaps()
+    if job.plan.base is not None:
+        job.notes.append(name_values.describe_reused_values(job.values.values()))
+    domains = number_domains({domain for result in job.results for domain in result.domains})
+    job.domain_codes = sorted(domains.items())
 
 
-def _align_clocks(state: _JobState) -> Timeline:
+def _align_clocks(job: Job) -> Timeline:
     """Return the timeline, on which hosts are aligned as asked for."""
-    method = state.plan.method
-    placements = place_unclocked(state.placements, state.spans, method)
+    method = job.plan.method
+    placements = place_unclocked(job.placements, job.spans, method)
     record = method if isinstance(method, ClockRecord) else None
-    if state.plan.observes_clocks:
-        clocks, names = find_host_clocks(state.infos, state.placements)
-        if len(names) > 1:
-            # Not before it is needed, as most jobs are of one host: it brings all of the solver.
-            from nsys2prv.conversion import align
+    clocks, names = find_host_clocks(job.infos, job.placements)
+    if job.plan.observes_clocks and len(names) > 1:
+        # Not before it is needed, as most jobs are of one host: it brings all of the solver.
+        from nsys2prv.conversion import align
 
-            maps = [placement.map for placement in placements]
-            times = [maps[report].to_global(np.array(span)) for report, span in state.spans.items()]
-            span = int(np.min(times)), int(np.max(times))
-            book, folder = _make_fact_book(state, maps, clocks), state.folder / "clocks"
-            alignment = align.align_hosts(book, method, names, span, folder, state.run)
-            record = align.to_record(alignment, names, state.infos, state.model.processes)
-    return make_timeline(placements, state.infos, state.spans, record)
-
-
-def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
-    """Return the states of all rows."""
-    from nsys2prv.conversion import state_records
-
-    threads = {result.task: find_threads(result, state.model) for result in state.results}
-    duration = find_trace_duration(state.results, state.spans, timeline.clocks)
-    tasks = state_records.plan_state_tasks(
-        state.results,
-        state.model.rows,
-        threads,
-        timeline.clocks,
-        duration,
-        state.folder,
-        _find_captured_times(state, timeline, duration),
-    )
-    return list(state.run(state_records.make_states, tasks))
-
-
-def _find_captured_times(
-    state: _JobState, timeline: Timeline, duration: int
-) -> dict[int, tuple[int, int]]:
-    """Return begin and end (ns of the trace) of each capture of processes that have several: the
-    first lasts from the begin of the trace, the last to its end.
-    """
-    captured = {}
-    for chain in state.captures.chains:
-        times = [
-            timeline.clocks[report].to_global(np.array(state.spans[report])).tolist()
-            for report in chain
-        ]
-        times[0][0], times[-1][1] = 0, duration
-        captured |= {report: tuple(span) for report, span in zip(chain, times, strict=True)}
-    return captured
+        maps = [placement.map for placement in placements]
+        times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
+        span = int(np.min(times)), int(np.max(times))
+        book, folder = _make_fact_book(job, maps, clocks), job.folder / "clocks"
+        alignment = align.align_hosts(book, method, names, span, folder, job.run)
+        record = align.to_record(alignment, names, job.infos, job.model.processes)
+    return make_timeline(placements, job.infos, job.spans, record)
 
 
 def _make_fact_book(
-    state: _JobState,
-    clocks: Sequence[ClockMap],
-    hosts: Sequence[int],
-    clock_groups: Sequence[int] = (),
+    job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
 ) -> FactBook:
-    model = state.model
-    threads = {result.task: find_threads(result, model) for result in state.results if result.facts}
+    threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
     return FactBook(
-        state.results, clocks, hosts, threads, model.tasks, clock_groups, state.captures.numbers
+        job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
     )
 
 
-def _describe_nothing_found(state: _JobState) -> str:
-    first = [info.name for info in state.infos[:3]]
-    names = ", ".join([*first, "…"] if state.infos[3:] else first)
-    lost = +sum_counters(
-        account.dropped for result in state.results for account in result.accounts.values()
+def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_complete: bool) -> None:
+    """Add what follows from several reports: relations, and the states of devices if wanted.
+    is_complete: no rank is known to lack a report.
+    """
+    groups = group_comparable_reports(job.timeline, job.infos)
+    book = replace(
+        _make_fact_book(job, job.clocks, job.machines, groups),
+        clock_error=find_clock_error(job.timeline, job.infos),
     )
-    reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
-    why = f" ({reasons})" if reasons else ""
-    missing = "of the kinds asked for" if state.plan.selection.asked else "that can be translated"
-    return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
+    related = run_relations(book, job.folder, job.run)
+    if devices:
+        number = 1 + max(result.task for result in (*job.results, *related))
+        job.results += device_states.find_device_states(job, number)
+    job.results += related
+    # One warning is enough where the launcher's environment tells it.
+    if is_complete:
+        job.warnings += warn_of_absent_members(book, len(job.silent_in_nccl))
+
+
+def _add_states(job: Job) -> None:
+    """Add the states of all rows."""
+    from nsys2prv.conversion import state_records
+
+    states = list(job.run(state_records.make_states, state_records.plan_state_tasks(job)))
+    job.results += states
+    count = sum(run.rows for result in states for run in result.runs)
+    job.notes.append(Detail(f"{count:,} states of threads and streams"))

@@ -8,6 +8,7 @@ are int64 ns; objects are small indices.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import filterfalse
 from pathlib import Path
@@ -17,8 +18,9 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, StoredFrame, Table, read_frame
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import Layout, NameSet, load_catalogue
-from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -34,6 +36,8 @@ from nsys2prv.store.runs import (
 )
 from nsys2prv.store.task_result import TaskResult
 
+#: What the runs that tell of rows hold.
+STREAMS = BEGIN, COUNTER, LINE
 #: Ranges looked at together.
 CHUNK_RECORDS = 300_000
 #: States of rows outside of all ranges.
@@ -71,53 +75,51 @@ class ThreadStateTask(Struct, frozen=True):
     captured: tuple[int, int] | None = None
 
 
-def plan_state_tasks(
-    results: Sequence[TaskResult],
-    rows: Mapping[tuple[int, ObjectKey], int],
-    threads: Mapping[int, np.ndarray],
-    clocks: Sequence[ClockMap],
-    duration: int,
-    spill_folder: Path,
-    captured: Mapping[int, tuple[int, int]],
-) -> list[ThreadStateTask]:
-    """Return a task for each report that has rows with states. rows: of the objects of reports;
-    threads: of each task's objects; captured: begin and end (ns) of reports whose processes have
-    other captures.
-    """
-    states: dict[int, dict[int, int]] = {}
-    threads_by_report: dict[int, set[int]] = {}
-    for (report, key), thread in rows.items():
+def plan_state_tasks(job: Job) -> list[ThreadStateTask]:
+    """Return a task for each report that has rows with states."""
+    states: dict[int, dict[int, int]] = defaultdict(dict)
+    queues: dict[int, set[int]] = defaultdict(set)
+    for (report, key), thread in job.model.rows.items():
         if isinstance(key, QueueKey):
-            threads_by_report.setdefault(report, set()).add(thread)
+            queues[report].add(thread)
         # Further rows of a thread are for ranges that overlap others, and no threads.
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
-            states.setdefault(report, {})[thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
-    first = max((result.task for result in results), default=-1) + 1
+            states[report][thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
+    first = 1 + max((result.task for result in job.results), default=-1)
+    duration = job.find_duration()
+    captured = _find_captured_times(job, duration)
     tasks = []
     for number, report in enumerate(sorted(states), first):
-        own = [result for result in results if result.report == report]
-        runs = [
-            run
-            for result in own
-            for run in result.runs
-            if run.shape.stream in (BEGIN, COUNTER, LINE)
-        ]
+        own = [result for result in job.results if result.report == report]
+        runs = [run for result in own for run in result.runs if run.shape.stream in STREAMS]
         tasks.append(
             ThreadStateTask(
                 number,
                 tuple(filter(_has_states, runs)),
                 {result.task: result.names for result in own},
-                {result.task: threads[result.task] for result in own},
+                {result.task: job.find_threads(result) for result in own},
                 states[report],
-                frozenset(threads_by_report.get(report, ())),
-                clocks[report],
+                frozenset(queues[report]),
+                job.clocks[report],
                 duration,
-                spill_folder,
+                job.folder,
                 tuple(filterfalse(_has_states, runs)),
                 captured.get(report),
             )
         )
     return tasks
+
+
+def _find_captured_times(job: Job, duration: int) -> dict[int, tuple[int, int]]:
+    """Return begin and end (ns of the trace) of each capture of processes that have several: the
+    first lasts from the begin of the trace, the last to its end.
+    """
+    captured = {}
+    for chain in job.captures.chains:
+        spans = [job.clocks[one].to_global(np.array(job.spans[one])).tolist() for one in chain]
+        spans[0][0], spans[-1][1] = 0, duration
+        captured |= {report: tuple(span) for report, span in zip(chain, spans, strict=True)}
+    return captured
 
 
 def _has_states(run: Run) -> bool:

@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from nsys2prv._util.errors import ClockNote, Detail, Nsys2prvError
 from nsys2prv._util.text import format_count, format_size, list_some
 from nsys2prv.clock.maps import UNPLACED, Placement
-from nsys2prv.conversion.job import Job, Ledger, make_ledger, sum_accounts
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.metadata import Ledger, sum_accounts
 from nsys2prv.conversion.quality import QualityNote, assess_quality, format_quality, list_gpu_work
 from nsys2prv.conversion.timeline import (
     MOST_HOSTS,
@@ -32,6 +33,9 @@ from nsys2prv.store.task_result import TaskResult
 
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
+#: Lines of a trace that takes Paraver long to open, and what people are told then.
+LARGE_TRACE = 2_000_000
+SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.
 MOST_NOTES = 6
 #: Reports at most that are looked into for what they have in the place of a kind that is not there:
@@ -90,8 +94,6 @@ class Summary(Struct, dict=True):
     types: frozenset[int] = frozenset()
     #: Text of the analyses, "" if they were not asked for.
     report: str = ""
-    #: What options would make of a large trace, for people.
-    smaller: str = ""
     #: CPU seconds by stage, in one line.
     cpu: str = ""
     #: One line for each report that could not be read, with keep_going.
@@ -121,14 +123,17 @@ class Summary(Struct, dict=True):
         lines: int,
         types: frozenset[int],
         sizes: dict[Path, int],
-        smaller: str = "",
     ) -> Summary:
         """Return the summary of a trace. events: records and samples by layout, communication lines
         by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
         are as in the summary.
         """
-        timeline, model, kinds = job.timeline, job.model, sum_accounts(job.results)
-        ledger = make_ledger(kinds, job.results, events, left_out)
+        timeline, model, accounts = job.timeline, job.model, sum_accounts(job)
+        ledger = Ledger.from_job(job, events, left_out)
+        unaccounted = [
+            f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
+            for name, count in ledger.missing.items()
+        ]
         return cls(
             ranks=model.ranks,
             hosts=len(model.tree.nodes),
@@ -138,33 +143,26 @@ class Summary(Struct, dict=True):
             lines=lines,
             processes=model.describe_processes(),
             ranks_by=model.rank_sources,
-            clock_lines=[
-                *describe_clocks(timeline.record, timeline.placements, len(model.tree.nodes)),
-            ],
+            clock_lines=describe_clocks(
+                timeline.record, timeline.placements, len(model.tree.nodes)
+            ),
             is_cut=job.is_cut,
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
             },
-            dropped=_list_counts(kinds, "dropped"),
-            repaired=_list_counts(kinds, "repaired"),
+            dropped=_list_counts(accounts, "dropped"),
+            repaired=_list_counts(accounts, "repaired"),
             left_out=dict(left_out),
             ledger=ledger,
             sizes=sizes,
             types=types,
-            smaller=smaller,
             cpu=job.workers.spent.format(),
             unread=job.unread,
             notes=collect_notes(job),
             quality=assess_quality(job),
             placed=_describe_placements(job.infos, timeline.placements),
             clocks=describe_hosts(timeline.record, MOST_HOSTS) if timeline.record else [],
-            warnings=[
-                *collect_warnings(job),
-                *(
-                    f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
-                    for name, count in ledger.missing.items()
-                ),
-            ],
+            warnings=[*collect_warnings(job), *unaccounted],
         )
 
     def __repr__(self) -> str:
@@ -288,7 +286,9 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
         shown.append(
             f"{format_count(quiet, 'note')} that {'needs' if quiet == 1 else 'need'} no action: -v lists all"
         )
-    return [*shown, *filter(None, [summary.smaller])]
+    if summary.lines >= LARGE_TRACE:
+        shown.append(SMALLER)
+    return shown
 
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
@@ -387,7 +387,6 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
         return ""
     for info in infos[:MOST_HINTING]:
-        # What was read from a store need not be there any more.
         with suppress(Nsys2prvError), Database(info.path) as source:
             if hint := kind.gpu_work.hint_when_missing(source):
                 return f": {hint}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,55 +55,49 @@ def mark_unsampled(
     spans: Mapping[int, Span],
     folder: Path,
     clocks: Sequence[ClockMap],
-) -> list[TaskResult]:
-    """Return the results with zeros for the GPUs whose samples they hold first, stored in this
-    folder and counted in the accounts.
+) -> None:
+    """Add zeros for the GPUs to the results that hold their samples first, stored in this folder and
+    counted in the accounts.
 
     spans: of the events of each report, local ns. clocks: from each report's time to one that they
     share.
     """
-    runs_of_gpu: dict[tuple, list[tuple[int, Run]]] = defaultdict(list)
-    for place, result in enumerate(results):
+    runs_of_gpu: dict[tuple, list[tuple[Run, TaskResult]]] = defaultdict(list)
+    for result in results:
         for run in result.runs:
             if run.shape.name == LAYOUT:
-                runs_of_gpu[result.report, result.objects[run.object]].append((place, run))
-    changed = list(results)
+                gpu = result.report, result.objects[run.object]
+                runs_of_gpu[gpu].append((run, result))
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
-    with closing(SpillReader()) as reader:
-        for number, ((report, _), holders) in enumerate(runs_of_gpu.items()):
-            holders.sort(key=lambda held: held[1].first_time)
-            runs = [run for _, run in holders]
+    with SpillReader() as reader:
+        for number, ((report, _), held) in enumerate(runs_of_gpu.items()):
+            held.sort(key=lambda one: one[0].first_time)
+            runs = [run for run, _ in held]
             times = _find_zero_times(runs, reader, clocks[report], begin)
             if len(times):
-                place = holders[0][0]
-                metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
                 path = folder / f"unsampled-{number}.bin"
-                changed[place] = _add_zeros(changed[place], runs[0], metrics, times, path)
-    return changed
+                _add_zeros(held[0][1], runs, times, path)
 
 
-def _add_zeros(
-    result: TaskResult, like: Run, metrics: tuple, times: np.ndarray, path: Path
-) -> TaskResult:
-    """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
+def _add_zeros(result: TaskResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
+    """Add a run of zeros of the metrics of all of these runs, of which the result holds the first."""
+    first = runs[0]
+    metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
     stored = np.ones((len(times), len(metrics)), np.int64)
-    with closing(SpillWriter(path, like.report, like.task)) as writer:
-        run = append_samples(writer, LAYOUT, metrics, like.object, times, stored)
-    # The kind whose own layout it is, unless only another one, which has it besides, was read
-    # there.
-    kinds = [
-        kind for kind in all_kinds() if LAYOUT in kind.layouts and kind.name in result.accounts
-    ]
-    kind = min(kinds, key=lambda kind: kind.layouts.index(LAYOUT)).name
-    changed = replace(
-        result,
-        runs=[*result.runs, replace(run, filler=True)],
-        events=result.events + Counter({LAYOUT: stored.size}),
-        accounts=result.accounts.copy(),
-    )
+    with SpillWriter(path, first.report, first.task) as writer:
+        run = append_samples(writer, LAYOUT, metrics, first.object, times, stored)
+    result.runs.append(replace(run, filler=True))
+    result.events[LAYOUT] += stored.size
     synthesized = Counter({Reason.ZERO_UNSAMPLED: stored.size})
-    changed.add(kind, Account(records=stored.size, synthesized=synthesized))
-    return changed
+    result.add(_find_kind(result, LAYOUT), Account(records=stored.size, synthesized=synthesized))
+
+
+def _find_kind(result: TaskResult, layout: str) -> str:
+    """Return the kind whose own layout it is, unless only another one, which has it besides, was
+    read there.
+    """
+    kinds = [one for one in all_kinds() if layout in one.layouts and one.name in result.accounts]
+    return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
 
 
 def _find_zero_times(
@@ -199,11 +192,9 @@ class _ValueStatistics(Struct):
         return min(wanted, max(most, 0))
 
 
-def scale_fractions(
-    results: Sequence[TaskResult], folder: Path
-) -> tuple[list[TaskResult], list[str]]:
-    """Return the results with fractions as integers, stored in this folder, and warnings of those
-    that are 0 though they were not.
+def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
+    """Make integers of the fractions in the results, stored in this folder; returns warnings of
+    those that are 0 though they were not.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
     for run in (run for result in results for run in result.runs if _find_fractions(run)):
@@ -212,56 +203,48 @@ def scale_fractions(
             statistics[run.shape.name, metric.name].add(values[:, place])
     scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
-    scaled = [
-        _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
-        if any(map(_find_fractions, result.runs))
-        else result
-        for number, result in enumerate(results)
-    ]
-    warnings = [
+    for number, result in enumerate(results):
+        if any(map(_find_fractions, result.runs)):
+            with SpillWriter(
+                folder / f"fractions-{number}.bin", result.report, result.task
+            ) as writer:
+                result.runs = [
+                    _scale_run(run, result, scales, writer, lost) if _find_fractions(run) else run
+                    for run in result.runs
+                ]
+    return [
         f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST_DECIMALS}, or too small beside others of that name"
-        for name, count in sorted(lost.items())
+        for name, count in sorted((+lost).items())
     ]
-    return scaled, warnings
 
 
-def _scale_result(
-    result: TaskResult, scales: dict[tuple[str, str], int], path: Path, lost: Counter[str]
-) -> TaskResult:
-    """Return the result with its fractions as integers. scales: decimals by layout and name; lost:
-    counts by name what becomes 0.
+def _scale_run(
+    run: Run,
+    result: TaskResult,
+    scales: dict[tuple[str, str], int],
+    writer: SpillWriter,
+    lost: Counter[str],
+) -> Run:
+    """Return a run of the result with its fractions as integers. scales: decimals by layout and
+    name; lost: counts by name what becomes 0.
     """
-    changed = replace(result, runs=[], accounts=result.accounts.copy())
-    writer = SpillWriter(path, result.report, result.task)
-    for run in result.runs:
-        if not _find_fractions(run):
-            changed.runs.append(run)
-            continue
-        records = read_run(run)
-        values, numbers = _read_values(records), records["values"].astype(np.int64)
-        metrics, repaired = list(run.shape.metrics), Counter()
-        for place, metric in _find_fractions(run):
-            there, exact = numbers[:, place] > 0, values[:, place]
-            scale = scales[run.shape.name, metric.name]
-            product = np.rint(exact * _POWERS[scale])
-            repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
-            small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
-            repaired[Reason.FRACTION_TOO_SMALL] += small
-            if small:
-                lost[metric.name] += small
-            whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
-            numbers[:, place] = np.where(there, whole + 1, 0)
-            metrics[place] = Metric(metric.name, scale)
-        name, time = run.shape.name, records["time"]
-        changed.runs.append(append_samples(writer, name, tuple(metrics), run.object, time, numbers))
-        kind = next(
-            kind.name
-            for kind in all_kinds()
-            if run.shape.name in kind.layouts and kind.name in result.accounts
-        )
-        changed.add(kind, Account(repaired=+repaired))
-    writer.close()
-    return changed
+    records = read_run(run)
+    values, numbers = _read_values(records), records["values"].astype(np.int64)
+    metrics, repaired = list(run.shape.metrics), Counter()
+    for place, metric in _find_fractions(run):
+        there, exact = numbers[:, place] > 0, values[:, place]
+        scale = scales[run.shape.name, metric.name]
+        product = np.rint(exact * _POWERS[scale])
+        repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
+        small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
+        repaired[Reason.FRACTION_TOO_SMALL] += small
+        lost[metric.name] += small
+        whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
+        numbers[:, place] = np.where(there, whole + 1, 0)
+        metrics[place] = Metric(metric.name, scale)
+    name = run.shape.name
+    result.add(_find_kind(result, name), Account(repaired=+repaired))
+    return append_samples(writer, name, tuple(metrics), run.object, records["time"], numbers)
 
 
 def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
@@ -293,16 +276,13 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
     return MOST_DECIMALS
 
 
-def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> list[TaskResult]:
-    """Return the results with ranges that have no end, and states that hold, ended with their
-    report. lasts: last time (local ns) of the reports whose processes are captured again later.
+def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> None:
+    """End ranges that have no end, and states that hold, with their report. lasts: last time (local
+    ns) of the reports whose processes are captured again later.
     """
-    return [
-        replace(result, runs=[_close_run(run, lasts[result.report]) for run in result.runs])
-        if result.report in lasts
-        else result
-        for result in results
-    ]
+    for result in results:
+        if result.report in lasts:
+            result.runs = [_close_run(run, lasts[result.report]) for run in result.runs]
 
 
 def _close_run(run: Run, last: int) -> Run:
@@ -327,9 +307,9 @@ def _close_run(run: Run, last: int) -> Run:
 
 def clip_profiler_events(
     results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
-) -> list[TaskResult]:
-    """Return the results with rows of kinds that do not extend the trace cut to the spans (local
-    ns) of what else the reports hold.
+) -> None:
+    """Cut rows of kinds that do not extend the trace to the spans (local ns) of what else the
+    reports hold.
     """
     kinds = {
         layout: kind
@@ -337,17 +317,12 @@ def clip_profiler_events(
         if not kind.rows.extends_trace
         for layout in kind.layouts
     }
-    return [
-        _clip_result(result, kinds, spans[result.report], folder)
-        if result.report in spans
-        else result
-        for result in results
-    ]
+    for result in results:
+        if result.report in spans:
+            _clip_result(result, kinds, spans[result.report], folder)
 
 
-def _clip_result(
-    result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path
-) -> TaskResult:
+def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path) -> None:
     outside = {
         run
         for run in result.runs
@@ -356,26 +331,25 @@ def _clip_result(
         and (run.first_time < span[0] or run.greatest_time > span[1])
     }
     if not outside:
-        return result
-    changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
+        return
+    runs: list[Run] = []
     path = folder / f"span-{result.task}.bin"
-    with closing(SpillWriter(path, result.report, result.task)) as writer:
+    with SpillWriter(path, result.report, result.task) as writer:
         for run, ends in pair_runs(result.runs):
             if run not in outside:
-                changed.runs += [run] if ends is None else [run, ends]
+                runs += [run] if ends is None else [run, ends]
                 continue
             kind = kinds[run.shape.name]
             records = read_run(run)
             clip = _clip_ranges if kind.rows.has_duration else _clip_points
             kept, repaired = clip(records, span)
             if len(kept):
-                last = int(kept["end"].max())
-                changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
+                runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
             gone = len(records) - len(kept)
-            changed.events[run.shape.name] -= gone
+            result.events[run.shape.name] -= gone
             dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
-            changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
-    return changed
+            result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
+    result.runs = runs
 
 
 def _clip_ranges(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
@@ -403,41 +377,29 @@ def deduplicate_device_samples(
     results: Sequence[TaskResult],
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
-) -> tuple[list[TaskResult], list[str]]:
-    """Return the results without what an earlier report has of the same device, layout and time,
-    counted there, and a note on what is left out.
+) -> list[str]:
+    """Take off the results what an earlier report has of the same device, layout and time, counted
+    there; returns a note on what is left out.
 
     rows: (report, object key) -> thread of the trace, the same for one device in several reports.
     clocks: from each report's time to one that they share. Reports are in rank order.
     """
     written = _choose_written(results, rows, clocks)
-    kept, left_out, devices = [], Counter(), set()
+    left_out, devices = 0, set()
     for result in results:
-        away = [
-            (run, thread)
-            for run, thread in _find_device_runs(result, rows)
-            if result.report not in written[thread, run.shape.name]
-        ]
-        if away:
-            counts = Counter()
-            for run, _ in away:
-                counts[run.shape.name] += run.count
-            left_out.update(counts)
-            devices.update(thread for _, thread in away)
-            gone = {run for run, _ in away}
-            reasons = {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
-            result = replace(
-                result,
-                runs=[run for run in result.runs if run not in gone],
-                events=result.events - counts,
-                left_out=result.left_out + Counter(reasons),
-            )
-        kept.append(result)
+        for run, thread in _find_device_runs(result, rows):
+            name = run.shape.name
+            if result.report not in written[thread, name]:
+                result.runs.remove(run)
+                result.events -= Counter({name: run.count})
+                result.left_out[name, Reason.IN_OTHER_REPORT] += run.count
+                left_out += run.count
+                devices.add(thread)
     note = Detail(
-        f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
+        f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; "
         "the first one's are written"
     )
-    return kept, [note] if left_out else []
+    return [note] if devices else []
 
 
 def _choose_written(

@@ -17,7 +17,6 @@ from itertools import chain, pairwise
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import count_occurrences, factorize_together, reduce_slices
 from nsys2prv.events import all_kinds
@@ -38,26 +37,27 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 def separate_overlaps(
     results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence], Iterable]
-) -> list[TaskResult]:
-    """Return the results with overlapping rows moved to lanes; the runs' files are changed in
-    place. run_tasks: maps over tasks.
+) -> None:
+    """Move overlapping rows of the results to lanes; the runs' files are changed in place.
+    run_tasks: maps over tasks.
     """
     grouped = _list_overlap_groups()
-    by_report: dict[int, list[TaskResult]] = defaultdict(list)
+    tasks: dict[int, list[TaskResult]] = defaultdict(list)
+    moving = set()
     for result in results:
-        by_report[result.report].append(_keep_needed_runs(result, grouped))
-    tasks = [
-        own
-        for _, own in sorted(by_report.items())
-        if any(item.shape.name in grouped for result in own for item in result.runs)
-    ]
-    changes = {
-        change.task: change for change in chain.from_iterable(run_tasks(find_overlaps, tasks))
-    }
-    return [
-        _apply_added_lanes(result, changes[result.task]) if result.task in changes else result
-        for result in results
-    ]
+        # What may move, and lines; others would only cost transport.
+        runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
+        own = TaskResult(result.task, result.report, result.rows, runs, result.objects)
+        tasks[result.report].append(own)
+        if any(run.shape.name in grouped for run in runs):
+            moving.add(result.report)
+    by_task = {result.task: result for result in results}
+    reports = [tasks[report] for report in sorted(moving)]
+    for change in chain.from_iterable(run_tasks(find_overlaps, reports)):
+        result = by_task[change.task]
+        result.objects = change.objects
+        if change.crowded:
+            result.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
 
 
 class _AddedLanes(Struct):
@@ -69,21 +69,6 @@ class _AddedLanes(Struct):
     objects: list
     #: Rows that found all lanes taken.
     crowded: int = 0
-
-
-def _apply_added_lanes(result: TaskResult, change: _AddedLanes) -> TaskResult:
-    changed = replace(result, objects=change.objects, accounts=result.accounts.copy())
-    if change.crowded:
-        changed.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
-    return changed
-
-
-def _keep_needed_runs(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
-    """Return the runs that a task needs: those that may move, with their ends, and lines; others
-    would only cost transport.
-    """
-    runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
-    return TaskResult(result.task, result.report, result.rows, runs, result.objects)
 
 
 def _list_overlap_groups() -> dict[str, str]:

@@ -283,6 +283,12 @@ class SpillWriter:
         """Close the file."""
         self._open_file.close()
 
+    def __enter__(self) -> SpillWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def fill_records(
     records: np.ndarray, columns: Mapping[str, np.ndarray], rows: np.ndarray | None, first: int
@@ -376,6 +382,12 @@ class SpillReader:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+    def __enter__(self) -> SpillReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
         """Return the records from one place in a run to another."""

@@ -29,7 +29,7 @@ from nsys2prv._util.workers import (
     Pool,
     SerialExecutor,
 )
-from nsys2prv.conversion import opened_reports
+from nsys2prv.conversion import opening
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -37,7 +37,7 @@ SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glo
 
 @pytest.fixture
 def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
+    monkeypatch.setattr(opening, "SMALL_JOB_ROWS", 0)
 
 
 def read_trace_bytes(folder: Path, **options: object) -> list[bytes]:
@@ -75,58 +75,6 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/.*"))
 
 
-#: Starts workers early, converts, and tells how many of them hold files of the working folder as it
-#: is removed.
-EARLY = """
-import os, shutil, sys
-from nsys2prv.nsight import report_files as starting
-from nsys2prv._util import workers
-starting.SMALL_JOB_BYTES = 0
-begun, open_files, rmtree = [], [], shutil.rmtree
-
-def start(jobs, count, first, start=workers.prestart_workers):
-    begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
-    start(jobs, count, first)
-    from nsys2prv.conversion import opened_reports
-    opened_reports.SMALL_JOB_ROWS = 0
-
-def removed(folder, **options):
-    me = os.getpid()
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if process != str(me) and str(me) in open(f"/proc/{process}/stat").read().split()[3:4]:
-                open_files.extend(path for fd in os.listdir(f"/proc/{process}/fd")
-                                  if str(folder) in (path := os.readlink(f"/proc/{process}/fd/{fd}")))
-        except OSError:
-            pass
-    rmtree(folder, **options)
-
-if __name__ == "__main__":
-    workers.prestart_workers, shutil.rmtree = start, removed
-    from nsys2prv.cli import main
-    status = main(["-q", "-j", "5", *sys.argv[1:]])
-    print(status, begun, workers._ahead, open_files)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_path: Path) -> None:
-    alone = read_trace_bytes(tmp_path / "alone")
-    (tmp_path / "early").mkdir()
-    script = tmp_path / "early.py"
-    script.write_text(EARLY)
-    process = subprocess.run(
-        [sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=True,
-    )
-    assert process.stdout.split("\n")[-2] == "0 [(True, False)] {} []", process.stderr
-    assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
-
-
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SCHEDULER_TIMEOUT", "0.2s")
     with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
@@ -142,7 +90,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     )
     alone = read_trace_bytes(tmp_path / "alone")
     program = (
-        "import nsys2prv.conversion.opened_reports as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
+        "import nsys2prv.conversion.opening as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
     )
     environment = {

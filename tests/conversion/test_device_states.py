@@ -19,7 +19,7 @@ from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.derive import GpuStateSweep
+from nsys2prv.conversion.device_states import GpuStateSweep
 from nsys2prv.store import windows
 
 STATE = 63000070

@@ -132,21 +132,9 @@ def test_the_package_shows_what_it_offers() -> None:
         assert escape(first.advice) in first._repr_html_()
 
 
-@pytest.mark.slow
 def test_what_would_make_a_large_trace_smaller(
-    summary: Summary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    summary: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "smaller:" not in summary.text()
-    monkeypatch.setattr(importlib.import_module("nsys2prv.conversion.convert"), "LARGE_TRACE", 0)
-    reports = sorted((SAMPLES / "training").glob("*.sqlite"))
-    text = convert(reports, tmp_path / "all.prv", Options(quiet=True)).text()
-    for option, cut in {
-        "--no-args": CutOptions(arguments=False),
-        "--no-lines": CutOptions(lines=False),
-    }.items():
-        convert(reports, tmp_path / "less.prv", Options(quiet=True, cut=cut))
-        result = re.search(rf"([0-9.]+) MB with {option}", text)
-        assert result, text
-        size = (tmp_path / "less.prv").stat().st_size / 1e6
-        assert float(result[1]) == pytest.approx(size, rel=0.05)
-    assert re.search(r"smaller: .* with -z$", text, re.MULTILINE)
+    monkeypatch.setattr(importlib.import_module("nsys2prv.conversion.summary"), "LARGE_TRACE", 0)
+    assert re.search(r"^  smaller: .*--no-args.*--time", summary.text(), re.MULTILINE)

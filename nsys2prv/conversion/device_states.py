@@ -1,0 +1,222 @@
+"""Derive the states of each physical GPU, from all streams of all processes that use it, in trace
+time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.events.kind import Rows
+from nsys2prv.relations import write_result
+from nsys2prv.store.overlaps import NEVER
+from nsys2prv.store.runs import BEGIN, Run, SpillReader
+from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.windows import choose_window_bounds, read_window
+
+#: The kind and the layout of the states of devices.
+DEVICE_STATE = "device_state"
+#: Bits of the classes of work that is under way, in the value of a state.
+NCCL, MEMORY, COMPUTE = 1, 2, 4
+#: Layout of operations -> the bit of its class.
+BITS = {
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_kernel": COMPUTE,
+    "cuda_graph": COMPUTE,
+}
+
+
+def find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
+    """Return the GPUs whose states are to be written, as objects of the trace: those that have
+    streams among the objects that hold events.
+    """
+    if not any(kind.name == DEVICE_STATE for kind in job.selection.kinds):
+        return []
+    streams = {
+        (report, key.pid, find_stream_device(job.infos[report], key))
+        for report, key in job.list_objects()
+        if isinstance(key, StreamKey)
+    }
+    uses = {
+        ((report, pid), identify_gpu(job.infos, job.machines, report, device))
+        for report, pid, device in streams
+    }
+    # Where each process has a GPU of its own, its streams tell the same.
+    own_gpus = len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses})
+    if own_gpus and DEVICE_STATE not in job.selection.asked:
+        return []
+    return sorted({(report, device) for report, _, device in streams})
+
+
+class DeviceStateTask(Struct, frozen=True):
+    """Task that derives the states of GPUs from all operations on them."""
+
+    #: Number of the task.
+    number: int
+    #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
+    runs: tuple[tuple[Run, np.ndarray], ...]
+    #: Map of each report to trace time.
+    clocks: Mapping[int, ClockMap]
+    #: Folder for its runs.
+    folder: Path
+
+
+def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
+    """Return the states of all GPUs, by tasks from `number` on."""
+    runs: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
+    gpus_of: dict[int, set[int]] = {}
+    for result in job.ordered_results:
+        own = [run for run in result.runs if run.shape.stream == BEGIN and run.shape.name in BITS]
+        if not own:
+            continue
+        report, info = result.report, job.infos[result.report]
+        devices = [
+            find_stream_device(info, key) if isinstance(key, StreamKey) else None
+            for key in result.objects
+        ]
+        gpus = [-1 if one is None else job.model.rows[report, one] for one in devices]
+        runs[report] += [(run, np.array(gpus)) for run in own]
+        # A number of its own for a report without any.
+        gpus_of.setdefault(report, {-1 - report}).update(gpu for gpu in gpus if gpu >= 0)
+    tasks = [
+        DeviceStateTask(
+            number + place,
+            tuple(entry for report in reports for entry in runs[report]),
+            {report: job.clocks[report] for report in reports},
+            job.folder,
+        )
+        for place, reports in enumerate(_group_sharing(gpus_of))
+    ]
+    return job.run(make_device_states, tasks)
+
+
+def _group_sharing(gpus_of: Mapping[int, Iterable[int]]) -> list[list[int]]:
+    """Return groups of reports such that no two groups have a GPU in common."""
+    group_of: dict[int, set[int]] = {}
+    for report, gpus in gpus_of.items():
+        group = {report}.union(*(group_of.get(gpu, ()) for gpu in gpus))
+        for one in group:
+            group_of.update(dict.fromkeys(gpus_of[one], group))
+    groups: dict[int, list[int]] = {}
+    for report, gpus in gpus_of.items():
+        groups.setdefault(id(group_of[next(iter(gpus))]), []).append(report)
+    return list(groups.values())
+
+
+def make_device_states(task: DeviceStateTask) -> TaskResult:
+    """Return the states of the task's GPUs, as runs in trace time on thread indices."""
+    sweeps: dict[int, GpuStateSweep] = defaultdict(GpuStateSweep)
+    bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
+    with SpillReader() as reader:
+        states = (
+            _find_window_states(task, reader, sweeps, first, last)
+            for first, last in pairwise([*bounds, None])
+        )
+        found = (rows for rows in states if len(rows.begin))
+        return write_result(DEVICE_STATE, task.number, task.folder, found)
+
+
+class GpuStateSweep:
+    """The state of one device over time, found by going once through the ranges on it. From window
+    to window it keeps an end for each class, and the state under way.
+
+    A state is the sum of the bits of the classes of which some range is under way; 0 is none.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+        self._since, self._state = NEVER, 0
+
+    def advance_until(
+        self, ranges: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
+        end before `last`, in their order.
+
+        ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass
+        before on and before `last` (None: all others).
+        """
+        none = np.zeros(0, np.int64)
+        times, steps = [none], [none]
+        for bit in sorted({*ranges, *self._ends}):
+            begins, ends = self._find_stretches(bit, *ranges.get(bit, (none, none)), last)
+            times += [begins, ends]
+            steps += [np.full(len(begins), bit), np.full(len(ends), -bit)]
+        time = np.concatenate(times)
+        order = np.argsort(time, kind="stable")
+        time = time[order]
+        state = self._state + np.cumsum(np.concatenate(steps)[order])
+        # Of changes at one time only what they lead to counts, and only if it is another state.
+        final = np.append(time[1:] != time[:-1], True)[: len(time)]
+        time, state = time[final], state[final]
+        other = np.diff(state, prepend=self._state) != 0
+        time, state = np.append(self._since, time[other]), np.append(self._state, state[other])
+        self._since, self._state = int(time[-1]), int(state[-1])
+        busy = state[:-1] != 0
+        return time[:-1][busy], time[1:][busy], state[:-1][busy]
+
+    def _find_stretches(
+        self, bit: int, begin: np.ndarray, end: np.ndarray, last: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins of stretches of a class, and their ends; the one under way ends before
+        `last` too.
+        """
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+        # until[k]: to where there was something of the class under way when range k begins.
+        until = np.maximum.accumulate(np.append(self._ends.pop(bit, NEVER), end))
+        apart = begin > until[:-1]
+        ends = np.append(until[:-1][apart], until[-1])
+        ends = ends[ends != NEVER]
+        if len(ends) and last is not None and ends[-1] >= last:
+            self._ends[bit] = int(ends[-1])
+            ends = ends[:-1]
+        return begin[apart], ends
+
+
+def _find_window_states(
+    task: DeviceStateTask,
+    reader: SpillReader,
+    sweeps: dict[int, GpuStateSweep],
+    first: int,
+    last: int | None,
+) -> Rows:
+    """Return the states of all GPUs that end in a window; `sweeps` go from window to window."""
+    pieces: list[tuple[np.ndarray, ...]] = []
+    for run, gpus in task.runs:
+        clock = task.clocks[run.report]
+        if clock.to_global(np.int64(run.last_time)) < first or (
+            last is not None and clock.to_global(np.int64(run.first_time)) > last
+        ):
+            continue
+        begin, records = read_window(reader, run, clock, first, last)
+        bits = np.full(len(begin), BITS[run.shape.name])
+        end = clock.to_global(records["end"])
+        pieces.append((gpus[records["object"]], bits, begin, end))
+    gpu, bit, begin, end = _concatenate_columns(pieces)
+    states = []
+    for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
+        gpu_rows = np.flatnonzero(gpu == number)
+        ranges = {}
+        for one in np.unique(bit[gpu_rows]).tolist():
+            of_class = gpu_rows[bit[gpu_rows] == one]
+            ranges[one] = begin[of_class], end[of_class]
+        begins, ends, values = sweeps[number].advance_until(ranges, last)
+        states.append((begins, ends, np.full(len(begins), number), values))
+    begins, ends, objects, values = _concatenate_columns(states)
+    return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})
+
+
+def _concatenate_columns(pieces: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """Return the four columns (int64) of all pieces."""
+    none = (np.zeros(0, np.int64),) * 4
+    return [np.concatenate(column) for column in zip(none, *pieces, strict=True)]

@@ -1,0 +1,309 @@
+"""What a trace was made of, and how, for `out.nsys2prv.json`: inputs, options, clocks, and the
+account of every row that was read, and of every record made of them, which is in the trace or
+counted with the reason why not.
+
+Nothing in that file depends on when, where or by how many processes the trace was written. It holds
+nothing of a job's environment. The only paths in it are those of the reports, as they were given;
+with `--no-paths` only their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import asdict
+
+from nsys2prv._util.version import __version__
+from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.conversion.options import Options
+from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table
+
+if TYPE_CHECKING:
+    from nsys2prv.conversion.summary import Summary
+
+#: Ending of the file.
+ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
+#: to convert.
+CHECKED_BYTES = 1 << 20
+#: Reports whose checksums one task takes.
+REPORTS_OF_TASK = 16
+#: How the checksums are made, for readers of the file.
+CHECKSUM = (
+    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+)
+#: Options that do not change the trace, or are places of the machine.
+UNRECORDED = frozenset(
+    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
+)
+
+
+class RecordBalance(Struct):
+    """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
+
+    #: Number that was made.
+    made: int = 0
+    #: Number that is in the trace.
+    written: int = 0
+    #: Reason -> number.
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """Return the number of records that nothing accounts for: 0."""
+        return self.made - self.written - sum(self.left_out.values())
+
+
+class Ledger(Struct):
+    """Accounts of all rows and records of a job."""
+
+    #: By kind of event, or relation.
+    kinds: dict[str, Account] = field(default_factory=dict)
+    #: By layout.
+    records: dict[str, RecordBalance] = field(default_factory=dict)
+    #: By kind of line.
+    lines: dict[str, RecordBalance] = field(default_factory=dict)
+    #: For tables of which kinds take rows by conditions: their rows, and those that no kind took.
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Return what does not balance, by kind, layout or kind of line: empty unless something is
+        wrong.
+        """
+        accounts = [*self.kinds.items(), *self.records.items(), *self.lines.items()]
+        return {name: account.missing for name, account in accounts if account.missing}
+
+    @classmethod
+    def from_job(
+        cls, job: Job, written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]
+    ) -> Ledger:
+        """Return the account. written: records by layout and lines by kind; left_out: those that
+        are not, by (layout or kind of lines, reason).
+        """
+        reasons = group_by_name(left_out)
+        kinds = {
+            kind: account
+            for kind, account in sum_accounts(job).items()
+            if account.rows or account.synthesized
+        }
+        events, lines, tables, taken = (
+            sum_counters(getattr(result, name) for result in job.results)
+            for name in ("events", "lines", "tables", "of_table")
+        )
+        for (name, reason), count in sum_counters(one.left_out for one in job.results).items():
+            # These were taken off the events.
+            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
+        records_balance, lines_balance = (
+            {
+                name: RecordBalance(count, written.get(name, 0), reasons.get(name, {}))
+                for name, count in sorted(made.items())
+            }
+            for made in (+events, lines)
+        )
+        rest = {
+            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
+            for table, rows in sorted(tables.items())
+        }
+        return cls(kinds, records_balance, lines_balance, rest)
+
+
+def sum_accounts(job: Job) -> dict[str, Account]:
+    """Return the accounts of all results together, by kind of event, or relation."""
+    accounts: dict[str, Account] = {}
+    for result in job.results:
+        for kind, account in result.accounts.items():
+            accounts[kind] = accounts.get(kind, Account()) + account
+    return dict(sorted(accounts.items()))
+
+
+def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """Return counts by (kind or layout, reason) as reason -> count for each kind or layout."""
+    by_name: dict[str, dict[str, int]] = {}
+    for (name, reason), count in sorted(counts.items()):
+        if count:
+            by_name.setdefault(name, {})[reason] = count
+    return by_name
+
+
+def make_metadata(
+    job: Job,
+    inputs: Sequence[dict[str, Any]],
+    summary: Summary,
+    options: Options,
+    clock: str | None,
+) -> str:
+    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of
+    the clock file beside the trace, if there is one.
+    """
+    ledger = summary.ledger
+    content = {
+        "nsys2prv": __version__,
+        "trace": {
+            "files": {path.name: size for path, size in summary.sizes.items()},
+            "lines": summary.lines,
+            "duration_ns": summary.duration,
+            "begins_utc_ns": job.timeline.epoch,
+            "tasks": summary.ranks,
+            "hosts": summary.hosts,
+            "gpus": summary.devices,
+            "rows": summary.threads,
+            "ranks_by": summary.ranks_by,
+        },
+        # Those that are not what they are by default; of files the names.
+        "options": {
+            name: told for name, told in _to_plain(options).items() if name not in UNRECORDED
+        },
+        "checksum": CHECKSUM,
+        "inputs": [
+            {
+                "name": info.given.name if options.without_paths else str(info.given),
+                **files,
+                "host": info.host,
+                "schema": info.schema,
+                "nsys": info.product,
+                # trace time = local + offset + drift * (local - pivot)
+                "clock": {
+                    "method": placement.method,
+                    "offset_ns": int(clock_map.offset),
+                    "drift": float(clock_map.drift),
+                    "pivot_ns": int(clock_map.pivot),
+                },
+            }
+            for info, files, placement, clock_map in zip(
+                job.infos, inputs, job.timeline.placements, job.clocks, strict=False
+            )
+        ],
+        "clock_file": clock,
+        "ledger": {
+            "kinds": {kind: _describe_account(one) for kind, one in ledger.kinds.items()},
+            **{
+                part: {
+                    name: {**asdict(balance), "missing": balance.missing}
+                    for name, balance in balances.items()
+                }
+                for part, balances in (("records", ledger.records), ("lines", ledger.lines))
+            },
+            "tables": ledger.tables,
+            "tables_not_read": _list_not_read(job),
+        },
+        "repaired": group_by_name(summary.repaired),
+        "reasons": _describe_reasons(summary),
+        "quality": to_builtins(summary.quality),
+        "notes": _describe_notes(job, summary.notes, options),
+        "warnings": _describe_notes(job, summary.warnings, options),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def _to_plain(value: object) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Struct):
+        default = type(value)()
+        values = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {
+            name: _to_plain(one) for name, one in values.items() if one != getattr(default, name)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")):
+        # A clock file is given in place of a method.
+        return Path(value).name
+    return value
+
+
+def _describe_account(account: Account) -> dict[str, Any]:
+    reasons = {
+        name: dict(sorted(getattr(account, name).items()))
+        for name in ("dropped", "skipped", "synthesized")
+    }
+    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
+
+
+def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
+    why.
+    """
+    read, translated = (
+        {table for kind in kinds for table in (*kind.tables, *kind.reads.lookup_tables)}
+        for kinds in (job.selection.kinds, all_kinds())
+    )
+    rows: Counter[str] = Counter()
+    for info in job.infos:
+        for table, part in info.parts.items():
+            if table not in read and not table.startswith("ENUM_"):
+                rows[table] += part.last - part.first + 1
+    return {
+        table: {
+            "rows": count,
+            "why": "not asked for" if table in translated else explain_unread_table(table),
+        }
+        for table, count in sorted(rows.items())
+    }
+
+
+def _describe_reasons(summary: Summary) -> dict[str, str]:
+    """Return the text of every reason that the account names."""
+    ledger = summary.ledger
+    keys = {key for _, key in summary.repaired}.union(
+        *((*one.dropped, *one.skipped, *one.synthesized) for one in ledger.kinds.values()),
+        *(one.left_out for one in (*ledger.records.values(), *ledger.lines.values())),
+        *ledger.tables.values(),
+    )
+    return {key: describe_reason(key) for key in sorted(keys - {"rows"})}
+
+
+def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
+    """Return the notes and warnings, without the folders of the reports if these are not wanted."""
+    notes = list(map(str, lines))
+    if options.without_paths:
+        folders = {f"{info.given.parent}/" for info in job.infos}
+        for folder in sorted(folders, key=len, reverse=True):
+            notes = [line.replace(folder, "") for line in notes]
+    return notes
+
+
+def describe_inputs(job: Job) -> list[dict[str, Any]]:
+    """Return sizes and checksums of the files of each report."""
+    paths = [info.given for info in job.infos]
+    starts = range(0, len(paths), REPORTS_OF_TASK)
+    tasks = [paths[first : first + REPORTS_OF_TASK] for first in starts]
+    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+
+
+def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return sizes and checksums of some reports, each a file or a folder of files."""
+    inputs: list[dict[str, Any]] = []
+    for path in paths:
+        if path.is_file():
+            inputs.append({"bytes": path.stat().st_size, "checksum": _compute_checksum(path)})
+        else:
+            files = sorted(member for member in path.iterdir() if member.is_file())
+            sums = {member.name: _compute_checksum(member) for member in files}
+            size = sum(member.stat().st_size for member in files)
+            inputs.append({"bytes": size, "checksums": sums})
+    return inputs
+
+
+def _compute_checksum(path: Path) -> str:
+    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
+    in the first bytes of a database.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED_BYTES))
+        file.seek(max(0, size - CHECKED_BYTES))
+        digest.update(file.read(CHECKED_BYTES))
+    return digest.hexdigest()

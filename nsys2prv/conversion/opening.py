@@ -1,0 +1,154 @@
+"""Open the reports of a job: read the metadata of all of them, and put them in rank order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.progress import Progress
+from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
+from nsys2prv.conversion.job import Job, Workers
+from nsys2prv.conversion.options import Plan, choose_reports
+from nsys2prv.events.kind import EventKind
+from nsys2prv.nsight import prepare_export
+from nsys2prv.nsight.communicators import name_communicators
+from nsys2prv.nsight.info import ReportInfo, read_report_info
+from nsys2prv.nsight.report_files import count_bytes, should_parallelize
+from nsys2prv.nsight.source import Part
+from nsys2prv.paraver.object_model import order_reports
+
+#: Rows of a job that one process reads and writes before others would have started.
+SMALL_JOB_ROWS = 250_000
+#: Rows that are as much work as opening a report and reading the first of each of its tables.
+REPORT_ROWS = 40_000
+#: Reports that a worker inspects in one task: up to so many, or so many bytes.
+INSPECTED_REPORTS, INSPECTED_BYTES = 16, 50_000_000
+
+#: An export, and the report as it was given; or why there is none.
+Export = tuple[Path, Path] | Nsys2prvError
+
+
+def open_reports(
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
+) -> Job:
+    """Return the job of these reports, which are open but not read yet."""
+    progress = Progress(quiet)
+    paths, warnings = _drop_repetitions(reports)
+    shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
+    inspectors = Workers(pool if shared else make_serial_pool(), progress)
+    inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors.run)
+    infos, unread = [], []
+    for inspected in progress.follow(inspections, "opening", len(paths), "reports"):
+        if isinstance(inspected, ReportInfo):
+            infos.append(inspected)
+        elif plan.options.keep_going:
+            unread.append(str(inspected))
+        else:
+            raise inspected
+    if unread and not infos:
+        raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
+    infos = order_reports(infos)
+    # What is not wanted is read all the same: clocks are aligned and ranks related before
+    # anything is cut.
+    choose_reports(infos, plan.cut)
+    rows = sum(
+        part.last - part.first + 1
+        for info in infos
+        for part in list_wanted_parts(info, plan.selection.kinds)
+    )
+    if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
+        pool = make_serial_pool()
+    job = Job(plan, folder, Workers(pool, progress, inspectors.spent))
+    communicators = name_communicators([info.communicators for info in infos])
+    job.infos = [
+        replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
+    ]
+    job.unread, job.warnings = unread, warnings
+    return job
+
+
+def inspect_reports(
+    paths: Sequence[Path],
+    folder: Path,
+    keep_going: bool,
+    run_tasks: Callable[..., Iterator],
+) -> Iterator[ReportInfo | Nsys2prvError]:
+    """Read the metadata of the reports, in their order; for one that cannot be read, the error.
+
+    folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
+    cannot be exported. run_tasks: maps over tasks, in order.
+    """
+    tasks = _plan_inspection_tasks(paths, folder, keep_going)
+    return chain.from_iterable(run_tasks(inspect_task, tasks, what=_name_first_report))
+
+
+def inspect_task(exports: Sequence[Export]) -> list[ReportInfo | Nsys2prvError]:
+    """Read the metadata of some reports."""
+    return [_inspect_report(export) for export in exports]
+
+
+def _inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
+    if isinstance(export, Nsys2prvError):
+        return export
+    try:
+        return read_report_info(*export)
+    except Nsys2prvError as error:
+        return error
+
+
+def _name_first_report(exports: Sequence[Export]) -> str:
+    """Return the first report of a task, for people."""
+    return next((str(one[1]) for one in exports if isinstance(one, tuple)), "nsys2prv")
+
+
+def _plan_inspection_tasks(
+    paths: Sequence[Path], folder: Path, keep_going: bool
+) -> Iterator[list[Export]]:
+    """Divide the reports into portions inspected together. None waits behind an export that had to
+    be made.
+    """
+    portion: list[Export] = []
+    size = 0
+    for number, path in enumerate(paths):
+        was_exported = False
+        try:
+            export = prepare_export(path, folder / f"export-{number}")
+            portion.append(export)
+            size += count_bytes(export[0])
+            was_exported = export[0] != path
+        except Nsys2prvError as error:
+            portion.append(error)
+            if not keep_going:
+                break
+        if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or was_exported:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[Part]:
+    """Return the parts of a report's tables that these kinds read."""
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
+
+
+def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """Return the reports without repetitions, and a warning for each of those."""
+    paths: dict[Path, Path] = {}
+    warnings = []
+    for report in map(Path, reports):
+        try:
+            real = report.resolve()
+        except (OSError, RuntimeError):
+            real = report  # a link to itself; opening it fails
+        if real in paths:
+            warnings.append(f"{report}: given twice, read once")
+        paths.setdefault(real, report)
+    if not paths:
+        raise Nsys2prvError("no report given")
+    return list(paths.values()), warnings

@@ -1,0 +1,192 @@
+"""Find when the events of each report begin and end, read or not.
+
+Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
+that traces of the same reports can be laid over each other. Of the tables that are not read for the
+trace the columns of times are, and where these exceed what is known, the few pieces of the table
+with the earliest and the latest times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from msgspec import Struct
+
+from nsys2prv._util.columns import OPEN
+from nsys2prv.conversion.job import Job
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import Extraction, ReadingSettings
+from nsys2prv.events.kind import Counters, EventKind, Rows
+from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo
+from nsys2prv.nsight.source import TIME_LIMIT, Part, mask_usable
+from nsys2prv.nsight.sqlite import Database
+from nsys2prv.store.runs import Span, SpillWriter
+from nsys2prv.store.task_result import TaskResult
+
+#: Rows of a piece of a table of which the earliest or latest events are sought.
+PIECE_ROWS = 20_000
+#: Bounds of times of which nothing is known.
+UNKNOWN = -TIME_LIMIT, TIME_LIMIT
+#: Kinds whose ranges end where rows anywhere else in their table say.
+ENDS_ELSEWHERE = ("gpu_contexts",)
+
+
+def find_spans(job: Job) -> dict[int, Span]:
+    """Return the first and the last time (local ns) of the events of each report that has any,
+    whether they were read or not.
+    """
+    known = find_known_spans(job.results)
+    tasks = list(plan_span_tasks(job, known))
+    found = job.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    spans = zip((task.report for task in tasks), found, strict=True)
+    # Rows about the profiler count only in a report that holds nothing else.
+    return {
+        **find_known_spans(job.results, extending=False),
+        **known,
+        **{report: span for report, span in spans if span is not None},
+    }
+
+
+def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
+    """Return the span of the runs of each report that has any. extending: those alone of kinds that
+    may make the trace longer.
+    """
+    others = {
+        layout for kind in all_kinds() if not kind.rows.extends_trace for layout in kind.layouts
+    }
+    spans: dict[int, Span] = {}
+    for run in (run for result in results for run in result.runs):
+        if run.first_time != OPEN and not (extending and run.shape.name in others):
+            spans[run.report] = _unite_spans(
+                spans.get(run.report), (run.first_time, run.greatest_time)
+            )
+    return spans
+
+
+class SpanTask(Struct, frozen=True):
+    """Finds the span of one report's events."""
+
+    #: Index of the report.
+    report: int
+    #: What is known of the report.
+    info: ReportInfo
+    #: Kinds that were not read, or not in full.
+    kinds: tuple[str, ...]
+    #: Span of the kinds that were; None where they have no events.
+    known: Span | None
+    #: Folder for a temporary file.
+    folder: Path
+    #: Settings of reading.
+    settings: ReadingSettings
+
+
+def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanTask]:
+    """Yield a task for each report with tables that were not read, or of which short ranges were
+    left out. known: span of the runs of each report that has any.
+    """
+    selection, asked = job.plan.selection, job.plan.settings
+    left_out = [
+        kind
+        for kind in all_kinds()
+        if kind.tables
+        and not (kind.selection.opt_in or kind.reads.rereads_rows)
+        and (kind not in selection.kinds or asked.min_durations.get(kind.name))
+    ]
+    settings = ReadingSettings(kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules)
+    for report, info in enumerate(job.infos):
+        if kinds := tuple(one.name for one in left_out if info.parts.keys() & set(one.tables)):
+            yield SpanTask(report, info, kinds, known.get(report), job.folder, settings)
+
+
+def find_span(task: SpanTask) -> Span | None:
+    """Return the span of all events of a report (a pure function over files); None if it has none."""
+    kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
+    span = task.known
+    scanned: dict[str, list] = {}
+    with Database(task.info.path) as database:
+        for extends in (True, False):
+            if extends or span is None:
+                for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
+                    span = _widen(span, task, database, kind, scanned)
+    return span
+
+
+def _widen(
+    span: Span | None, task: SpanTask, database: Database, kind: EventKind, scanned: dict[str, list]
+) -> Span | None:
+    """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
+    have been looked at, for the next kind.
+    """
+    pieces, parts = [], task.info.parts
+    for table in kind.tables:
+        if table in parts and table not in scanned:
+            scanned[table] = list(_list_pieces(database, task.info, parts[table]))
+        pieces += scanned.get(table, ())
+    bounds = _unite_spans(*(piece[1:] for piece in pieces if piece[1:] != UNKNOWN)) or UNKNOWN
+    if kind.name in ENDS_ELSEWHERE:
+        pieces = [(part, *bounds) for part, _, _ in pieces]
+    # Pieces without times of their own lie where the others of the kind do.
+    pieces = [(piece[0], *(bounds if piece[1:] == UNKNOWN else piece[1:])) for piece in pieces]
+    read: set[Part] = set()
+    for part, first, _ in sorted(pieces, key=itemgetter(1)):
+        if span is not None and first >= span[0]:
+            break
+        read.add(part)
+        span = _unite_spans(span, _read_span(task, database, kind, part))
+    for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
+        if span is not None and last <= span[1]:
+            break
+        if part not in read:
+            span = _unite_spans(span, _read_span(task, database, kind, part))
+    return span
+
+
+def _list_pieces(
+    database: Database, info: ReportInfo, part: Part
+) -> Iterator[tuple[Part, int, int]]:
+    """Yield pieces of a part with the bounds of their events' times, but those that can have none;
+    the bounds are UNKNOWN in tables without times.
+    """
+    columns, capture = database.tables[part.table].columns, info.capture
+    begin = next((name for name in TIMES if name in columns), None)
+    names = tuple(name for name in (begin, *ENDS) if name in columns)
+    for piece in part.split(PIECE_ROWS):
+        if begin is None:
+            yield (piece, *UNKNOWN)
+            continue
+        columns_read = database.read(piece, names)
+        times = [
+            times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
+            for times in (columns_read[name] for name in names)
+        ]
+        if len(times[0]):
+            # Events last 1 ns at least.
+            last = max(int(column.max()) for column in times if len(column)) + 1
+            yield piece, int(times[0].min()), last
+
+
+def _read_span(task: SpanTask, database: Database, kind: EventKind, part: Part) -> Span | None:
+    """Return the span of the events of a kind in a piece of its table, by reading them."""
+    extraction = Extraction(task.info, database, settings=task.settings)
+    extraction.condition = kind.make_condition(task.info)
+    result = TaskResult(0, task.report, 0)
+    path = task.folder / f"span-of-{task.report}.bin"
+    with SpillWriter(path, task.report, 0) as writer:
+        for rows in extract_rows(kind, extraction, part):
+            result.store(rows, writer, extraction.account, kind.rows.open_ended)
+    path.unlink()
+    return find_known_spans([result], extending=False).get(task.report)
+
+
+def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
+    """Yield what a kind finds in a piece of its table, without rows of damaged times."""
+    for rows in kind.extract(extraction, piece):
+        yield extraction.drop_far_rows(rows) if kind.rows.extends_trace else rows
+
+
+def _unite_spans(*spans: Span | None) -> Span | None:
+    """Return the span of all that there are, None where there is none."""
+    known = [span for span in spans if span is not None]
+    return (min(first for first, _ in known), max(last for _, last in known)) if known else None
