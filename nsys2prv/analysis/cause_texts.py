@@ -5,6 +5,7 @@ measured, the moment to look at, and what helps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.causes import Cause
-from nsys2prv.replay.graph import KIND_NAMES, Kind
+from nsys2prv.replay.graph import KIND_NAMES, Kind, split_size
+from nsys2prv.replay.pipelines import Pipeline, find_pipeline
 from nsys2prv.replay.questions import Names, describe_cause
 from nsys2prv.replay.suspects import LINK_TO_OTHERS, LINK_WITHIN
 from nsys2prv.replay.unit_graph import split_place
@@ -40,6 +42,9 @@ MOST_IN_FIRST = 0.8
 SET_UP = 1_000_000
 #: Characters of the name of a kernel that are shown.
 LONGEST_NAME = 60
+#: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
+#: says, or more, where that is not known this. So many stages are named.
+OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
 #: A range, a function or a place explains a cause from this share of it on.
 EXPLAINS = 0.2
 #: Synchronising calls and others, by what their names contain -> what helps.
@@ -53,12 +58,15 @@ CALLS = {
 }
 ADVICE = {
     "gpu": "compare clocks, temperature and power of this GPU with the others' (nvidia-smi -q -d CLOCK,PERFORMANCE), and what else runs there",
+    "stage": "give the stages equal work (move layers to others), unless these GPUs are slower",
     "gpu_more": "give the ranks equal work",
     "host": "look at what this rank's host does there that the others' do not",
     "copies": "compare bytes and PCIe of this GPU with the others'",
     "link": "check the link's speed and errors (nvidia-smi nvlink, ibstat), and what else uses it",
     "hiccup": "look at this moment: garbage collection, a checkpoint, another process, or a slow file",
     "imbalance": "balance the work of each iteration among the ranks (sort or bucket by size)",
+    "pipeline": "more micro-batches in an iteration, or an interleaved schedule, in which each rank has several stages",
+    "messages": "send earlier: first compute what others wait for, or let them do other work meanwhile",
     "transfers": "overlap communication with computation, communicate less or in larger pieces",
     "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
     "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
@@ -79,6 +87,8 @@ KINDS = {
     "hiccup": ("hiccup", ("views/nccl_wait.cfg", "views/cuda_activities.cfg")),
     "imbalance": ("imbalance", ("views/nccl_wait.cfg", "views/kernel_duration.cfg")),
     "transfers": ("exposed_communication", ("analysis/nccl-exposed-2dh.cfg",)),
+    "pipeline": ("pipeline_bubble", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
+    "messages": ("serialisation", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
     "host_time": ("host_bound", ("views/idle_gaps.cfg", "views/cuda_activities.cfg")),
     "pageable": ("exposed_copies", ("analysis/memory_bytes_2dh.cfg",)),
     "allocation": ("blocked_by_call", ("analysis/api_time_2dh.cfg",)),
@@ -113,6 +123,8 @@ class CauseWriter:
             return self._describe_culprit(cause)
         if cause.kind == "place":
             return self._describe_place(cause)
+        if cause.kind == "messages":
+            return self._describe_messages(cause)
         titles = {
             "imbalance": "Ranks have unequal work, and not always the same ones have most.",
             "transfers": "Ranks wait while data moves between them.",
@@ -148,6 +160,9 @@ class CauseWriter:
         tasks = [process + 1 for process in suspect.processes]
         who = self._job.describe_ranks(tasks)
         who = who[0].upper() + who[1:]
+        stages = self._pipeline.stages if self._pipeline and suspect.kind == "gpu" else ()
+        if suspect.processes in stages:
+            who += f", stage {stages.index(suspect.processes) + 1} of {len(stages)}"
         kind, views = KINDS[cause.kind]
         advice = ADVICE["link" if suspect.is_link else cause.kind]
         evidence: list[str] = []
@@ -159,6 +174,8 @@ class CauseWriter:
             times = suspect.ratio or slower
             if times > 1.005:
                 title = f"{who}: kernels take {times - 1:.1%} longer than the others' do."
+                if len(tasks) > 1 and suspect.processes in stages:
+                    advice = ADVICE["stage"]
             else:
                 title, advice = f"{who}: more GPU work than the others.", ADVICE["gpu_more"]
         elif suspect.kind == "copies":
@@ -173,7 +190,7 @@ class CauseWriter:
             if evidence and evidence[0].startswith("in NVTX range "):
                 name = evidence[0].removeprefix("in NVTX range ").partition(":")[0]
                 title = f"{who}: {name} takes longer than on the others."
-        if len(tasks) > 1 and self._job.find_host(tasks):
+        if len(tasks) > 1 and self._job.find_host(tasks) and suspect.processes not in stages:
             kind = "slow_host" if kind == "straggler" else kind
         evidence += self._count_last(tasks)
         ranks = self._job.list_ranks(tasks)
@@ -313,7 +330,7 @@ class CauseWriter:
             pl.DataFrame(
                 {
                     "kind": self._edges.kind[edges],
-                    "name": self._edges.size[edges] // 1000,
+                    "name": split_size(self._edges.size[edges])[0],
                     "lasts": self._graph.weight[edges],
                 }
             )
@@ -328,6 +345,58 @@ class CauseWriter:
                 f"{label}: {format_nanoseconds(lasts / ranks)} per rank in {count / ranks:,.0f} transfers, "
                 "from when the last rank has come"
             )
+
+    def _describe_messages(self, cause: Cause) -> Finding:
+        """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
+        own, waits = (edges for edges, _ in cause.changes)
+        at = self._graph.time
+        begin = np.zeros(len(at), np.int64)
+        begin[self._edges.target[own]] = at[self._edges.source[own]]
+        met, end = at[self._edges.source[waits]], self._edges.target[waits]
+        lasts = np.clip(met - begin[end], 0, None)
+        longest = int(np.argmax(lasts))
+        process = int(self._edges.process[waits[longest]])
+        ranks = self._job.list_ranks([process + 1])
+        name, _, _ = split_size(self._edges.size[waits])
+        kind = Kind(self._edges.kind[waits[longest]])
+        label = (self._label_kernel if kind == Kind.NCCL else self._label_call)(name[longest])
+        evidence = [
+            f"{label}: ranks wait {format_nanoseconds(lasts.sum() / len(self._replay.processes))} on average "
+            "until the other side has come"
+        ]
+        pipeline, key = self._pipeline, "messages"
+        title = f"{self._waiting} wait for messages that other ranks could not send earlier."
+        if pipeline is not None and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
+            key, stages = "pipeline", len(pipeline.stages)
+            title = f"The pipeline of {stages} stages has a bubble: {self._waiting} wait for other stages."
+            members = "; ".join(
+                self._job.describe_ranks([process + 1 for process in stage])
+                for stage in pipeline.stages[:MOST_STAGES]
+            )
+            evidence.insert(0, f"stages: {members}{'; ...' if stages > MOST_STAGES else ''}")
+            if pipeline.bubble:
+                evidence.insert(
+                    0,
+                    f"(p-1)/(m+p-1) = {pipeline.bubble:.1%} with p = {stages} stages and m = "
+                    f"{pipeline.micro_batches} micro-batches in an iteration",
+                )
+        found, views = KINDS[key]
+        return Finding(
+            found,
+            title,
+            cause.gain,
+            evidence=tuple(evidence),
+            advice=ADVICE[key],
+            views=views if kind == Kind.NCCL else views[::-1],
+            moments=((int(begin[end[longest]]), int(met[longest]), ranks),),
+        )
+
+    @cached_property
+    def _pipeline(self) -> Pipeline | None:
+        """The stages of the job, if it is a pipeline."""
+        steady, replay = self._context.options.steady, self._replay
+        count = steady.count if steady else 0
+        return find_pipeline(self._context.reader, replay.begin, replay.end, count)
 
     def _measure_host_time(self, cause: Cause) -> Iterator[str]:
         path = self._replay.trace_path()

@@ -30,6 +30,8 @@ FINDING_KINDS = {
     "slow_link": "data moves slowly within a host, or to and from it",
     "hiccup": "a rank that was held up once, or a few times, for much longer than usual",
     "imbalance": "ranks have unequal work, and not always the same ones have most",
+    "pipeline_bubble": "the stages of a pipeline wait for each other at the begin and the end of each iteration",
+    "serialisation": "ranks wait for messages that others could not send earlier",
     "exposed_communication": "ranks wait while data moves between them",
     "exposed_copies": "copies of pageable memory are slow and block their callers",
     "blocked_by_call": "GPUs or other ranks wait while hosts are in a call, such as one that synchronises, allocates or loads code",

@@ -35,8 +35,9 @@ FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
     "module_loading": re.compile(r"(?i)^cu(?:da)?(?:Module|Library|Link)"),
 }
-#: A bound that nobody reaches, of all communication or all time of hosts, comes behind a cause that
-#: gains this share of it.
+#: Bounds that nobody reaches, of all communication, all time of hosts or all waits for messages; they
+#: come behind a cause that gains this share of them.
+BOUNDS = ("transfers", "host_time", "messages")
 OF_BOUND = 0.5
 
 
@@ -44,7 +45,7 @@ class Cause(Struct, frozen=True):
     """A change that gains time."""
 
     #: gpu, host, copies, link within, link to others (of some processes); hiccup; imbalance,
-    #: transfers, host_time, place, allocation, module_loading, pageable, tensor_cores (of the
+    #: messages, transfers, host_time, place, allocation, module_loading, pageable, tensor_cores (of the
     #: whole job).
     kind: str
     #: Share of the span that it gains by itself.
@@ -59,7 +60,7 @@ class Cause(Struct, frozen=True):
     @property
     def is_specific(self) -> bool:
         """True if it names who or what, rather than all of a kind of time."""
-        return self.kind not in ("transfers", "host_time")
+        return self.kind not in BOUNDS
 
 
 class KernelFacts(Struct, frozen=True):
@@ -76,8 +77,10 @@ def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
     """Return what gains time, the greatest gain first."""
     causes, base = _find_culprits(replay)
     candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
-    # Bounds that nobody reaches come last: what is specific is part of them.
-    for cause in sorted(candidates, key=lambda one: (not one.is_specific, -one.gain)):
+    # Bounds that nobody reaches come last: what is specific is part of them. Waits for messages are
+    # shorter without the transfers and the work of hosts that they consist of.
+    order = {kind: number for number, kind in enumerate(BOUNDS, 1)}
+    for cause in sorted(candidates, key=lambda one: (order.get(one.kind, 0), -one.gain)):
         gain = base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             causes.append(cause)
@@ -156,6 +159,7 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     has_gpus = bool(len(replay.select(GPU)))
     if len(replay.processes) > 1:
         yield try_changes("imbalance", replay.balance(GPU if has_gpus else HOST))
+        yield try_changes("messages", replay.expect_messages())
     yield try_changes("transfers", replay.transfer_at_once())
     if has_gpus:
         yield try_changes("host_time", replay.scale_all(HOST_TIME))

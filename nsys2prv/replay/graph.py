@@ -96,12 +96,22 @@ class Edges(Struct):
     key: np.ndarray
     #: Typical weight (ns), UNKNOWN where it is work or estimated (int64).
     typical: np.ndarray
-    #: Class of the size of a transfer, of the same operation (int32).
+    #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the bytes;
+    #: of messages below zero (int32).
     size: np.ndarray
 
     def take(self, rows: np.ndarray) -> Edges:
         """Return the edges at these indices, or in this mask."""
         return Edges(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+
+
+def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of classes of sizes of transfers: the name, the class of the bytes, and whether it is of
+    a message.
+    """
+    is_message = size < 0
+    name, of_bytes = np.divmod(np.where(is_message, -1 - size, size), 1000)
+    return name, of_bytes, is_message
 
 
 def make_edges(

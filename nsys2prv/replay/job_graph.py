@@ -18,6 +18,7 @@ from nsys2prv.replay.graph import (
     arrange_graph,
     join_edges,
     make_edges,
+    split_size,
 )
 from nsys2prv.replay.meetings import (
     MEETING_CALL,
@@ -95,7 +96,7 @@ def join_units(
         parts.append(more)
         times.append(moments)
         total += len(moments)
-        edges = _free_members(edges, kind, meetings, len(recorded))
+        _free_members(edges, kind, meetings, len(recorded))
         met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
     # The clock, which what comes from outside of the job waits for.
     times.append(np.zeros(1, np.int64))
@@ -215,9 +216,9 @@ def _make_meeting_edges(
     end, meeting = meetings.end[rows], meetings.meeting[rows]
     typical: np.ndarray | int = -1
     if kind == Kind.MPI:
-        typical = _find_quick_transfers(
-            times[end] - moments[meeting], channel[meeting], meetings.size[rows]
-        )
+        _, size, is_message = split_size(meetings.size[rows])
+        lasts = times[end] - moments[meeting]
+        typical = _find_quick_transfers(lasts, channel[meeting], size, is_message)
     go = make_edges(
         kind, end, first + meeting, task_of[meetings.row[rows]], channel[meeting], typical,
         meetings.size[rows],
@@ -248,34 +249,28 @@ def _number_channels(
     return np.array(numbers, np.int64)[group]
 
 
-def _find_quick_transfers(lasts: np.ndarray, channel: np.ndarray, size: np.ndarray) -> np.ndarray:
+def _find_quick_transfers(
+    lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, is_message: np.ndarray
+) -> np.ndarray:
     """Return what the messages of one size take on their channel (ns), -1 for collectives."""
-    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": size})
-    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size")
-    typical = frame.select(pl.when(pl.col("size") < 0).then(quick).otherwise(-1))
+    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": size, "message": is_message})
+    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "message")
+    typical = frame.select(pl.when("message").then(quick).otherwise(-1))
     return typical.to_series().cast(pl.Int64).to_numpy()
 
 
-def _free_members(
-    parts: Sequence[Edges], kind: Kind, meetings: Meetings, nodes: int
-) -> list[Edges]:
-    """Return the edges without the work of NCCL kernels that meet others, whose work is the transfer;
-    and calls of MPI that meet others last no time by themselves.
+def _free_members(parts: Sequence[Edges], kind: Kind, meetings: Meetings, nodes: int) -> None:
+    """Let NCCL kernels, and calls of MPI, that meet others last no time by themselves: their work is
+    the transfer.
     """
     meets = np.zeros(nodes, bool)
     meets[meetings.end] = True
-    freed = []
     for edges in parts:
         rows = np.flatnonzero(edges.kind == (Kind.NCCL if kind == Kind.NCCL else Kind.CALL))
         rows = rows[meets[edges.target[rows]]]
-        if kind == Kind.MPI:
-            edges.typical[rows] = MEETING_CALL
-        elif len(rows):
-            kept = np.ones(len(edges.kind), bool)
-            kept[rows] = False
-            edges = edges.take(kept)
-        freed.append(edges)
-    return freed
+        edges.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
+        if kind == Kind.NCCL:
+            edges.kind[rows] = Kind.MEET
 
 
 def _find_outside(parts: Sequence[Edges], times: np.ndarray, clock: int) -> Edges:

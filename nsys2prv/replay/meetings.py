@@ -64,7 +64,8 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
             joined.select(pl.col("collective").alias("meeting"), pl.exclude("collective"))
         )
     if "nccl_message" in reader.layouts:
-        frames.append(_join_nccl_messages(reader, kernels))
+        messages = _join_nccl_messages(reader, kernels)
+        frames.append(messages.with_columns(size=-1 - pl.col("size")))
     return _group_members(frames)
 
 
@@ -102,24 +103,20 @@ def find_mpi_meetings(
         sender = lines.join(
             calls, left_on=("sender", "sent"), right_on=("thread", "begin"), suffix="_call"
         ).select(
-            "meeting", "bytes", "node_begin", "node_end",
+            "meeting", "bytes", "name", "node_begin", "node_end",
             thread="sender", eager=pl.col("bytes") < EAGER, holds=pl.lit(True),
         )  # fmt: skip
         # A line leads to when its message was received.
         receiver = lines.join(
             calls, left_on=("thread", "begin"), right_on=("thread", "end"), suffix="_call"
         ).select(
-            "meeting",
-            "bytes",
-            "node_begin",
-            "node_end",
-            "thread",
-            eager=pl.lit(False),
-            holds=pl.lit(True),
-        )
+            "meeting", "bytes", "name", "node_begin", "node_end", "thread",
+            eager=pl.lit(False), holds=pl.lit(True),
+        )  # fmt: skip
         later = _find_waits(lines, calls, labels)
         both = pl.concat([sender, receiver, later], how="vertical_relaxed")
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
+        size -= both["name"] * 1000
         frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))
     return _group_members(frames)
 
@@ -145,7 +142,8 @@ def _find_waits(
         )
         .drop_nulls("node_begin")
         .select(
-            "meeting", "bytes", "node_begin", "node_end", "thread", eager=pl.lit(False), holds=pl.lit(False)
+            "meeting", "bytes", "name", "node_begin", "node_end", "thread",
+            eager=pl.lit(False), holds=pl.lit(False),
         )
     )  # fmt: skip
 

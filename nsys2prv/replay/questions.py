@@ -37,6 +37,7 @@ _FORMS = (
     r"(?P<balanced>gpu|host)(?: work)? balanced",
     r"(?P<pinned>copies pinned)",
     r"(?P<tensor>tensor cores)",
+    r"(?P<messages>messages in time)",
     r"no (?P<transfers>transfers)",
     r"no (?P<host_time>host time)",
     r"no (?P<family>allocation|module loading)",
@@ -48,7 +49,7 @@ EXAMPLES = (
     "host NAME: gpu as others", "host NAME: network as others",
     "host NAME: network within as others", "host NAME: network outside as others",
     "gpu x0.5", "rank 3: host x0.5", "kernel NAME x0.5", "gpu balanced", "host balanced",
-    "copies pinned", "tensor cores", "no transfers", "no host time", "no allocation",
+    "copies pinned", "tensor cores", "messages in time", "no transfers", "no host time", "no allocation",
     "no module loading", "no time between CALL and CALL", "no CALL",
 )  # fmt: skip
 _SCALED = {**KINDS, "network": (Kind.NCCL, Kind.MPI)}
@@ -111,6 +112,8 @@ def make_changes(asked: re.Match[str], replay: Replay, names: Names) -> Changes:
         return replay.pin_copies(names.facts.pageable, names.facts.pinned)
     if "tensor" in said:
         return replay.use_tensor_cores(names.facts.without_tensor_cores)
+    if "messages" in said:
+        return replay.expect_messages()
     if "transfers" in said:
         return replay.transfer_at_once()
     if "host_time" in said:
@@ -198,6 +201,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
     has_gpus = bool(len(replay.select(GPU)))
     words = {
         "imbalance": f"{'gpu' if has_gpus else 'host'} balanced",
+        "messages": "messages in time",
         "transfers": "no transfers",
         "host_time": "no host time",
         "pageable": "copies pinned",

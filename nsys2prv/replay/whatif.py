@@ -265,6 +265,22 @@ class Replay(Struct, frozen=True, dict=True):
             rows = rows[self.job.graph.edges.key[rows] > 0]
         return [(rows, np.zeros(len(rows), np.int64))]
 
+    def expect_messages(self) -> Changes:
+        """Let messages be there when they are waited for: who receives, or sends a large one, goes on
+        after what the transfer takes.
+        """
+        edges, graph = self.job.graph.edges, self.job.graph
+        waits = self.select(TRANSFERS)
+        waits = waits[edges.size[waits] < 0]
+        takes = np.full(len(graph.time), -1, np.int64)
+        np.maximum.at(takes, edges.target[waits], graph.weight[waits])
+        own = self.select((Kind.CALL, Kind.MEET))
+        own = own[takes[edges.target[own]] >= 0]
+        return [
+            (own, graph.weight[own] + takes[edges.target[own]]),
+            (waits, np.full(len(waits), NO_WEIGHT)),
+        ]
+
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
         """Let calls of these names take no time, and wait for nothing. repeated: but for the first of
         each name in each process, which sets up what others use.

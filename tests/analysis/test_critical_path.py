@@ -139,7 +139,7 @@ def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
     page = (tmp_path / "o.html").read_text()
     section = page.split('id="critical_path"', 1)[1].split("</section>")[0]
     assert "no device works for" in section
-    assert "On which ranks the critical path is" in section
+    assert "The critical path by rank" in section
     for text in (
         "Return from synchronisation",
         "rank 1 (by file name)",

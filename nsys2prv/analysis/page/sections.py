@@ -96,7 +96,18 @@ OF_STEADY = (
 #: Kind of finding -> the section with its details; idle for those that are not here.
 SECTION_OF = defaultdict(
     lambda: "idle",
-    dict.fromkeys(("straggler", "slow_host", "slow_link", "hiccup", "imbalance"), "collectives")
+    dict.fromkeys(
+        (
+            "straggler",
+            "slow_host",
+            "slow_link",
+            "hiccup",
+            "imbalance",
+            "pipeline_bubble",
+            "serialisation",
+        ),
+        "collectives",
+    )
     | {
         "exposed_communication": "communication",
         "no_tensor_cores": "kernels",

@@ -1,0 +1,88 @@
+"""Pipelines: their stages, their bubble, and stages that compute more, of times made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.exports import make_call, make_nvtx_range
+from tools.nccl_exports import COMM, Rank, format_payload
+
+import nsys2prv
+from nsys2prv.analysis.result import Finding
+
+STAGES, MICRO_BATCHES, STEPS = 3, 4, 8
+WORK, LATENCY = 1_000_000, 20_000
+ALL_REDUCE, SEND_RECV, ADD, SYNCHRONIZE = 1, 3, 5, 6
+NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020")
+
+
+class Stage:
+    """A rank on its way: when its GPU is free, and when its host launches."""
+
+    def __init__(self, number: int) -> None:
+        self.rank = Rank(10 + number, names=NAMES)
+        payload = f'{{"{COMM}":7,"No. of ranks":{STAGES},"Rank":{number}}}'
+        self.rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
+        self.free = self.launch = 100_000
+
+    def call_nccl(self, text: str, begin: int, end: int, name: int, peer: int = -1) -> None:
+        payload = format_payload(7, 4096, **({"Peer rank": peer} if peer >= 0 else {}))
+        self.rank.add_range(self.launch, self.launch + 20, text, jsonText=payload)
+        self.run_kernel(begin, end, name)
+
+    def run_kernel(self, begin: int, end: int, name: int = ADD) -> None:
+        self.rank.add_kernel(self.launch + 8, begin, end, name)
+        self.launch, self.free = self.launch + 1_000, end + 1_000
+
+
+def send_on(sender: Stage, receiver: Stage) -> None:
+    """Send from one stage to the next: both wait for each other."""
+    end = max(sender.free, receiver.free) + LATENCY
+    number = receiver.rank.pid - 10
+    receiver.call_nccl("ncclRecv", receiver.free, end, SEND_RECV, peer=number - 1)
+    sender.call_nccl("ncclSend", sender.free, end, SEND_RECV, peer=number)
+
+
+def list_findings(folder: Path, work: list[int]) -> list[Finding]:
+    """Return the findings of a pipeline whose stages compute for so long (ns)."""
+    stages = [Stage(number) for number in range(STAGES)]
+    for step in range(STEPS):
+        begins = [stage.launch for stage in stages]
+        for _ in range(MICRO_BATCHES):
+            for number, stage in enumerate(stages):
+                if number:
+                    send_on(stages[number - 1], stage)
+                stage.run_kernel(stage.free, stage.free + work[number])
+        end = max(stage.free for stage in stages) + LATENCY
+        for begin, stage in zip(begins, stages, strict=True):
+            stage.call_nccl("ncclAllReduce", stage.free, end, ALL_REDUCE)
+            thread = {"globalTid": stage.rank.nvtx[0]["globalTid"]}
+            sync = make_call(stage.launch, end + 5_000, 0, nameId=SYNCHRONIZE, **thread)
+            stage.rank.calls.append(sync)
+            stage.launch = end + 5_000
+            stage.free = stage.launch + 10_000
+            stage.rank.nvtx.append(make_nvtx_range(begin, stage.launch, f"step {step}", **thread))
+    reports = [
+        stage.rank.write(folder / f"rank{number}.sqlite") for number, stage in enumerate(stages)
+    ]
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        return job.findings()
+
+
+def test_the_bubble_of_a_pipeline_is_nobodys_fault(tmp_path: Path) -> None:
+    bubble = (STAGES - 1) / (MICRO_BATCHES + STAGES - 1)
+    first, *more = list_findings(tmp_path, [WORK] * STAGES)
+    assert first.kind == "pipeline_bubble"
+    assert first.share == pytest.approx(bubble, rel=0.1)
+    assert f"{bubble:.1%} with p = {STAGES} stages and m = {MICRO_BATCHES}" in first.evidence[0]
+    assert not any(finding.ranks for finding in more)
+    ((begin, end, _),) = first.moments
+    assert end - begin > WORK
+
+
+def test_a_stage_that_computes_more_is_named(tmp_path: Path) -> None:
+    found = {finding.kind: finding for finding in list_findings(tmp_path, [WORK, WORK, 2 * WORK])}
+    assert "pipeline_bubble" in found
+    assert found["straggler"].ranks == (2,)
+    assert "stage 3 of 3" in found["straggler"].title
