@@ -116,7 +116,7 @@ class CauseWriter:
     def describe(self, cause: Cause) -> Finding:
         """Return the finding of a cause."""
         what_if = describe_cause(cause, self._replay, self._names)
-        return replace(self._describe(cause), what_if=what_if)
+        return replace(self._describe(cause), what_if=what_if, at_most=not cause.is_specific)
 
     def _describe(self, cause: Cause) -> Finding:
         if cause.suspect is not None:

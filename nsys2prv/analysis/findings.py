@@ -212,9 +212,11 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         found = (writer.describe(cause) for cause in find_causes(replay, names.facts))
         of_job = (structs.replace(one, share=one.share * replayed) for one in found)
         findings += [one for one in of_job if one.share >= LEAST_OF_JOB]
+        findings.sort(key=lambda one: (one.at_most, -one.share))
     # What lies outside of the time that is replayed comes first where it is longer.
     ahead = [edge for edge in edges if edge.share >= 0.5]
-    findings = [*ahead, *findings, *(edge for edge in edges if edge not in ahead)]
+    behind = (structs.replace(edge, at_most=True) for edge in edges if edge not in ahead)
+    findings = [*ahead, *findings, *behind]
     result.notes.extend(_describe_trust(context, unexplained))
     result.findings.extend(findings)
     if not findings:

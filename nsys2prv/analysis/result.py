@@ -58,8 +58,8 @@ class Finding(Struct, frozen=True):
     kind: str
     #: One sentence: who and what.
     title: str
-    #: Share of the job's time (of its steady state, where one was found) that would be gained at
-    #: most if the cause were removed.
+    #: Share of the job's time (of its steady state, where one was found) that would be gained if
+    #: the cause were removed.
     share: float
     #: Whose fault it is, the culprit first; empty where it is nobody's.
     ranks: tuple[int, ...] = ()
@@ -75,15 +75,19 @@ class Finding(Struct, frozen=True):
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     #: What `report --what-if` is told to replay the job without it; empty where it cannot be said.
     what_if: str = ""
+    #: Whether it is a limit rather than a cause: time of which hardly anybody gains all. Limits come
+    #: behind causes.
+    at_most: bool = False
 
     def __repr__(self) -> str:
-        return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"
+        at_most = "at most " if self.at_most else ""
+        return f"<Finding {self.kind}, gains {at_most}{self.share:.1%}: {self.title}>"
 
     def _repr_html_(self) -> str:
         lines = "".join(
             f"<li>{escape(line)}</li>" for line in (*self.evidence, self.advice) if line
         )
-        return f"<p><b>{escape(self.title)}</b> (costs up to {self.share:.1%} of the time)</p><ul>{lines}</ul>"
+        return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.at_most else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
 
     @property
     def look_at(self) -> str:
@@ -186,12 +190,16 @@ class Results(dict[str, Result]):
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of several analyses as one list: those of the first in their order, each
-    other before the first that costs less.
+    other before the first of its sort, cause or limit, that costs less.
     """
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
         for one in findings:
-            less = (at for at, other in enumerate(joined) if number and other.share < one.share)
+            less = (
+                at
+                for at, other in enumerate(joined)
+                if number and (not other.at_most, other.share) < (not one.at_most, one.share)
+            )
             joined.insert(next(less, len(joined)), one)
     return joined[:MOST_FINDINGS]
 

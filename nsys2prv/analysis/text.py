@@ -323,7 +323,9 @@ def format_findings(
     width = min(width, TEXT_WIDTH)
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]
-    for finding in shown:
+    for number, finding in enumerate(shown):
+        if finding.at_most and not (number and shown[number - 1].at_most):
+            lines += _wrap_text("  Limits: what is gained at most, if all of it goes", width, 2)
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
         for text in finding.evidence if full else finding.evidence[:1]:
             lines += _wrap_text(f"         measured: {text}", width, 19)
@@ -349,7 +351,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
     subject = "steady state" if of_steady else "job"
-    legend = [f"  %: how much shorter the {subject} would be at most without this cause"]
+    legend = [f"  %: how much shorter the {subject} would be without this cause"]
     if any(finding.look_at for finding in result.findings):
         legend += ["  look at: time in the trace, who, view (nsys2prv cfgs DIR writes it)"]
     return [

@@ -35,10 +35,8 @@ FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
     "module_loading": re.compile(r"(?i)^cu(?:da)?(?:Module|Library|Link)"),
 }
-#: Bounds that nobody reaches, of all communication, all time of hosts or all waits for messages; they
-#: come behind a cause that gains this share of them.
-BOUNDS = ("transfers", "host_time", "messages")
-OF_BOUND = 0.5
+#: Limits: all communication, all time of hosts, all waits for messages.
+LIMITS = ("transfers", "host_time", "messages")
 
 
 class Cause(Struct, frozen=True):
@@ -60,7 +58,7 @@ class Cause(Struct, frozen=True):
     @property
     def is_specific(self) -> bool:
         """True if it names who or what, rather than all of a kind of time."""
-        return self.kind not in BOUNDS
+        return self.kind not in LIMITS
 
 
 class KernelFacts(Struct, frozen=True):
@@ -74,18 +72,18 @@ class KernelFacts(Struct, frozen=True):
 
 
 def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
-    """Return what gains time, the greatest gain first."""
+    """Return what gains time: culprits, other causes, limits."""
     causes, base = _find_culprits(replay)
     candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
-    # Bounds that nobody reaches come last: what is specific is part of them. Waits for messages are
+    # Limits come last: what is specific is part of them. Waits for messages are
     # shorter without the transfers and the work of hosts that they consist of.
-    order = {kind: number for number, kind in enumerate(BOUNDS, 1)}
+    order = {kind: number for number, kind in enumerate(LIMITS, 1)}
     for cause in sorted(candidates, key=lambda one: (order.get(one.kind, 0), -one.gain)):
         gain = base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             causes.append(cause)
             base = base.change(cause.changes)
-    return sorted(causes, key=lambda one: -one.gain * (1 if one.is_specific else OF_BOUND))
+    return causes
 
 
 def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:

@@ -128,7 +128,7 @@ def test_the_package_shows_what_it_offers() -> None:
         assert "1 row; .frame has devices, elapsed_ns" in repr(table)
         assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
         (first, *_) = job.findings()
-        assert repr(first).startswith(f"<Finding {first.kind}, costs up to {first.share:.1%}: ")
+        assert repr(first).startswith(f"<Finding {first.kind}, gains {first.share:.1%}: ")
         assert escape(first.advice) in first._repr_html_()
 
 

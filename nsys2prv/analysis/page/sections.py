@@ -76,8 +76,8 @@ MEANINGS = {
 #: Sentences above tables, findings and efficiencies.
 NOTES = {
     "findings": (
-        "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be at most "
-        "without this cause."
+        "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be "
+        "without this cause. Behind them limits (≤): what is gained at most, if all of it goes."
     ),
     "efficiencies": (
         f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
