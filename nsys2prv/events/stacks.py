@@ -13,7 +13,7 @@ import re
 from functools import cache
 
 import numpy as np
-import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.data_files import load_shipped_file
@@ -35,82 +35,107 @@ _VERSION = re.compile(r"_v\d{4,}$")
 _UNNAMED_SPACE = "(anonymous namespace)::"
 
 
+class Frames(Struct):
+    """The frames of some stacks, each stack together and from the innermost outwards."""
+
+    #: Ids of the stacks, ascending.
+    stacks: np.ndarray
+    #: Index of the first frame of each stack.
+    first: np.ndarray
+    #: What each frame is: index into the columns below.
+    code: np.ndarray
+    #: Whose code: labels of the value set `code_owner`.
+    owner: list[str]
+    #: What a trace calls it.
+    label: list[str]
+    #: It has a name.
+    named: list[bool]
+
+    def find_rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which rows have one of the stacks, and the index of it, by the ids of theirs."""
+        rows = np.flatnonzero(ids >= 0)
+        place = np.minimum(np.searchsorted(self.stacks, ids[rows]), len(self.stacks) - 1)
+        found = self.stacks[place] == ids[rows]
+        return rows[found], place[found]
+
+
 def read_callers(extraction: Extraction, table: str, ids: np.ndarray) -> dict[str, np.ndarray]:
     """Return the fields `caller_1` (the innermost) to `caller_3` of rows by the ids of their
     stacks, those that any row has: names of the set `caller`, ABSENT where a row has none.
 
     table: that of the stacks. ids: shape (n,), NULL or 0 for none.
     """
-    return find_callers(extraction, read_frames(extraction, table, ids), ids)
+    frames = read_frames(extraction, table, ids)
+    return {} if frames is None else find_callers(extraction, frames, ids)
 
 
 def find_callers(
-    extraction: Extraction, frames: pl.DataFrame, ids: np.ndarray, field: str = "caller_{}"
+    extraction: Extraction, frames: Frames, ids: np.ndarray, field: str = "caller_{}"
 ) -> dict[str, np.ndarray]:
-    """Return the callers of :func:`read_callers` of frames that :func:`read_frames` returned, as
-    fields named by their level.
+    """Return the callers of :func:`read_callers` of frames that have been read, as fields named by
+    their level.
     """
-    own = pl.col("owner") == PROGRAM
-    named_library = pl.col("owner").is_in(CALLERS_TOO) & pl.col("named")
-    callers = (
-        frames.filter(own | (named_library & ~own.any().over("id")))
-        .filter((pl.col("label") != pl.col("label").shift()).over("id").fill_null(True))
-        .filter(pl.int_range(pl.len()).over("id") < CALLER_LEVELS)
-        .with_columns(level=pl.int_range(1, pl.len() + 1).over("id"))
-    )
-    if not callers.height:
-        return {}
-    labels, code = np.unique(callers["label"].to_numpy().astype(object), return_inverse=True)
-    names = extraction.number_names("caller", code, text=labels.tolist())
-    callers = callers.with_columns(name=names).pivot("level", index="id", values="name")
-    rows = pl.DataFrame({"id": ids}).join(callers, on="id", how="left", maintain_order="left")
-    return {
-        field.format(level): rows[str(level)].fill_null(ABSENT).to_numpy()
-        for level in range(1, CALLER_LEVELS + 1)
-        if str(level) in rows.columns
-    }
+    owner = np.array(frames.owner)
+    own = (owner == PROGRAM)[frames.code]
+    library = (np.isin(owner, CALLERS_TOO) & np.array(frames.named))[frames.code]
+    stack = np.repeat(np.arange(len(frames.stacks)), np.diff(frames.first, append=len(own)))
+    counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, frames.first)[stack]))
+    labels, label = np.unique(frames.label, return_inverse=True)
+    stack, label = stack[counts], label[frames.code[counts]]
+    new = np.append(True, (stack[1:] != stack[:-1]) | (label[1:] != label[:-1]))[: len(stack)]
+    stack, label = stack[new], label[new]
+    level = np.arange(len(stack)) - np.searchsorted(stack, stack)
+    rows, place = frames.find_rows(ids)
+    fields, used = {}, extraction.number_names("caller", np.arange(len(labels)), text=labels)
+    for number in range(min(CALLER_LEVELS, int(level.max(initial=-1)) + 1)):
+        of_stack = np.full(len(frames.stacks), ABSENT)
+        of_stack[stack[level == number]] = used[label[level == number]]
+        fields[field.format(number + 1)] = np.full(len(ids), ABSENT)
+        fields[field.format(number + 1)][rows] = of_stack[place]
+    return fields
 
 
-def find_owners(frames: pl.DataFrame, ids: np.ndarray) -> np.ndarray:
+def find_owners(frames: Frames, ids: np.ndarray) -> np.ndarray:
     """Return whose code runs in stacks, by the innermost frame that is none of the system: values
     of the set `code_owner`, ABSENT where there is no frame.
     """
-    owners = pl.DataFrame(
-        list(map_labels("code_owner").items()), schema=["owner", "value"], orient="row"
-    )
-    innermost = (
-        frames.with_columns(pl.col("owner").str.to_lowercase())
-        .group_by("id")
-        .agg(pl.coalesce(pl.col("owner").filter(pl.col("owner") != SYSTEM).first(), pl.lit(SYSTEM)))
-        .join(owners, on="owner")
-    )
-    rows = pl.DataFrame({"id": ids}).join(innermost, on="id", how="left", maintain_order="left")
-    return rows["value"].fill_null(ABSENT).to_numpy()
+    values = map_labels("code_owner")
+    value = np.array([values[owner.lower()] for owner in frames.owner])[frames.code]
+    not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
+    innermost = np.minimum.reduceat(not_system, frames.first)
+    innermost = np.where(innermost == len(value), frames.first, innermost)
+    owners, (rows, place) = np.full(len(ids), ABSENT), frames.find_rows(ids)
+    owners[rows] = value[innermost][place]
+    return owners
 
 
-def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> pl.DataFrame:
-    """Return the frames of stacks, from the innermost outwards: id (as in `ids`), owner (a label of
-    the value set `code_owner`), label (what a trace calls it), named.
-    """
-    schema = {"id": pl.Int64, "owner": pl.String, "label": pl.String, "named": pl.Boolean}
-    wanted = np.unique(ids[ids >= 0])
-    if not len(wanted) or not extraction.database.has(table, *FRAME_COLUMNS):
-        return pl.DataFrame(schema=schema)
+def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> Frames | None:
+    """Return the frames of the stacks of rows, None where there are none."""
+    if not extraction.database.has(table, *FRAME_COLUMNS):
+        return None
     shift = extraction.find_once(f"shift of {table}", lambda: _find_shift(extraction, table))
+    wanted = np.unique(ids[ids > -shift])
+    if not len(wanted):
+        return None
     rows = extraction.database.read_by_key(table, "id", wanted + shift, FRAME_COLUMNS)
-    order = np.lexsort((rows["stackDepth"], rows["id"]))
-    (symbols, modules), codes = factorize_together(rows["symbol"][order], rows["module"][order])
+    if not rows.rows:
+        return None
+    stack, depth, symbol, module = (rows[name] for name in FRAME_COLUMNS)
+    step = np.diff(stack)
+    if ((step < 0) | ((step == 0) & (np.diff(depth) < 0))).any():
+        order = np.lexsort((depth, stack))
+        stack, symbol, module = stack[order], symbol[order], module[order]
+    (symbols, modules), code = factorize_together(symbol, module)
     names, paths = extraction.read_strings(symbols), extraction.read_strings(modules)
-    owners = list(map(find_owner, names, paths))
-    frames = pl.DataFrame(
-        {
-            "owner": owners,
-            "label": list(map(label_frame, names, paths)),
-            "named": list(map(_is_named, names)),
-        },
-        schema_overrides=schema,
+    first = np.flatnonzero(np.append(True, stack[1:] != stack[:-1]))
+    return Frames(
+        stack[first] - shift,
+        first,
+        code,
+        list(map(find_owner, names, paths)),
+        list(map(label_frame, names, paths)),
+        list(map(_is_named, names)),
     )
-    return frames[codes].insert_column(0, pl.Series("id", rows["id"][order] - shift))
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:

@@ -177,12 +177,13 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     stacks = read_frames(extraction, CHAINS, columns["id"])
     fields = {
-        "owner": find_owners(stacks, columns["id"]),
-        **find_callers(extraction, stacks, columns["id"], "own_{}"),
         "function": _name_functions(extraction, function, module),
         "module": _name_modules(extraction, module),
         "state": np.where(state == RUNNING, ABSENT, state),
     }
+    if stacks is not None:
+        fields["owner"] = find_owners(stacks, columns["id"])
+        fields |= find_callers(extraction, stacks, columns["id"], "own_{}")
     if depth > 1:
         none = np.full(columns.rows, ABSENT)
         fields |= {f"caller_{number}": none for number in range(1, MOST_FRAMES)}

@@ -455,7 +455,8 @@ class Database:
         found = []
         for piece in pieces:
             rows = self.read(piece, integers, where=where)
-            found.append(rows.where(np.isin(rows[key], wanted)))
+            place = np.minimum(np.searchsorted(wanted, rows[key]), len(wanted) - 1)
+            found.append(rows.where(wanted[place] == rows[key]))
         columns = {
             name: np.concatenate([rows[name] for rows in found] or [np.zeros(0, np.int64)])
             for name in integers
