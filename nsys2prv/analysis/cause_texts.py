@@ -23,7 +23,7 @@ from nsys2prv.analysis.host_time import (
 )
 from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import Context, Finding, JobRanks
-from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.causes import Cause
@@ -38,10 +38,6 @@ from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay
 MOSTLY_LAST = 0.3
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
-#: What sets something up takes at least this (ns).
-SET_UP = 1_000_000
-#: Characters of the name of a kernel that are shown.
-LONGEST_NAME = 60
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
 #: says, or more, where that is not known this. So many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
@@ -479,14 +475,17 @@ class CauseWriter:
                 views=("analysis/api_time_2dh.cfg", "views/idle_gaps.cfg"),
                 moments=self._find_moments(cause),
             )
-            is_set_up = (
-                "Synchronize" not in name
-                and lasts.max() > SET_UP
-                and lasts.max() > MOST_IN_FIRST * lasts.sum()
-            )
-            if is_set_up and self._is_first(edges[np.argmax(lasts)]):
-                title = f"The first {name} of a process sets up CUDA, for {format_nanoseconds(float(lasts.max()))}."
-                return replace(finding, kind="startup", title=title, advice=ADVICE["startup"])
+            if lasts.max() > MOST_IN_FIRST * lasts.sum() and self._is_first(
+                edges[np.argmax(lasts)]
+            ):
+                title = f"Hosts wait in the first {name} of a process."
+                return replace(finding, title=title, advice=ADVICE["startup"])
+            if "Launch" in name and (first := self._launch_anew(edges)).any():
+                loading = float(lasts[first].sum())
+                measured += f"; {first.sum():,} that launch a kernel for the first time: {format_nanoseconds(loading)}"
+                is_most = loading > lasts.sum() / 2
+                advice = ADVICE["module_loading"] if is_most else advice
+                return replace(finding, evidence=(measured,), advice=advice)
             return finding
         return Finding(
             "host_work",
@@ -497,6 +496,16 @@ class CauseWriter:
             views=("views/idle_gaps.cfg", "views/nvtx_ranges.cfg"),
             moments=self._find_moments(cause),
         )
+
+    def _launch_anew(self, calls: np.ndarray) -> np.ndarray:
+        """Return which calls launch a kernel that their process has not launched before."""
+        edges = self._edges
+        work = np.flatnonzero(edges.kind == Kind.KERNEL)
+        work = work[np.argsort(self._graph.time[edges.source[work]], kind="stable")]
+        pairs = pl.DataFrame({"name": edges.key[work], "process": edges.process[work]})
+        anew = edges.source[work[pairs.to_struct().is_first_distinct().to_numpy()]]
+        sent = edges.source[(edges.kind == Kind.LAUNCH) & np.isin(edges.target, anew)]
+        return np.isin(edges.source[calls], sent) | np.isin(edges.target[calls], sent)
 
     def _is_first(self, edge: int) -> bool:
         """Return whether a call is the first of its name in its process."""
@@ -584,8 +593,7 @@ class CauseWriter:
         for one in ("kernels", "nccl_kernels", "graphs"):
             labels = self._context.labels.get(one)
             if labels is not None and (found := labels.filter(pl.col("value") == name)).height:
-                label = str(found["label"][0])
-                return label if len(label) <= LONGEST_NAME else f"{label[:LONGEST_NAME]}…"
+                return shorten_name(str(found["label"][0]))
         return f"kernel {name}"
 
     def _label_groups(self) -> dict[int, str]:
@@ -617,32 +625,3 @@ class CauseWriter:
         if not ranks and (process := int(self._edges.process[worst])) >= 0:
             ranks = self._job.list_ranks([process + 1])
         return ((max(begin, 0), end, ranks),)
-
-
-def describe_unexplained(writer: CauseWriter, share: float) -> Finding:
-    """Return the finding of a job of which the replay does not explain the time."""
-    replay, graph = writer._replay, writer._graph
-    path = replay.trace_path()
-    edges = graph.edges
-    latencies = path[(edges.kind[path] >= Kind.LAUNCH) & (edges.kind[path] != Kind.MEET)]
-    excess = graph.weight[latencies] - edges.typical[latencies]
-    worst = latencies[np.argmax(excess)]
-    kind, key = Kind(edges.kind[worst]), int(edges.key[worst])
-    what = KIND_NAMES[kind]
-    if kind == Kind.LAUNCH:
-        what = writer._name_place(kind, key)
-    elif kind == Kind.RETURN:
-        what = f"the return of {writer._label_call(key)}"
-    begin, end = (int(graph.time[node[worst]]) for node in (edges.source, edges.target))
-    return Finding(
-        "unexplained",
-        f"{share:.0%} of the time waits for something that the reports do not show, so no gain is stated.",
-        share,
-        evidence=(
-            f"most of it: {what}, {format_nanoseconds(float(excess.max()))} longer than usual",
-            writer._name_unrecorded("what happens there is not recorded"),
-        ),
-        advice="record more, or look at this moment in Paraver",
-        views=("views/cuda_activities.cfg",),
-        moments=((begin, end, ()),),
-    )

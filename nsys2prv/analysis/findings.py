@@ -15,12 +15,14 @@ import polars as pl
 from msgspec import structs
 
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis.cause_texts import CauseWriter, describe_unexplained
+from nsys2prv.analysis.cause_texts import CauseWriter
 from nsys2prv.analysis.host_time import (
     PARTS,
+    choose_thread,
     count_functions,
     describe_parts,
     divide_host_time,
+    list_activities,
     list_unrecorded,
     sum_ranges,
 )
@@ -31,11 +33,18 @@ from nsys2prv.analysis.intervals import (
     intersect_spans,
     merge_spans,
     subtract_spans,
+    unite_span_sets,
 )
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
-from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.time_use import (
+    describe_devices,
+    describe_edge,
+    describe_hosts,
+    describe_loss,
+)
 from nsys2prv.analysis.unit import (
+    COMMUNICATING,
     COMPUTE,
     CONVOLUTION,
     GEMM,
@@ -45,6 +54,7 @@ from nsys2prv.analysis.unit import (
     Unit,
     find_driving_threads,
     find_mpi_span,
+    to_arrays,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -57,13 +67,10 @@ from nsys2prv.replay.whatif import Replay
 MOST_UNEXPLAINED = 0.05
 #: A cause that gains less than this share of the job is no finding.
 LEAST_OF_JOB = 0.01
-#: Time before the steady state, or before the first work of a GPU, is a finding from this share of
-#: the job on.
-LEAST_START = 0.2
-#: A time of less than this share of the job tells nothing of it.
-LEAST_WINDOW = 0.05
 #: What counts after the GPUs' work (ns).
 MARGIN = 100_000
+#: Kinds of findings of what hosts do while GPUs wait for them.
+OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
 NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
@@ -73,62 +80,78 @@ NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
-    GPUs are idle: `hosts` (a row each, ns), `before` and `after` (the same before the first and
-    after the last work of its GPUs), `ranges`, `functions`; what GPUs do (`devices`); kernels that
-    are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
+    GPUs are idle (`hosts`, ns; `ranges`, `functions`); what the thread that drives its GPUs does
+    before their first work, after their last, while they are idle, or where there is no such work,
+    all the time (`uses`, by name `activities`); what GPUs do (`devices`), by kernel (`kernels`) and kind
+    of copy (`copies`); kernels that are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit)
+    inner = window if unit.options.steady else subtract_spans(subtract_spans(window, before), after)
     for task in unit.tasks:
         devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
-        threads = [unit.find_main_thread(task)]
+        threads = [choose_thread(unit, task)]
         for device in devices:
             threads += [
                 one for one in find_driving_threads(unit, device) if unit.task_of[one] == task
             ]
-        busy = (
-            merge_spans(
-                *(
-                    np.concatenate([getattr(unit.find_active_spans(one), side) for one in devices])
-                    for side in ("begin", "end")
-                )
-            )
-            if devices
-            else merge_spans(np.zeros(0), np.zeros(0))
-        )
+        busy = unite_span_sets([unit.find_active_spans(one) for one in devices])
         one = pl.lit(task, pl.Int64).alias("task")
         main = threads[0]
         if span := find_mpi_span(unit, main):
             yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-        for name, time in (("hosts", window), ("before", before), ("after", after)):
-            outside = _find_outside_calls(unit, main, time)
-            parts = divide_host_time(unit, main, subtract_spans(outside, busy))
-            calls = time.length - outside.length
-            row = {"length": time.length, "calls": calls, **parts}
-            yield name, pl.DataFrame([row], schema=dict.fromkeys(row, pl.Int64)).with_columns(one)
+        parts = divide_host_time(
+            unit, main, subtract_spans(_find_outside_calls(unit, main, window), busy)
+        )
+        yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
+        times = {"before": before, "after": after, "idle": subtract_spans(inner, busy)}
+        for when, time in times.items() if unit.work.height else [("all", unit.covered)]:
+            row = {"length": time.length, **divide_host_time(unit, main, time)}
+            labelled = (one, pl.lit(when).alias("when"))
+            yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
+            yield "activities", list_activities(unit, main, time).with_columns(labelled)
         for thread in dict.fromkeys(threads):
             outside = subtract_spans(_find_outside_calls(unit, thread, window), busy)
             yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
             yield "functions", count_functions(unit, thread, outside).with_columns(one)
     for device in unit.devices:
-        compute = intersect_spans(window, unit.find_device_spans(device, COMPUTE, GRAPH))
-        active = intersect_spans(window, unit.find_active_spans(device))
-        row = {
-            "device": device,
-            "task": int(
-                np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
-            ),
-            "compute": compute.length,
-            "active": active.length,
-            "length": window.length,
+        spans = {
+            "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
+            "active": unit.find_active_spans(device),
+            "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
         }
-        yield "devices", pl.DataFrame([row])
+        row = {name: intersect_spans(window, one).length for name, one in spans.items()}
+        task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
+        row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
+        yield (
+            "devices",
+            pl.DataFrame([row]).with_columns(copies=pl.col("active") - pl.col("working")),
+        )
+    yield "copies", _sum_copies(unit, window)
+    kernels = unit.work.filter(pl.col("what") == COMPUTE)
+    within = pl.Series(window.within(*to_arrays(kernels, "begin", "end")), dtype=pl.Int64)
+    kernels = kernels.select(pl.col("name").cast(pl.Int64), time=within)
+    yield "kernels", kernels.group_by("name").agg(pl.col("time").sum())
     products = unit.work.filter(
         pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
     )
     yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
     unrecorded = list_unrecorded(unit)
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
+
+
+def _sum_copies(unit: Unit, time: Spans) -> pl.DataFrame:
+    """Return count, bytes and time (ns) of operations of memory by `operation`, `source`,
+    `destination`.
+    """
+    keys = ("operation", "source", "destination")
+    copies = unit.read_begins("memory_operation", (*keys, "bytes"))
+    within = pl.Series(time.within(*to_arrays(copies, "begin", "end")), dtype=pl.Int64)
+    copies = copies.with_columns(time=within).filter(pl.col("time") > 0)
+    sums = copies.group_by(keys).agg(
+        pl.len().cast(pl.Int64).alias("count"), pl.col("bytes", "time").sum()
+    )
+    return sums.cast(pl.Int64)
 
 
 def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
@@ -161,31 +184,35 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     steady = context.options.steady
+    devices = frames["devices"]
+    covered = context.options.covered_steady
+    job = JobRanks.from_job(context, devices, frames["hosts"], max(covered.length, 1))
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence((*WORK, *MPI_LAYOUTS))
-        result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
+        if (finding := describe_hosts(frames, context, job, absence)) is not None:
+            result.findings.append(finding)
+        else:
+            result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
         return
     graph = context.get_graph()
     if graph is None:
         result.missing.append(f"{NOT_TOLD}: {NO_CORE}")
         return
-    devices = frames["devices"]
+    if summary := describe_devices(frames, context):
+        result.notes.append(summary)
     lost = context.options.lost_work
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NOT_TOLD}: {lost}")
         return
-    covered = context.options.covered_steady
     begin, end = int(covered.begin[0]), int(covered.end[-1])
-    if not devices.height and not steady:
+    edges: list[Finding] = []
+    if devices.height:
+        found = (describe_edge(when, frames, context, job) for when in ("before", "after"))
+        edges = [edge for edge in found if edge is not None]
+    elif not steady:
         # Of a job of MPI alone what lies between the last MPI_Init and the last MPI_Finalize.
         begin = max(begin, int(frames["mpi"]["begin"].max()))
         end = min(end, int(frames["mpi"]["end"].max()))
-    job = JobRanks.from_job(context, devices, frames["hosts"], max(covered.length, 1))
-    edges = [
-        finding
-        for name in ("before", "after")
-        if (finding := _find_edge(name, frames, context, job)) is not None
-    ]
     if not steady and devices.height:
         # What is before and after the GPUs' work is told of by itself.
         time, edges_ = graph.graph.time, graph.graph.edges
@@ -199,28 +226,57 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         when = "the steady state" if steady else "the job's work"
         about = f"Durations are of {when}; each row also has the changes of those above."
         result.add("what_if", "What if", answers, about)
-    findings = []
     writer = CauseWriter(context, job, replay, frames, names)
     unexplained = replay.measure_unexplained(replay.trace_path())
-    if replay.span < LEAST_WINDOW * covered.length and edges:
-        unexplained = 0.0
-    elif unexplained > MOST_UNEXPLAINED:
-        findings.append(describe_unexplained(writer, unexplained))
+    reason, findings = "no single cause gains 2 %", []
+    if unexplained > MOST_UNEXPLAINED:
+        reason = f"no gain is stated: {_describe_unexplained(unexplained)}"
     else:
         # Of a job without a steady state shares are of all its time, not of what is replayed alone.
         replayed = 1.0 if steady else replay.span / covered.length
-        found = (writer.describe(cause) for cause in find_causes(replay, names.facts))
-        of_job = (structs.replace(one, share=one.share * replayed) for one in found)
-        findings += [one for one in of_job if one.share >= LEAST_OF_JOB]
+        causes = (writer.describe(cause) for cause in find_causes(replay, names.facts))
+        # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
+        idle = _measure_idle(replay, context.reader.rows.get_column("device"))
+        of_job = (
+            structs.replace(
+                one, share=replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
+            )
+            for one in causes
+            if one
+        )
+        findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
         findings.sort(key=lambda one: (one.at_most, -one.share))
-    # What lies outside of the time that is replayed comes first where it is longer.
-    ahead = [edge for edge in edges if edge.share >= 0.5]
-    behind = (structs.replace(edge, at_most=True) for edge in edges if edge not in ahead)
-    findings = [*ahead, *findings, *behind]
+    if not findings and (loss := describe_loss(frames, context, job, reason)) is not None:
+        findings = [loss]
+    # What lies outside of the time that is replayed stands before what costs the job less; beside a
+    # steady state it is first or last, as it is most of the job or not.
+    for edge in sorted(edges, key=lambda one: one.share):
+        if steady and edge.share < 0.5:
+            findings.append(structs.replace(edge, at_most=True))
+        else:
+            before = (
+                one.share >= edge.share and not one.at_most and not steady for one in findings
+            )
+            findings.insert(sum(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
     result.findings.extend(findings)
     if not findings:
-        result.missing.append(_describe_nothing(frames, job))
+        result.missing.append(_describe_nothing(frames))
+
+
+def _measure_idle(replay: Replay, devices: np.ndarray) -> float:
+    """Return the share of the replayed time in which the GPU that computes and copies least does
+    nothing, or waits for other ranks; 1 without GPUs. devices: of the rows of the trace.
+    """
+    edges, time = replay.job.graph.edges, replay.job.graph.time
+    rows = replay.select((Kind.KERNEL, Kind.COPY))
+    begin = np.maximum(time[edges.source[rows]], replay.begin)
+    device = devices[replay.job.rows[edges.target[rows]]]
+    busy = [
+        merge_spans(begin[device == one], time[edges.target[rows[device == one]]]).length
+        for one in np.unique(device)
+    ]
+    return 1 - min(busy) / max(replay.span, 1) if busy else 1.0
 
 
 def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
@@ -250,58 +306,16 @@ def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:
         )
     if lost := context.options.lost_work:
         yield f"gains may be too small: {lost}"
-    yield f"{unexplained:.1%} of the critical path waits for something that the reports do not show"
+    yield _describe_unexplained(unexplained)
 
 
-def _find_edge(
-    name: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
-) -> Finding | None:
-    """Say what a long time before the first work of GPUs, or after the last, consists of."""
-    # Of processes that use GPUs, not of those that start them.
-    rows, devices = frames[name], frames["devices"]
-    if rows.height and devices.height:
-        rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
-    if not rows.height:
-        return None
-    last = rows.sort("length").row(-1, named=True)
-    share = last["length"] / max(context.options.covered.length, 1)
-    if share < LEAST_START:
-        return None
-    parts = {part: float(last[part]) for part in PARTS}
-    described = describe_parts(parts)
-    evidence = [
-        f"{job.name_task(last['task'])}: {format_nanoseconds(float(last['calls']))} in calls of CUDA and MPI"
-        + (", which set up what is used for the first time" if name == "before" else "")
-        + f", {format_nanoseconds(sum(parts.values()))} outside of them"
-        + (f": {described}" if described else "")
-    ]
-    if lacking := frames["unrecorded"]["what"].unique().sort().to_list():
-        evidence.append(f"not recorded: {list_some(lacking)}")
-    length = format_nanoseconds(float(last["length"]))
-    begin = 0 if name == "before" else context.duration - int(last["length"])
-    when = "before the first" if name == "before" else "after the last"
-    advice = (
-        "start-up counts once: judge by the rest, and capture that alone (--capture-range) where start-up is not what you look for"
-        if name == "before"
-        else "look at what the program does at its end, and whether the capture could end earlier"
-    )
-    return Finding(
-        "startup" if name == "before" else "shutdown",
-        f"GPUs do nothing for {share:.0%} of the job: {length} {when} work of a GPU.",
-        share,
-        evidence=tuple(evidence),
-        advice=advice,
-        moments=((begin, begin + int(last["length"]), ()),),
-    )
+def _describe_unexplained(share: float) -> str:
+    return f"{share:.1%} of the critical path waits for something that the reports do not show"
 
 
-def _describe_nothing(frames: Mapping[str, pl.DataFrame], job: JobRanks) -> str:
-    """Return what is said where no cause gains enough: how busy GPUs are, and what hosts do."""
-    devices, hosts = frames["devices"], frames["hosts"]
-    text = "nothing found that would gain 2 %"
-    if devices.height:
-        busy = devices["active"].sum() / max(devices["length"].sum(), 1)
-        text += f": the GPUs work {busy:.1%} of the time"
+def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
+    """Return what is said where no cause gains enough, with what hosts do."""
+    hosts, text = frames["hosts"], "nothing found that would gain 2 %"
     parts = {name: float(hosts[name].sum()) for name in PARTS} if hosts.height else {}
     if parts and (described := describe_parts(parts)):
         text += f"; meanwhile, outside of calls of CUDA and MPI, hosts are {described}"

@@ -8,7 +8,7 @@ operating system. Calls of the operating system within a call of CUDA or MPI bel
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -24,6 +24,7 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
 from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: Layouts of calls of the operating system, and of what a thread's states and samples are.
 OS, STATES_OF_THREADS, SAMPLES = (
@@ -39,6 +40,8 @@ NO_PROFILER = re.compile(
 )
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
 PARTS = {
+    "mpi": "in calls of MPI",
+    "cuda": "in calls of CUDA",
     "profiler": "in the profiler",
     "io": "in file or network I/O",
     "os": "in other calls of the operating system",
@@ -52,6 +55,8 @@ RECORDED_BY = {
     "states of threads": "--cpuctxsw=process-tree",
     "CPU samples": "--sample=process-tree",
 }
+#: What sets CUDA up, or something of it, takes at least this (ns).
+SET_UP = 10_000_000
 #: A sample stands for the time since the one before on its thread, at most so many of the usual.
 LONGEST_SAMPLE = 4.0
 
@@ -59,6 +64,8 @@ LONGEST_SAMPLE = 4.0
 def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
     found = {
+        "mpi": unit.find_mpi_spans([thread]),
+        "cuda": unit.find_thread_spans("cuda_api", [thread]),
         "profiler": _find_profiler_spans(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "os": unite_span_sets([unit.find_thread_spans(layout, [thread]) for layout in OS]),
@@ -89,8 +96,113 @@ def list_unrecorded(unit: Unit) -> list[str]:
     return [what for what, names in layouts if not unit.has(*names)]
 
 
+def choose_thread(unit: Unit, task: int) -> int:
+    """Return the main thread of a task, or where that is in no call of CUDA or MPI, the thread that is
+    longest in such.
+    """
+    main = unit.find_main_thread(task)
+    calls = pl.concat(
+        [frame.select("thread", "begin", "end").cast(pl.Int64) for _, frame in _list_calls(unit)]
+    )
+    calls = calls.filter(pl.Series(unit.task_of[calls["thread"].to_numpy()] == task))
+    if not calls.height or main in calls["thread"]:
+        return main
+    sums = calls.group_by("thread").agg(time=(pl.col("end") - pl.col("begin")).sum())
+    return int(sums.sort("time", "thread")["thread"][-1])
+
+
+def _list_calls(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the layouts of calls of CUDA and MPI, with thread, begin, end, call of all of these."""
+    yield "cuda_api", unit.api
+    for layout in MPI_LAYOUTS:
+        if unit.has(layout):
+            yield (
+                layout,
+                unit.remember(
+                    (layout, "call"),
+                    lambda layout=layout: unit.read_begins(layout, ("call",), np.int32),
+                ),
+            )
+
+
+def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
+    """Return what a thread does in some time by name: `part` (of PARTS, or `range`), `names` (a name
+    set, or `range`), `name` (value, or group), `time`, `longest` (ns), `first` (whether the longest
+    is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
+    """
+    outside = subtract_spans(spans, unit.find_mpi_spans([thread]))
+    outside = subtract_spans(outside, unit.find_thread_spans("cuda_api", [thread]))
+    frames = [
+        _sum_calls(calls, thread, spans, layout, "cuda" if layout == "cuda_api" else "mpi")
+        for layout, calls in _list_calls(unit)
+    ]
+    for layout in OS:
+        if unit.has(layout):
+            calls = unit.remember(
+                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
+            )
+            is_io = pl.col("call").is_in(list(unit.options.io))
+            frames += [
+                _sum_calls(calls.filter(is_io), thread, outside, layout, "io"),
+                _sum_calls(calls.filter(~is_io), thread, outside, layout, "os"),
+            ]
+    functions = count_functions(unit, thread, outside).rename({"function": "name"})
+    ranges = sum_ranges(unit, thread, spans).rename({"group": "name"})
+    for part, names, frame in (
+        ("computing", "cpu_function", functions),
+        ("range", "range", ranges),
+    ):
+        frames.append(
+            frame.select(
+                pl.col("name").cast(pl.Int64),
+                pl.col("time").cast(pl.Int64),
+                longest=pl.lit(0, pl.Int64),
+                begin=pl.lit(-1, pl.Int64),
+                names=pl.lit(names),
+                part=pl.lit(part),
+            )
+        )
+    first = _find_set_up(unit, int(unit.task_of[thread]))
+    rows = pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
+    is_first = (pl.col("part") == "cuda") & (pl.col("begin") == first)
+    return rows.with_columns(first=is_first).drop("begin")
+
+
+def _sum_calls(
+    calls: pl.DataFrame, thread: int, spans: Spans, names: str, part: str
+) -> pl.DataFrame:
+    calls = calls.filter(pl.col("thread") == thread)
+    within = pl.Series(spans.within(*to_arrays(calls, "begin", "end")), dtype=pl.Int64)
+    sums = (
+        calls.select(name=pl.col("call").cast(pl.Int64), begin=pl.col("begin").cast(pl.Int64))
+        .with_columns(time=within)
+        .group_by("name")
+        .agg(
+            pl.col("time").sum(),
+            longest=pl.col("time").max(),
+            begin=pl.col("begin").get(pl.col("time").arg_max()),
+        )
+    )
+    return sums.with_columns(names=pl.lit(names), part=pl.lit(part))
+
+
+def _find_set_up(unit: Unit, task: int) -> int:
+    """Return the begin of the first call of CUDA in a process that takes SET_UP, where no GPU works
+    before it and it waits for none by its name, else -2.
+    """
+    tasks = pl.Series(unit.task_of[unit.api["thread"].to_numpy()])
+    waits = pl.col("call").is_in(list(unit.options.synchronising))
+    long = unit.api.filter((tasks == task) & (pl.col("end") - pl.col("begin") >= SET_UP))
+    first = long.head(1).filter(~waits)
+    if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
+        return -2
+    return int(first["begin"][0])
+
+
 def _find_state(unit: Unit, thread: int, state: str) -> Spans:
-    """Return when a thread was in a state, from the changes of its state."""
+    """Return when a thread was in a state, from the changes of its state: the last one lasts to the end
+    if it is off the CPU.
+    """
     if not unit.has(*STATES_OF_THREADS):
         return EMPTY
     changes = unit.remember(
@@ -98,8 +210,9 @@ def _find_state(unit: Unit, thread: int, state: str) -> Spans:
     )
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
-    in_state = value[:-1] == _STATES[state.lower()]
-    return merge_spans(begin[:-1][in_state], begin[1:][in_state])
+    off, wanted = _STATES["off the cpu"], _STATES[state.lower()]
+    end = np.append(begin[1:], [unit.duration if value[-1:] == off else begin[-1:]][: len(begin)])
+    return merge_spans(begin[value == wanted], end[value == wanted])
 
 
 def _read_layouts(unit: Unit, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
@@ -194,13 +307,21 @@ def compare_with_others(
     )
 
 
-def describe_parts(parts: Mapping[str, float], most: int = 3) -> str:
-    """Describe in words what hosts do: `62 % computing, 30 % in file or network I/O`."""
+def describe_parts(
+    parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
+) -> str:
+    """Describe in words what hosts do: `62 % computing, 30 % in file or network I/O`. named: part ->
+    what most of it is.
+    """
     whole = sum(parts.values())
     if not whole:
         return ""
     shares = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)
-    return ", ".join(f"{share:.0%} {PARTS[name]}" for share, name in shares[:most] if share >= 0.05)
+    return ", ".join(
+        f"{share:.0%} {PARTS[name]}" + (f" ({named[name]})" if named and name in named else "")
+        for share, name in shares[:most]
+        if share >= 0.05
+    )
 
 
 _STATES = {label.lower(): value for label, value in map_labels("thread_state").items()}

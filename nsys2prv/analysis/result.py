@@ -38,7 +38,8 @@ FINDING_KINDS = {
     "host_work": "GPUs or other ranks wait for what hosts do between two calls",
     "host_bound": "GPUs wait for all that hosts do: calls, and the time between them",
     "no_tensor_cores": "matrix products run without tensor cores",
-    "unexplained": "the time waits for something that the reports do not show",
+    "idle": "GPUs are idle, or only copy or communicate, and no single cause explains it",
+    "no_gpu_work": "what hosts do in a job of which no work of GPUs is recorded",
 }
 
 #: What an analysis may need beside layouts: names of most kernels.

@@ -49,8 +49,10 @@ IN_DETAIL = frozenset(
 )
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110
-#: Findings that are printed where not all are asked for.
-MOST_SHORT = 5
+#: Findings that are printed where not all are asked for, and sentences of what was measured of the first.
+MOST_SHORT, MOST_EVIDENCE = 5, 2
+#: Characters of the name of a kernel in a sentence.
+LONGEST_NAME = 60
 #: Lines that are printed unless all are asked for, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
 #: Lines that say at the end what there is more.
@@ -133,6 +135,11 @@ def format_cell(name: str, value: object) -> str:
 def is_share(name: str) -> bool:
     """Return whether a column holds shares: fractions of 1, shown in percent."""
     return name.endswith("share") or "share_of_" in name
+
+
+def shorten_name(name: str) -> str:
+    """Return the name of a kernel, shortened to LONGEST_NAME."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
 def format_nanoseconds(value: float) -> str:
@@ -327,7 +334,8 @@ def format_findings(
         if finding.at_most and not (number and shown[number - 1].at_most):
             lines += _wrap_text("  Limits: what is gained at most, if all of it goes", width, 2)
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
-        for text in finding.evidence if full else finding.evidence[:1]:
+        most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
+        for text in finding.evidence[:most]:
             lines += _wrap_text(f"         measured: {text}", width, 19)
         lines += _wrap_text(f"         do: {finding.advice}", width, 13)
         if finding.look_at:
@@ -350,12 +358,17 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     of_steady = "phases" in result.tables or any(
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
-    subject = "steady state" if of_steady else "job"
-    legend = [f"  %: how much shorter the {subject} would be without this cause"]
+    legend = ["  %: how much shorter the job would be without this cause"]
+    if of_steady:
+        legend = [
+            "  %: how much shorter the steady state would be without this cause; of time before or after "
+            "the GPUs' work: of the job"
+        ]
     if any(finding.look_at for finding in result.findings):
         legend += ["  look at: time in the trace, who, view (nsys2prv cfgs DIR writes it)"]
     return [
         *style.format_title("What holds the job back"),
+        *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
         *(fold_lines(legend, width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
@@ -366,7 +379,8 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
     if style.full:
-        for note in result.notes:
+        # The first of those of findings stands above them.
+        for note in result.notes[result.name == "findings" :]:
             notes += _wrap_text(f"note: {note}", width, 6)
     if style.full or style.chosen:
         # The first of those of findings stands in their place.

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from tools.exports import (
     KERNEL,
+    MEMCPY,
     PID,
     RUNTIME,
     Row,
     make_call,
     make_export,
+    make_global_pid,
     make_global_tid,
     make_kernel,
+    make_os_call,
 )
 
 import nsys2prv
@@ -67,7 +70,7 @@ def test_a_call_lasts_as_long_as_it_waits(tmp_path: Path) -> None:
         kernels[len(calls)] = (begin + 20 * US, begin + MS)
         calls += [(begin, begin + 10 * US, LAUNCH), (begin + 20 * US, begin + 9 * MS, SYNCHRONIZE)]
     findings = find(tmp_path, calls, kernels)
-    (waiting,) = (one for one in findings if "cudaStreamSynchronize" in one.title)
+    (waiting,) = (one for one in findings if one.kind == "blocked_by_call")
     assert "8.98 ms at most" in waiting.evidence[0]
 
 
@@ -94,3 +97,109 @@ def test_a_call_before_the_first_work_is_told_once(tmp_path: Path) -> None:
     calls = [(0, 50 * MS, MALLOC), (50 * MS, 50 * MS + 10 * US, LAUNCH)]
     findings = find(tmp_path, calls, {1: (50 * MS + 15 * US, 50 * MS + 30 * US)})
     assert [one.kind for one in findings] == ["startup"]
+
+
+def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
+    """CUDA is used by another thread than the main one."""
+    other = make_global_tid(PID + 5)
+    calls = [(10 * MS, 70 * MS, MALLOC), (99 * MS, 100 * MS, LAUNCH)]
+    more = {
+        RUNTIME: [
+            make_call(begin, end, number, nameId=name, globalTid=other)
+            for number, (begin, end, name) in enumerate(calls)
+        ],
+        "OSRT_API": [
+            make_os_call(0, MS, len(NAMES) + 1),
+            make_os_call(20 * MS, 60 * MS, len(NAMES) + 1),
+        ],
+    }
+    (startup, *_) = find(tmp_path, calls, {1: (101 * MS, 102 * MS)}, more, ["ioctl"])
+    assert "99.0% of the job" in startup.title
+    assert "mostly in calls of CUDA (cudaMalloc 60.00 ms, which sets CUDA up)" in startup.title
+    # The main thread's call is within no call of CUDA, but of no thread that uses the GPU.
+    assert "ioctl" not in startup.evidence[0]
+    assert "--cpuctxsw=process-tree" in startup.evidence[-1]
+
+
+def test_a_first_call_behind_work_sets_nothing_up(tmp_path: Path) -> None:
+    """The capture begins while a GPU works."""
+    calls = [(0, 10 * US, LAUNCH), (10 * MS, 40 * MS, MALLOC), (41 * MS, 41 * MS + 10 * US, LAUNCH)]
+    kernels = {0: (20 * US, 2 * MS), 2: (42 * MS, 43 * MS)}
+    findings = find(tmp_path, calls, kernels)
+    assert findings
+    assert not any(
+        "sets CUDA up" in line for one in findings for line in (one.title, *one.evidence)
+    )
+
+
+def test_launches_that_load_code(tmp_path: Path) -> None:
+    """Two kernels, each launched twice, of which the first launch takes long."""
+    calls, rows = [], []
+    for number, lasts in enumerate((20 * MS, 20 * MS, 10 * US, 10 * US)):
+        begin = number * 25 * MS
+        calls.append((begin, begin + lasts, LAUNCH))
+        name = len(NAMES) + 1 + number % 2
+        rows.append(
+            make_kernel(
+                begin + lasts,
+                begin + lasts + MS,
+                correlationId=number,
+                demangledName=name,
+                shortName=name,
+            )
+        )
+    findings = find(tmp_path, calls, {}, {KERNEL: rows}, ["first_kernel", "second_kernel"])
+    (launches,) = (one for one in findings if one.title == "Hosts wait in cudaLaunchKernel.")
+    assert "1 that launch a kernel for the first time: 20.00 ms" in launches.evidence[0]
+    assert "CUDA_MODULE_LOADING" in launches.advice
+
+
+def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
+    calls = [(0, 60 * MS, MALLOC)]
+    more = {"OSRT_API": [make_os_call(60 * MS, 100 * MS, len(NAMES) + 1)]}
+    (finding,) = find(tmp_path, calls, {}, more, ["read"])
+    assert finding.kind == "no_gpu_work"
+    assert "in calls of CUDA for 60.00 ms (cudaMalloc 60.00 ms" in finding.title
+    assert "40% in file or network I/O (read 40.00 ms)" in finding.evidence[0]
+    assert "CUPTI_ACTIVITY_KIND_KERNEL" in finding.evidence[-1]
+
+
+def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
+    """Kernels of two streams, each waited for: one at a time, they keep the GPU busy for 90 %."""
+    calls, rows = [], []
+    for number in range(20):
+        begin = number * 10 * MS
+        calls += [(begin, begin + 10 * US, LAUNCH), (begin + 20 * US, begin + 9 * MS, SYNCHRONIZE)]
+        rows.append(
+            make_kernel(
+                begin + 20 * US, begin + 9 * MS, correlationId=2 * number, streamId=7 + number % 2
+            )
+        )
+    findings = find(tmp_path, calls, {}, {KERNEL: rows})
+    assert findings
+    assert sum(one.share for one in findings if one.kind == "blocked_by_call") < 0.12
+
+
+def test_gpus_that_only_copy(tmp_path: Path) -> None:
+    """Copies of pinned memory, each after an unknown wait, so that no gain is stated."""
+    copies = [
+        {
+            "start": begin,
+            "end": begin + 8 * MS,
+            "deviceId": 0,
+            "contextId": 1,
+            "streamId": 7,
+            "correlationId": 900 + number,
+            "globalPid": make_global_pid(),
+            "bytes": 80_000_000,
+            "copyKind": 1,
+            "srcKind": 1,
+            "dstKind": 2,
+        }
+        for number, begin in enumerate(range(0, 100 * MS, 10 * MS))
+    ]
+    calls = [(0, 10 * US, LAUNCH)]
+    findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {MEMCPY: copies})
+    (loss,) = (one for one in findings if one.kind == "idle")
+    assert loss.title.startswith("GPUs copy, and do nothing else, for ")
+    assert "10 from Pinned to Device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]

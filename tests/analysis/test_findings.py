@@ -91,6 +91,7 @@ def test_findings_as_text() -> None:
     assert format_findings([finding]) == [
         " 12.3 %  Rank 1 (n GPU0) is late.",
         "         measured: first",
+        "         measured: second",
         "         do: look",
         look,
     ]

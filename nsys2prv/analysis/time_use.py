@@ -1,0 +1,285 @@
+"""Findings about time that no what-if is of: before the first and after the last work of GPUs, where
+GPUs are idle or only copy, and all the time of hosts of which no such work is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.analysis.host_time import PARTS, RECORDED_BY, describe_parts
+from nsys2prv.analysis.result import Context, Finding, JobRanks
+from nsys2prv.analysis.text import format_nanoseconds, shorten_name
+from nsys2prv.analysis.unit import list_labels
+
+#: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
+#: and of a job with a steady state.
+LEAST_EDGE, LEAST_BESIDE_STEADY = 0.1, 0.2
+#: So is time in which GPUs are idle, or only copy.
+LEAST_LOSS = 0.1
+#: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
+#: recording, from these on.
+EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: Part of time -> what to do about it, where it is most of what a host does.
+ADVICE = {
+    "mpi": "look at what MPI waits for there, on the other ranks too",
+    "cuda": "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge",
+    "profiler": "this is Nsight Systems' own work and not the program's: judge by the rest",
+    "io": "read and write less, ahead, in other threads, or on faster storage",
+    "os": "look at what the program waits for there",
+    "off_cpu": "look at what the program waits for there",
+    "computing": "do this once, in parallel, or on the GPU",
+    "unknown": "look at what the program does there",
+}
+ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
+
+
+class TimeUse(Struct, frozen=True):
+    """What the host threads that matter do in some time."""
+
+    #: Length of the time (ns).
+    length: int
+    #: Part of PARTS -> its time (ns).
+    parts: Mapping[str, int]
+    #: Part -> what most of it is: `cudaMalloc 193.77 ms`.
+    named: Mapping[str, str]
+    #: The NVTX range that most of it is in, with its share; empty for none.
+    inside: str
+    #: Who, where a job has several processes.
+    who: str
+    #: What would tell more, and the options that record it.
+    lacking: str
+
+    @property
+    def largest(self) -> str:
+        """The part that is longest."""
+        return max(self.parts, key=lambda one: self.parts[one])
+
+    def describe_most(self) -> str:
+        """Say behind a comma what the host does most of the time; empty where it is divided."""
+        part = self.largest
+        if self.parts[part] < MOST * max(self.length, 1):
+            return ""
+        detail = f" ({self.named[part]})" if part in self.named else ""
+        return f", while the host is mostly {PARTS[part]}{detail}"
+
+    def list_evidence(self) -> tuple[str, ...]:
+        """Return what hosts do there, and what is not recorded, a sentence each."""
+        who = f"{self.who}: " if self.who else "the host is "
+        described = describe_parts(self.parts, 4, self.named)
+        lines = [f"{who}{described}" if described else "", self.inside]
+        if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.largest != "unknown":
+            lines.append(f"what hosts do there is not all recorded: add {self.lacking}")
+        return tuple(filter(None, lines))
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.largest == "unknown" and self.lacking:
+            return f"record what hosts do there: add {self.lacking}"
+        return ADVICE[self.largest]
+
+
+def find_use(
+    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
+) -> TimeUse | None:
+    """Return what hosts do in a time (before, after, idle, all), None where nothing is known of it."""
+    rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
+    if not rows.height:
+        return None
+    rows = rows.filter(pl.col("when") == when)
+    if devices.height:
+        # Of processes that use GPUs, not of those that start them.
+        rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
+    # Of the process of which most is known.
+    rows = rows.filter(pl.col("length") > 0).sort("length", -pl.col("unknown"), "task")
+    if not rows.height:
+        return None
+    row = rows.row(-1, named=True)
+    parts = {part: int(row[part]) for part in PARTS}
+    if activities.height:
+        activities = activities.filter((pl.col("when") == when) & (pl.col("task") == row["task"]))
+    named, inside = {}, ""
+    for part, names, name, time, longest, first in _list_longest(activities):
+        label = _label(context, names, name)
+        share = time / max(row["length"] if part == "range" else parts[part], 1)
+        if not label or share < EXPLAINS:
+            continue
+        if part == "range":
+            inside = f"{min(share, 1.0):.0%} of it in NVTX range {label}"
+        elif part == "computing":
+            named[part] = f"CPU samples: {min(share, 1.0):.0%} in {label}"
+        else:
+            named[part] = f"{label} {format_nanoseconds(time)}"
+            if first and longest >= MOST * time:
+                is_launch = "Launch" in label
+                named[part] += ", the first launch" if is_launch else ", which sets CUDA up"
+    what = frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
+    options = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
+    lacking = ", ".join([*options, *(RECORDED_BY[one] for one in what)])
+    who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
+    return TimeUse(int(row["length"]), parts, named, inside, who, lacking)
+
+
+def _list_longest(activities: pl.DataFrame) -> list[tuple[str, str, int, int, int, bool]]:
+    """Return the activity of each part that takes most time."""
+    if not activities.height:
+        return []
+    longest = activities.sort("time", descending=True, maintain_order=True)
+    longest = longest.unique("part", keep="first", maintain_order=True)
+    return longest.select("part", "names", "name", "time", "longest", "first").rows()
+
+
+def _label(context: Context, names: str, name: int) -> str:
+    if names == "range":
+        found = context.folded.filter(pl.col("group") == name)["operation"]
+    else:
+        found = context.labels[names].filter(pl.col("value") == name)["label"]
+    return str(found[0]) if len(found) else ""
+
+
+def describe_edge(
+    when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
+) -> Finding | None:
+    """Return the finding of a long time before the first work of GPUs, or after the last."""
+    use = find_use(when, frames, context, job)
+    share = use.length / max(context.options.covered.length, 1) if use else 0.0
+    if use is None or share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
+        return None
+    is_before = when == "before"
+    begin = 0 if is_before else context.duration - use.length
+    advice = use.advice
+    if is_before:
+        advice += "; --capture-range captures the rest alone"
+    return Finding(
+        "startup" if is_before else "shutdown",
+        f"GPUs do nothing for {share:.1%} of the job: {format_nanoseconds(use.length)} "
+        f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
+        share,
+        evidence=use.list_evidence(),
+        advice=advice,
+        moments=((begin, begin + use.length, ()),),
+    )
+
+
+def describe_hosts(
+    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, why: str
+) -> Finding | None:
+    """Return the finding of a job without work of GPUs and calls of MPI: what its hosts do. why: why
+    there is no such work.
+    """
+    use = find_use("all", frames, context, job)
+    if use is None or use.parts["unknown"] >= 0.95 * use.length:
+        return None
+    known = {part: time for part, time in use.parts.items() if part != "unknown"}
+    part = max(known, key=lambda one: known[one])
+    detail = f" ({use.named[part]})" if part in use.named else ""
+    who = use.who or "The host"
+    return Finding(
+        "no_gpu_work",
+        f"No work of a GPU is recorded. {who[0].upper()}{who[1:]} is {PARTS[part]} for "
+        f"{format_nanoseconds(known[part])}{detail}.",
+        known[part] / max(context.options.covered.length, 1),
+        evidence=(*use.list_evidence(), why),
+        advice=ADVICE[part],
+    )
+
+
+def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+    """Say in one sentence how GPUs spend the steady state, or the whole job; empty without GPUs."""
+    devices, kernels = frames["devices"], frames["kernels"]
+    length = devices["length"].sum() if devices.height else 0
+    if not length:
+        return ""
+    compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
+    most = ""
+    if kernels.height:
+        sums = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name")
+        name, time = sums.row(-1)
+        if label := _label(context, "kernels", name):
+            share = time / max(sums["time"].sum(), 1)
+            most = f" ({share:.0%} of kernel time in {shorten_name(label)})"
+    shares = (
+        (
+            compute,
+            f"compute for {{:.1%}} of the {'steady state' if context.options.steady else 'job'}{most}",
+        ),
+        (active - compute - copies, "only communicate for {:.1%}"),
+        (copies, "only copy for {:.1%}"),
+        (length - active, "are idle for {:.1%}"),
+    )
+    parts = [text.format(time / length) for time, text in shares if time >= 0.0005 * length]
+    return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+
+
+def describe_loss(
+    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, reason: str
+) -> Finding | None:
+    """Return the finding of what GPUs lose most time to, without what would be gained. reason: why
+    that is not stated.
+    """
+    devices = frames["devices"]
+    if not devices.height:
+        return None
+    length = max(int(devices["inner"].sum()), 1)
+    idle = length - devices["active"].sum()
+    losses = {
+        "idle": ("are idle", idle),
+        "copies": ("copy, and do nothing else,", devices["copies"].sum()),
+        "communication": (
+            "communicate, and do nothing else,",
+            devices["active"].sum() - devices["compute"].sum() - devices["copies"].sum(),
+        ),
+    }
+    name, (does, lost) = max(losses.items(), key=lambda item: item[1][1])
+    share = lost / max(devices["length"].sum(), 1)
+    if share < LEAST_LOSS:
+        return None
+    when = (
+        "of the steady state"
+        if context.options.steady
+        else "of the time from their first to their last work"
+    )
+    most, evidence, advice = "", (), "overlap communication with computation"
+    if name == "idle":
+        use = find_use("idle", frames, context, job)
+        if use is not None:
+            most, evidence = (
+                use.describe_most(),
+                use.list_evidence(),
+            )
+            advice = use.advice if use.largest == "unknown" else ELSEWHERE
+    elif name == "copies":
+        evidence = _describe_copies(frames["copies"])
+        advice = "copy less, keep data on the GPU, or copy while it computes"
+    mean = format_nanoseconds(lost / devices.height)
+    return Finding(
+        "idle",
+        f"GPUs {does} for {lost / length:.0%} {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
+        share,
+        evidence=(*evidence, reason),
+        advice=advice,
+        views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),
+    )
+
+
+def _describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
+    """Return what is copied most, by direction and kinds of memory."""
+    if not copies.height:
+        return ()
+    kinds, operations = list_labels("memory_kind"), list_labels("memory_operation")
+    keys = ("operation", "source", "destination")
+    sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum()).sort("time")
+    return tuple(
+        f"{operations.get(operation, 'copies')}: {count:,} from {kinds.get(source, 'unknown')} to "
+        f"{kinds.get(destination, 'unknown')} memory, {moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, "
+        f"{moved / max(time, 1):,.2f} GB/s"
+        for operation, source, destination, count, moved, time in sums.select(
+            *keys, "count", "bytes", "time"
+        )
+        .reverse()
+        .head(2)
+        .rows()
+    )
