@@ -103,7 +103,7 @@ def test_findings_as_text() -> None:
     ]
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
-    assert limits.index("  Limits: what is gained at most, if all of it goes") == 4
+    assert limits.index("  Limits: what is gained at most, if all of it goes") == 5
     small = replace(finding, share=0.1)
     assert join_findings([[finding, limit], [small, limit]]) == [finding, small, limit, limit]
     assert format_findings([finding] * 7)[-1] == "  and 2 smaller ones: --full"
