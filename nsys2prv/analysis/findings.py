@@ -60,6 +60,7 @@ from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.whatif import Replay
 
@@ -67,6 +68,8 @@ from nsys2prv.replay.whatif import Replay
 MOST_UNEXPLAINED = 0.05
 #: A cause that gains less than this share of the job is no finding.
 LEAST_OF_JOB = 0.01
+#: At most this share of the steady state is left out as its collectives are not known.
+MOST_SKIPPED = 0.3
 #: What counts after the GPUs' work (ns).
 MARGIN = 100_000
 #: Kinds of findings of what hosts do while GPUs wait for them.
@@ -219,6 +222,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         work = np.isin(edges_.kind, GPU_WORK)
         begin = max(begin, int(time[edges_.source[work]].min()))
         end = min(end, int(time[edges_.target[work]].max()) + MARGIN)
+    elif steady:
+        begin = _skip_unmatched(graph, begin, end)
     replay = Replay(graph, begin, end)
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
@@ -277,6 +282,16 @@ def _measure_idle(replay: Replay, devices: np.ndarray) -> float:
         for one in np.unique(device)
     ]
     return 1 - min(busy) / max(replay.span, 1) if busy else 1.0
+
+
+def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
+    """Return when the last NCCL kernel ends that meets no other, where such are only near the begin:
+    they were launched before the capture.
+    """
+    edges = graph.graph.edges
+    ends = graph.graph.time[edges.target[(edges.kind == Kind.NCCL) & (edges.key == 0)]]
+    last = int(ends[(ends > begin) & (ends <= end)].max(initial=begin))
+    return last if last < begin + MOST_SKIPPED * (end - begin) else begin
 
 
 def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:

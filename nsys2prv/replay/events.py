@@ -200,6 +200,7 @@ def read_operations(
     call = find_launches(launches, tasks, operations["correlation"].to_numpy())
     known = np.flatnonzero(call >= 0)
     call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
+    call = _order_unlaunched(call, thread, begin, calls)
     known = np.flatnonzero(call >= 0)
     launched = begin.copy()
     launched[known] = calls.begin[call[known]]
@@ -216,6 +217,24 @@ def read_operations(
         np.maximum(columns["source"], -1).astype(np.int16),
         np.maximum(columns["destination"], -1).astype(np.int16),
     )
+
+
+def _order_unlaunched(
+    call: np.ndarray, thread: np.ndarray, begin: np.ndarray, calls: Calls
+) -> np.ndarray:
+    """Return the calls that launched operations, where one that was launched before the capture has
+    that of the next operation of its stream, if it began after it: it was launched no later.
+    """
+    if not (call < 0).any():
+        return call
+    frame = pl.DataFrame({"thread": thread, "begin": begin, "call": call}).with_row_index("row")
+    known = pl.when(pl.col("call") >= 0).then("call").backward_fill().over("thread")
+    following = frame.sort("thread", "begin").with_columns(call=known).sort("row")["call"]
+    following = following.fill_null(-1).to_numpy()
+    rows = np.flatnonzero((call < 0) & (following >= 0))
+    rows = rows[calls.begin[following[rows]] < begin[rows]]
+    call[rows] = following[rows]
+    return call
 
 
 def _find_kinds(layout: str, kind: Kind) -> pl.Expr:

@@ -13,10 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec.structs import replace
+from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
 
 import nsys2prv
 from nsys2prv import OpenJob
 from nsys2prv._util.native import core
+from nsys2prv.analysis.findings import _skip_unmatched
 from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import NO_WEIGHT, Edges, Kind, arrange_graph, join_edges, make_edges
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
@@ -176,6 +178,39 @@ def test_on_an_ideal_network_the_job_lasts_as_without_transfers() -> None:
     # Where half of the kernels are not matched, nothing is told.
     job = replace(replay.job, kernels=10, met=5)
     assert "only 5 of 10" in replay_without_transfers(job, replay.begin, replay.end)
+
+
+def test_kernels_launched_before_the_capture_come_before_those_launched_in_it(
+    tmp_path: Path,
+) -> None:
+    """The last kernel is launched early, and runs behind others whose launches were not recorded."""
+    kernels = [
+        make_kernel(begin, end, correlationId=call)
+        for begin, end, call in (
+            (1_000, 20_000, None), (21_000, 520_000, None), (521_000, 900_000, 2),
+        )
+    ]  # fmt: skip
+    strings = make_strings("work", "cudaLaunchKernel")
+    calls = [make_call(10_000, 15_000, 2)]
+    tables = {"StringIds": strings, KERNEL: kernels, RUNTIME: calls}
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        graph = job.graph.graph
+    stream = np.flatnonzero(graph.edges.kind == Kind.STREAM)
+    assert sorted(graph.weight[stream]) == [1_000, 1_000]
+
+
+def test_what_is_before_the_first_known_collective_is_left_out() -> None:
+    replay = make_job(np.full((4, 20), 1_000_000))
+    edges, time = replay.job.graph.edges, replay.job.graph.time
+    ends = edges.kind == Kind.NCCL
+    for known, begin in (
+        (0, 0),
+        (3, sorted({*time[edges.target[ends]].tolist()})[2]),
+        (15, 0),
+    ):
+        edges.key[ends] = 1
+        edges.key[ends & (time[edges.target] <= known * 1_050_000)] = 0
+        assert _skip_unmatched(replay.job, 0, replay.end) == begin
 
 
 def test_messages_of_mpi_hold_up_the_calls_that_complete_them() -> None:
