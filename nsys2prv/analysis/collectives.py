@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
@@ -18,17 +17,7 @@ from nsys2prv.analysis.result import (
     name_communicators,
     sum_known,
 )
-from nsys2prv.analysis.unit import (
-    COMMUNICATING,
-    COMPUTE,
-    GRAPH,
-    MEMORY,
-    STATES,
-    Unit,
-    find_host_states,
-    label_values,
-    to_arrays,
-)
+from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
 #: What the tables show.
@@ -37,36 +26,15 @@ ABOUT = """Collectives: how often, how much, how fast, who waits and for whom.
 NCCL's, found on all their ranks: a rank waits from the begin of its
 kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
 bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
-collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
-begin and its own, is told by its device (computing, other communication, memory operations, idle)
-and its launching threads. MPI's, by call.
+collective is the rank whose kernel begins last; why it does, findings say. MPI's, by call.
 Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
 `exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
 may remain between the hosts' clocks. If it is not, the figure means nothing.
 """
-DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": COMMUNICATING, "memory": (MEMORY,)}
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
     "mpi_point_to_point": ("call", "size", "communicator"),
 }
-#: Of communicators of the same size that move the same, one is slow from this factor of the others'
-#: median on, ...
-SLOW = 1.5
-#: ... where this share of the time is lost to it.
-LEAST_LINK = 0.01
-#: Columns of transfers: the task, what is moved, among whom, for how long, and exposed (ns).
-TRANSFERS = {
-    "task": pl.Int64,
-    "what": pl.String,
-    "communicator": pl.String,
-    "transfer": pl.Int64,
-    "exposed_transfer": pl.Int64,
-}
-#: Devices belong together if the difference of the ends of their kernels changes by less than this
-#: (ns), or by less than this share of a kernel's time, from one kernel to the next in the median.
-STEADY, STEADY_SHARE = 20_000, 0.05
-#: So many kernels tell it, at least and at most.
-LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -77,7 +45,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
     yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
-        matched = list_matched_collectives(unit, kernels)
+        matched = _list_matched(unit, kernels)
         yield "matched", matched
         numbers = unit.read_begins("nccl_collective", ("collective",)).select("collective")
         yield "unplaced", numbers.join(matched, on="collective", how="anti").unique()
@@ -97,14 +65,10 @@ def _sum_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def list_matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per kernel of a matched collective, and what its rank did from the first rank's
-    begin until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
-    """
-    return unit.remember("matched", lambda: _list_matched(unit, kernels))
-
-
 def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return a row per kernel of a matched collective. kernels: thread, begin, bytes and
+    communicator of NCCL kernels.
+    """
     records = unit.read_begins(
         "nccl_collective", ("operation", "collective", "late", "wait", "transfer")
     )
@@ -114,18 +78,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         ["thread", "begin"], keep="first"
     )
     records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
-    threads, begin, late = to_arrays(records, "thread", "begin", "late")
-    devices = unit.device_of[threads]
-    doing = {name: np.zeros(len(late), np.int64) for name in (*DOING, "busy", *STATES)}
-    for device in np.unique(devices).tolist():
-        rows = np.flatnonzero((devices == device) & (late > 0))
-        spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
-        spans_of |= {"busy": unit.find_active_spans(device), **find_host_states(unit, device)}
-        for name, spans in spans_of.items():
-            doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
-    return records.with_columns(
-        unit.list_tasks(records), *(pl.Series(name, values) for name, values in doing.items())
-    )
+    return records.with_columns(unit.list_tasks(records))
 
 
 def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
@@ -187,7 +140,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if matched.height:
         across_ranks = _sum_across_ranks(matched, context)
         result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
-        _add_stragglers(matched, context, result)
+        title = "Which rank arrives last, and how long the others wait for it"
+        result.add("stragglers", title, _find_stragglers(matched, context))
     elif kernels.height and not frames["unplaced"].height:
         result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
@@ -199,12 +153,12 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             "could not be aligned"
         )
     if mpi.height:
-        result.add("mpi", "MPI calls", _label_mpi_calls(mpi, context))
+        result.add("mpi", "MPI calls", _sum_mpi_over_tasks(mpi, context))
     else:
         result.missing.append(f"MPI calls: {context.explain_absence(MPI_LAYOUTS)}")
 
 
-def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
         pl.col("count", "time_ns").sum(),
         bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
@@ -291,15 +245,13 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
 
 
-def _add_stragglers(matched: pl.DataFrame, context: Context, result: Result) -> None:
-    """Add for each rank how often it came last in collectives, and what that cost."""
+def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return for each rank how often it came last in collectives, and what that cost."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
     )
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
-    states = {f"host_{name}_ns": pl.col(name).filter("last").sum() for name in STATES}
-    doing = {f"{name}_ns": pl.col(name).filter("last").sum() for name in DOING}
     by_task = rows.group_by("task", maintain_order=True).agg(
         collectives=pl.len().cast(pl.Int64),
         times_last=pl.col("last").sum().cast(pl.Int64),
@@ -308,28 +260,10 @@ def _add_stragglers(matched: pl.DataFrame, context: Context, result: Result) -> 
         max_late_ns=pl.col("late").filter("last").max(),
         others_waited_ns=pl.col("waited").filter("last").sum(),
         waited_ns=pl.col("wait").sum(),
-        idle_ns=(pl.col("late") - pl.col("busy")).filter("last").sum(),
-        **doing,
-        **states,
     )
-    by_task = by_task.sort(
-        "others_waited_ns", "task", descending=[True, False], maintain_order=True
-    )
-    figures = by_task.drop("idle_ns", *doing, *states)
+    by_task = by_task.sort("others_waited_ns", "task", descending=[True, False])
     unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
-    result.add(
-        "stragglers",
-        "Which rank arrives last, and how long the others wait for it",
-        context.name_tasks(figures.with_columns(unsure), "node", "device"),
-    )
-    delayed = by_task.filter(pl.col("times_last") > 0)
-    result.add(
-        "meanwhile",
-        "What the last rank did while the others waited: its device and launching threads",
-        context.name_tasks(
-            delayed.select("task", "total_late_ns", *doing, "idle_ns", *states), "node", "device"
-        ),
-    )
+    return context.name_tasks(by_task.with_columns(unsure), "node", "device")
 
 
 ANALYSIS = Analysis(
@@ -337,7 +271,7 @@ ANALYSIS = Analysis(
     "Collectives",
     (
         "NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank "
-        "arrives last, how long the others wait for it, what it does then; MPI calls"
+        "arrives last, how long the others wait for it; MPI calls"
     ),
     (("nccl_kernel", *MPI_LAYOUTS),),
     collect,

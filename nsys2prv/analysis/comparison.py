@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import format_count, list_some
-from nsys2prv.analysis.efficiencies import compute_scalability
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
@@ -16,6 +16,15 @@ from nsys2prv.analysis.text import format_nanoseconds
 #: Times that differ by a smaller share are alike; iterations that take so many times the median are
 #: outliers.
 ALIKE, OUTLIER = 0.005, 1.5
+#: What the whole iteration is called beside its parts.
+WHOLE = "whole iteration"
+#: Columns of the iterations that are compared one by one.
+ITERATION_VALUES = ("time_ns", "exposed_nccl_ns")
+#: The change from `a_ns` to `b_ns`.
+CHANGE = (
+    (pl.col("b_ns") - pl.col("a_ns")).alias("change_ns"),
+    (divide_columns("b_ns", "a_ns") - 1).alias("change_share"),
+)
 #: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
 #: is compared.
 COMPARED = (
@@ -54,50 +63,55 @@ class ComparedJob(Struct, frozen=True):
     """A job, of reports or of a file that `report --json` wrote."""
 
     #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ...
-    description: Mapping[str, object]
+    description: Mapping[str, Any]
     #: Results by the name of the analysis.
     results: Mapping[str, Result]
 
     @property
     def duration(self) -> float:
         """Duration of the job (ns)."""
-        return float(str(self.description["duration_ns"]))
+        return float(self.description["duration_ns"])
+
+    def find_table(self, analysis: str, table: str) -> Table | None:
+        """Return a table, None where the job, of a file perhaps that --only wrote, has none."""
+        return self.results[analysis].tables.get(table) if analysis in self.results else None
 
 
-def find_elapsed(job: ComparedJob) -> tuple[float, str]:
-    """Return the time (ns) by which two jobs are compared, and of what: the median iteration of the
-    steady state, else the job.
-    """
-    each = get_table(job, "iterations", "each")
-    if each and each.frame.height:
-        return float(str(each.frame["time_ns"].median())), "the median iteration"
-    return job.duration, "the job"
+def find_frames(
+    jobs: Sequence[ComparedJob], analysis: str, table: str
+) -> list[pl.DataFrame] | None:
+    """Return a table of several jobs, None where one of them has none."""
+    tables = [job.find_table(analysis, table) for job in jobs]
+    return None if None in tables else [one.frame for one in tables]
 
 
 def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
     """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
-    sentence that says so, which iterations are far from the median, and what changed most.
+    sentence that says so, which iterations are far from the median, and what changed most. Jobs that
+    both have a steady state are compared by its median iteration.
     """
-    times = find_elapsed(first), find_elapsed(second)
-    if times[0][1] != times[1][1]:
-        times = tuple((job.duration, "the job") for job in (first, second))
-    (before, unit), (after, _) = times
+    jobs = first, second
+    each = find_frames(jobs, "iterations", "each")
+    unit = "the median iteration" if each else "the job"
+    times = (
+        [frame["time_ns"].median() for frame in each] if each else [job.duration for job in jobs]
+    )
+    before, after = times
     change = after / before - 1 if before else 0.0
     how = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'less time'} than"
     if abs(change) < ALIKE:
         how = "as long as"
     head = f"B takes {how} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
-    steps = _count_iterations(first), _count_iterations(second)
-    parts, where = [], "per GPU"
-    if unit != "the job":
-        if steps[0] != steps[1]:
-            head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
-        outliers = [*_list_outliers(first, "A"), *_list_outliers(second, "B")]
+    if each:
+        if each[0].height != each[1].height:
+            head += f"; B has {each[1].height:,} iterations, A has {each[0].height:,}"
+        outliers = [*_list_outliers(each[0], "A"), *_list_outliers(each[1], "B")]
         if outliers:
             head += f"; more than {OUTLIER:g} times the median: {', '.join(outliers)}"
-        parts = _list_iteration_changes(first, second)
-    if not parts:
-        parts, where = _list_changes(first, second), "over all GPUs"
+        medians = _compare_medians(each).filter(pl.col("part") != WHOLE)
+        parts, where = medians.select("part", "change_ns").fill_null(0).rows(), "per GPU"
+    else:
+        parts, where = _list_changes(jobs), "over all GPUs"
     changes = [
         f"{name} {'+' if change > 0 else '-'}{format_nanoseconds(abs(change))}"
         for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
@@ -113,7 +127,7 @@ def warn_of_differences(first: ComparedJob, second: ComparedJob) -> list[str]:
     jobs = (first.description, second.description)
     warnings = []
     for name, noun in (("ranks", "rank"), ("devices", "GPU")):
-        counts = [int(str(job[name])) for job in jobs]
+        counts = [int(job[name]) for job in jobs]
         if counts[0] != counts[1]:
             warnings.append(
                 f"A has {format_count(counts[0], noun)}, B has {format_count(counts[1], noun)}: "
@@ -127,42 +141,26 @@ def warn_of_differences(first: ComparedJob, second: ComparedJob) -> list[str]:
     return warnings
 
 
-def _list_outliers(job: ComparedJob, name: str) -> list[str]:
+def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
     """Return the iterations that take far longer than the median, the longest first."""
-    each = get_table(job, "iterations", "each")
-    if each is None:
-        return []
-    far = each.frame.filter(pl.col("time_ns") > OUTLIER * pl.col("time_ns").median())
+    far = each.filter(pl.col("time_ns") > OUTLIER * pl.col("time_ns").median())
     far = far.sort("time_ns", descending=True, maintain_order=True).select("iteration", "time_ns")
     named = [f"{number} ({format_nanoseconds(time)})" for number, time in far.rows()]
     return [f"{name}'s iteration {list_some(named)}"] if named else []
 
 
-def _list_iteration_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
-    """Return how the parts of the median iteration of a GPU changed (ns), empty where the jobs have
-    none.
-    """
-    pair = get_tables((first, second), "iterations", "each")
-    if None in pair:
-        return []
-    before, after = (table.frame.select(pl.col(*PARTS).median().fill_null(0)) for table in pair)
-    return [(name, after[column][0] - before[column][0]) for column, name in PARTS.items()]
-
-
-def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
+def _list_changes(jobs: Sequence[ComparedJob]) -> list[tuple[str, float]]:
     """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
     changes = []
-    exposed = get_tables((first, second), "overlap", "operations")
-    if None not in exposed:
-        before, after = (table.frame["exposed_ns"].sum() for table in exposed)
-        changes.append(("exposed communication", float(after - before)))
-    classes = get_tables((first, second), "kernels", "classes")
-    if None not in classes:
-        joined = _join_by_key(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
+    if exposed := find_frames(jobs, "overlap", "operations"):
+        before, after = (frame["exposed_ns"].sum() for frame in exposed)
+        changes.append(("exposed communication", after - before))
+    if classes := find_frames(jobs, "kernels", "classes"):
+        joined = _join_by_key(classes, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
-        changes += [(f"{name} kernels", float(change)) for name, change in rows]
+        changes += [(f"{name} kernels", change) for name, change in rows]
     return changes
 
 
@@ -170,107 +168,72 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
     NVTX range. Changes are of the second from the first.
     """
-    names = str(first.description["name"]), str(second.description["name"])
-    tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
-    notes = warn_of_differences(first, second)
-    counts, differing = [], {}
-    steps = _count_iterations(first), _count_iterations(second)
-    tables |= _compare_iterations(first, second)
-    for analysis, table, keys, count, value in COMPARED:
-        pair = get_tables((first, second), analysis, table)
-        if None in pair:
-            if pair.count(None) == 1:
-                lacking = "AB"[pair.index(None)]
-                notes.append(f"{analysis}, {table}: {lacking} has none, not compared")
+    jobs = first, second
+    title = f"A: {first.description['name']}; B: {second.description['name']}"
+    result = Result("difference", "Difference of two jobs", notes=warn_of_differences(*jobs))
+    result.add("job", title, _describe_jobs(jobs))
+    each = find_frames(jobs, "iterations", "each")
+    steps = [frame.height for frame in each] if each else [0, 0]
+    if each:
+        title = "Median iteration of the steady state: how a GPU spends its time"
+        result.add("iteration", title, _compare_medians(each))
+        title = "Iterations of the steady state by number, largest change first"
+        result.add("by_iteration", title, _join_places(each, "iteration", ITERATION_VALUES))
+    counts, compared = [], []
+    for analysis, name, keys, count, value in COMPARED:
+        frames = find_frames(jobs, analysis, name)
+        if frames is None:
+            lacking = [job.find_table(analysis, name) is None for job in jobs]
+            if not all(lacking):
+                has_none = "AB"[lacking.index(True)]
+                result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
             continue
-        joined = _join_by_key(pair[0].frame, pair[1].frame, keys, count, value, steps)
-        differ = pl.col("count_a") != pl.col("count_b")
-        count_sums = joined.select(
-            pl.lit(f"{analysis}: {table}").alias("table"),
-            pl.col("count_a", "count_b").sum(),
-            differ.sum().cast(pl.Int64).alias("rows_that_differ"),
-        )
-        counts.append(count_sums)
-        differing[f"{analysis}_{table}"] = Table(pair[0].title, joined)
-    columns = {"table": pl.String} | dict.fromkeys(
-        ("count_a", "count_b", "rows_that_differ"), pl.Int64
-    )
-    tables["counts"] = Table("Executions", pl.concat([pl.DataFrame(schema=columns), *counts]))
-    tables |= differing
-    for analysis, table, key, values, title in PLACES:
-        pair = get_tables((first, second), analysis, table)
-        if None in pair:
-            continue
-        frames = [one_table.frame for one_table in pair]
-        if frames[0].height != frames[1].height:
-            notes.append(
-                f"{analysis}, {table}: {frames[0].height:,} in A, {frames[1].height:,} in B, not compared one by one"
+        joined = _join_by_key(frames, keys, count, value, steps)
+        compared.append((f"{analysis}_{name}", first.find_table(analysis, name).title, joined))
+        counts.append(
+            joined.select(
+                pl.lit(f"{analysis}: {name}").alias("table"),
+                pl.col("count_a", "count_b").sum(),
+                rows_that_differ=(pl.col("count_a") != pl.col("count_b")).sum().cast(pl.Int64),
             )
-            continue
-        tables[f"by_{key}"] = Table(title, _join_by_place(*frames, key, values))
-    return [Result("difference", "Difference of two jobs", tables, notes)]
+        )
+    if counts:
+        result.add("counts", "Executions", pl.concat(counts))
+    for table in compared:
+        result.add(*table)
+    for analysis, name, key, values, title in PLACES:
+        if frames := find_frames(jobs, analysis, name):
+            heights = [frame.height for frame in frames]
+            if heights[0] == heights[1]:
+                result.add(f"by_{key}", title, _join_places(frames, key, values))
+            else:
+                result.notes.append(
+                    f"{analysis}, {name}: {heights[0]:,} in A, {heights[1]:,} in B, not compared one by one"
+                )
+    return [result]
 
 
-def _count_iterations(job: ComparedJob) -> int:
-    """Return how many iterations the steady state of a job has, 0 where that is not known."""
-    table = get_table(job, "iterations", "each")
-    return table.frame.height if table else 0
-
-
-def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
-    """Return the median iteration of both jobs, part by part, and their iterations one by one, in
-    their order from the first: as many as both have.
-    """
-    pair = get_tables((first, second), "iterations", "each")
-    if None in pair:
-        return {}
-    columns = {"time_ns": "whole iteration", **PARTS}
-    medians = pl.DataFrame(
-        {
-            "part": columns.values(),
-            "a_ns": [pair[0].frame[column].median() for column in columns],
-            "b_ns": [pair[1].frame[column].median() for column in columns],
-        }
-    ).with_columns(
-        change_ns=pl.col("b_ns") - pl.col("a_ns"), change_share=divide_columns("b_ns", "a_ns") - 1
-    )
-    shown = ("time_ns", "exposed_nccl_ns")
-    frames = [
-        table.frame.select("iteration", pl.col(shown).name.prefix(f"{job}_"))
-        for job, table in zip("ab", pair, strict=True)
-    ]
-    each = frames[0].join(frames[1], on="iteration", how="inner", maintain_order="left")
-    each = _add_changes(each, ["iteration"], shown)
-    return {
-        "iteration": Table(
-            "Median iteration of the steady state: how a GPU spends its time", medians
-        ),
-        "by_iteration": Table(
-            "Iterations of the steady state by number, largest change first", each
-        ),
+def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the median iteration of both jobs, part by part. each: their iterations."""
+    columns = {"time_ns": WHOLE, **PARTS}
+    columns = {
+        column: name
+        for column, name in columns.items()
+        if all(column in frame.columns for frame in each)
     }
+    medians = {
+        f"{job}_ns": [frame[column].median() for column in columns]
+        for job, frame in zip("ab", each, strict=True)
+    }
+    return pl.DataFrame({"part": columns.values(), **medians}).with_columns(CHANGE)
 
 
-def get_table(job: ComparedJob, analysis: str, table: str) -> Table | None:
-    """Return a table, None where the job, of a file perhaps that --only wrote, has none."""
-    return job.results[analysis].tables.get(table) if analysis in job.results else None
-
-
-def get_tables(jobs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
-    """Return a table of several jobs, as :func:`get_table` does."""
-    return [get_table(job, analysis, table) for job in jobs]
-
-
-def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
-    elapsed = [job.duration / 1e9 for job in (first, second)]
-    rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
-    rows += [
-        (name, first.description[name], second.description[name]) for name in ("ranks", "devices")
-    ]
+def _describe_jobs(jobs: Sequence[ComparedJob]) -> pl.DataFrame:
+    rows = [("elapsed (s)", *(job.duration / 1e9 for job in jobs))]
+    rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
     for table in ("device", "host"):
-        pair = get_tables((first, second), "efficiencies", table)
-        if None not in pair:
-            before, after = (one_table.frame.row(0, named=True) for one_table in pair)
+        if frames := find_frames(jobs, "efficiencies", table):
+            before, after = (frame.row(0, named=True) for frame in frames)
             rows += [
                 (
                     f"{table}s: {name.removeprefix('host_').replace('_', ' ')} (%)",
@@ -284,73 +247,55 @@ def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     return frame.with_columns(change_share=divide_columns("b", "a") - 1)
 
 
-def _join_by_place(
-    first: pl.DataFrame, second: pl.DataFrame, key: str, values: Sequence[str]
-) -> pl.DataFrame:
-    """Return both jobs' devices or ranks, as many in each, largest change of the first value first:
-    those of the same name beside each other or, where a name is in one job alone, in their order.
+def _join_places(frames: Sequence[pl.DataFrame], key: str, values: Sequence[str]) -> pl.DataFrame:
+    """Return each value of both jobs' devices, ranks or iterations, with its change, largest change
+    of the first value first: those of the same name beside each other or, where as many have other
+    names, in their order.
     """
-    shared_values = [name for name in values if name in first.columns and name in second.columns]
+    values = [name for name in values if all(name in frame.columns for frame in frames)]
     first, second = (
-        frame.select(
-            pl.col(key).alias(f"{key}_{job}"), pl.col(shared_values).name.prefix(f"{job}_")
-        )
-        for job, frame in (("a", first), ("b", second))
+        frame.select(key, pl.col(values).name.prefix(f"{job}_"))
+        for job, frame in zip("ab", frames, strict=True)
     )
-    if set(first[f"{key}_a"]) == set(second[f"{key}_b"]):
-        joined = first.join(
-            second, left_on=f"{key}_a", right_on=f"{key}_b", maintain_order="left"
-        ).rename({f"{key}_a": key})
+    keys = [key]
+    if first.height != second.height or set(first[key]) == set(second[key]):
+        joined = first.join(second, on=key, maintain_order="left")
     else:
-        joined = pl.concat([first, second], how="horizontal")
-    places = [name for name in joined.columns if name.startswith(key)]
-    return _add_changes(joined, places, shared_values)
-
-
-def _add_changes(joined: pl.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pl.DataFrame:
-    """Return keys, and each value of job A and of job B with its change; largest change of the
-    first value first.
-    """
+        keys = [f"{key}_a", f"{key}_b"]
+        named = (
+            frame.rename({key: name}) for frame, name in zip((first, second), keys, strict=True)
+        )
+        joined = pl.concat(named, how="horizontal")
     changes = {f"change_of_{name}": pl.col(f"b_{name}") - pl.col(f"a_{name}") for name in values}
     columns = [f"{job}{name}" for name in values for job in ("a_", "b_", "change_of_")]
-    ordered = joined.with_columns(**changes).select(*keys, *columns)
     largest = pl.col(f"change_of_{values[0]}").abs()
-    return ordered.sort(largest, descending=True, maintain_order=True)
+    joined = joined.with_columns(**changes).select(*keys, *columns)
+    return joined.sort(largest, descending=True, maintain_order=True)
 
 
 def _join_by_key(
-    first: pl.DataFrame,
-    second: pl.DataFrame,
+    frames: Sequence[pl.DataFrame],
     keys: Sequence[str],
     count: str,
     value: str,
-    steps: tuple[int, int] = (0, 0),
+    steps: Sequence[int] = (0, 0),
 ) -> pl.DataFrame:
     """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
     how many iterations they have, 0 for unknown; where these differ, the change is that of an
     iteration.
     """
-
-    def summed(frame: pl.DataFrame, suffix: str) -> pl.DataFrame:
-        counted = pl.col(count).sum() if count else pl.len()
-        grouped = frame.group_by(keys, maintain_order=True)
-        return grouped.agg(
-            counted.cast(pl.Int64).alias(f"count_{suffix}"),
-            pl.col(value).sum().alias(f"{suffix}_ns"),
+    counted = pl.col(count).sum() if count else pl.len()
+    first, second = (
+        frame.group_by(keys, maintain_order=True).agg(
+            counted.cast(pl.Int64).alias(f"count_{job}"), pl.col(value).sum().alias(f"{job}_ns")
         )
-
-    joined = summed(first, "a").join(
-        summed(second, "b"),
-        on=keys,
-        how="full",
-        coalesce=True,
-        nulls_equal=True,
-        maintain_order="left_right",
+        for job, frame in zip("ab", frames, strict=True)
     )
-    joined = joined.with_columns(pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0))
-    joined = joined.with_columns(
-        change_ns=pl.col("b_ns") - pl.col("a_ns"), change_share=divide_columns("b_ns", "a_ns") - 1
+    joined = first.join(
+        second, on=keys, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right"
     )
+    sums = pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0)
+    joined = joined.with_columns(sums).with_columns(CHANGE)
     change = "change_ns"
     if 0 < steps[0] != steps[1] > 0:
         change = "change_of_iteration_ns"
@@ -364,33 +309,29 @@ def _join_by_key(
 
 def compare_scaling(jobs: Sequence[ComparedJob], strong: bool) -> Result:
     """Return how efficiencies change over jobs, relative to the first. Global efficiency = parallel
-    efficiency x computation scalability.
+    efficiency x computation scalability: useful time there / here, of weak scaling times the ratio of
+    devices.
     """
-    tables = get_tables(jobs, "efficiencies", "device")
-    rows = [table and table.frame.row(0, named=True) for table in tables]
-    if None in rows:
-        lacking = ", ".join(
-            str(job.description["name"]) for job, row in zip(jobs, rows, strict=True) if row is None
-        )
-        return Result(
-            "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
-        )
-    computation = compute_scalability(
-        [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
+    result = Result("scaling", "Scalability")
+    lacking = [
+        str(job.description["name"])
+        for job in jobs
+        if job.find_table("efficiencies", "device") is None
+    ]
+    if lacking:
+        result.missing.append(f"scalability: no work on devices in {', '.join(lacking)}")
+        return result
+    rows = pl.concat(find_frames(jobs, "efficiencies", "device"), how="diagonal_relaxed")
+    useful, grown = pl.col("useful_ns"), pl.col("devices") / pl.col("devices").first()
+    frame = rows.select(
+        pl.Series("run", [str(job.description["name"]) for job in jobs]),
+        "devices",
+        "elapsed_ns",
+        speedup=pl.col("elapsed_ns").first() / pl.col("elapsed_ns"),
+        computation_scalability=useful.first() / useful * (1 if strong else grown),
     )
-    efficiencies = [name for name in rows[0] if name.endswith("efficiency")]
-    frame = pl.DataFrame(
-        {
-            "run": [str(job.description["name"]) for job in jobs],
-            "devices": [row["devices"] for row in rows],
-            "elapsed_ns": [row["elapsed_ns"] for row in rows],
-            "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
-            "computation_scalability": computation,
-            **{name: [row[name] for row in rows] for name in efficiencies},
-        },
-        strict=False,
-    )
-    frame = frame.with_columns(
+    efficiencies = [name for name in rows.columns if name.endswith("efficiency")]
+    frame = frame.with_columns(rows[efficiencies]).with_columns(
         global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability")
     )
     kind = (
@@ -398,6 +339,5 @@ def compare_scaling(jobs: Sequence[ComparedJob], strong: bool) -> Result:
         if strong
         else "weak scaling: a problem that grows with the devices"
     )
-    return Result(
-        "scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)}
-    )
+    result.add("scaling", f"Runs relative to the first ({kind})", frame)
+    return result

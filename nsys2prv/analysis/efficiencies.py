@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -101,8 +101,23 @@ def _add_steady_state(unit: Unit) -> pl.DataFrame:
 
 
 WHOLE_JOB, IN_STEADY = pl.col("range") == "", pl.col("range") == STEADY
-#: Covered time of a window.
-LENGTH = pl.col("elapsed_ns")
+ASKED_FOR = ~WHOLE_JOB & ~IN_STEADY
+#: Efficiencies as ratios of the columns of `_sum_groups`: of devices, and of hosts.
+DEVICE_RATIOS = {
+    "parallel_efficiency": ("total", "whole"),
+    "load_balance_efficiency": ("mean", "greatest"),
+    "communication_efficiency": ("greatest", "active"),
+    "orchestration_efficiency": ("active", "elapsed_ns"),
+}
+MPI_RATIOS = {
+    "mpi_parallel_efficiency": ("total", "whole"),
+    "mpi_load_balance_efficiency": ("mean", "greatest"),
+    "mpi_communication_efficiency": ("greatest", "elapsed_ns"),
+}
+API_RATIOS = {
+    "offload_efficiency": ("useful", "total"),
+    "host_parallel_efficiency": ("useful", "whole"),
+}
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -115,7 +130,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     elif frames["devices"].height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if frames["hosts"].height:
-        _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result, ideal)
+        _add_host_tables(frames["hosts"], context, result, ideal)
 
 
 class _IdealNetworks(Struct, frozen=True):
@@ -166,12 +181,10 @@ class _IdealNetworks(Struct, frozen=True):
             "mpi_serialisation_efficiency": serialisation,
             "mpi_transfer_efficiency": communication / serialisation,
         }
-        place = figures.columns.index("mpi_communication_efficiency") + 1
-        return figures.select(
-            *figures.columns[:place],
-            *(value.alias(name) for name, value in added.items()),
-            *figures.columns[place:],
-        )
+        names = figures.columns
+        place = names.index("mpi_communication_efficiency") + 1
+        ordered = [*names[:place], *added, *names[place:]]
+        return figures.with_columns(**added).select(ordered)
 
 
 def _add_device_tables(
@@ -187,27 +200,21 @@ def _add_device_tables(
             both.select(part.alias("part"), pl.exclude(*WINDOW, "devices")),
             "The steady state is that of the phases of `findings`.",
         )
-    devices = devices.filter(~IN_STEADY)
-    per_device = _make_device_rows(devices, context)
-    jobs = _compute_device_efficiencies(devices, WINDOW)
     whole = both.filter(WHOLE_JOB).drop(WINDOW)
     result.add("device", "Efficiency of devices: the job", whole, ABOUT)
     nodes = context.name_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
         by_node = _compute_device_efficiencies(nodes, ["node"])
         result.add("nodes", "Efficiency of devices by node", by_node)
-    shares = per_device.filter(WHOLE_JOB).drop(WINDOW)
+    each = _make_device_rows(devices, context)
+    shares = each.filter(WHOLE_JOB).drop(WINDOW)
     result.add("devices", "Devices: shares of the elapsed time", shares)
-    if jobs.height > 1:
-        iterations = jobs.filter(~WHOLE_JOB).sort("iteration")
-        result.add("iterations", "Efficiency of devices by iteration", iterations)
-        result.add(
-            "over_iterations",
-            "Efficiency of devices: spread over iterations",
-            _summarize_iterations(iterations),
-        )
-        by_device = per_device.filter(~WHOLE_JOB)
-        result.add("iterations_of_devices", "Devices by iteration", by_device)
+    asked = devices.filter(ASKED_FOR)
+    iterations = _compute_device_efficiencies(asked, WINDOW).sort("iteration")
+    result.add("iterations", "Efficiency of devices by iteration", iterations)
+    spread = _summarize_iterations(iterations)
+    result.add("over_iterations", "Efficiency of devices: spread over iterations", spread)
+    result.add("iterations_of_devices", "Devices by iteration", each.filter(ASKED_FOR))
 
 
 def _add_host_tables(
@@ -215,17 +222,16 @@ def _add_host_tables(
 ) -> None:
     layouts = context.reader.layouts
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
-    figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
-    whole = ideal.add_to_hosts(figures.filter(WHOLE_JOB), hosts.filter(WHOLE_JOB)).drop(WINDOW)
-    result.add("host", "Efficiency of hosts: the job", whole)
-    if figures.height > 1:
-        by_iteration = figures.filter(~WHOLE_JOB).sort("iteration")
-        result.add("host_iterations", "Efficiency of hosts by iteration", by_iteration)
+    ratios = (MPI_RATIOS if has_mpi else {}) | (API_RATIOS if has_api else {})
+    whole_job = hosts.filter(WHOLE_JOB)
+    whole = ideal.add_to_hosts(_compute_host_efficiencies(whole_job, ratios), whole_job)
+    result.add("host", "Efficiency of hosts: the job", whole.drop(WINDOW))
+    iterations = _compute_host_efficiencies(hosts.filter(ASKED_FOR), ratios).sort("iteration")
+    result.add("host_iterations", "Efficiency of hosts by iteration", iterations)
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
-    shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
-    ranks = hosts.filter(WHOLE_JOB).with_columns(**shares)
-    ranks = ranks.select("task", *shares, *(f"{name}_ns" for name in names)).sort("task")
-    ranks = context.name_tasks(ranks)
+    ranks = _add_shares(whole_job, names).sort("task")
+    columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
+    ranks = context.name_tasks(ranks.select("task", *columns))
     result.add("hosts", "Main threads: shares of the elapsed time", ranks)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
@@ -235,13 +241,22 @@ def _add_host_tables(
 
 
 def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return how each device spends the job and each iteration."""
     # What is active and does not compute communicates (kernels, memory operations) and is exposed.
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     names = ("useful", "compute", "nccl", "memory", "exposed", "active")
-    shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
-    rows = devices.with_columns(**shares).with_columns(idle_share=1 - pl.col("active_share"))
+    rows = _add_shares(devices, names).with_columns(idle_share=1 - pl.col("active_share"))
     rows = context.name_devices(rows.sort("iteration", "device"))
-    return rows.select(*WINDOW, "device", *shares, "idle_share", *(f"{name}_ns" for name in names))
+    shares, times = ([f"{name}_{unit}" for name in names] for unit in ("share", "ns"))
+    return rows.select(*WINDOW, "device", *shares, "idle_share", *times)
+
+
+def _add_shares(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Return times (`NAME_ns`) also as shares of the elapsed time (`NAME_share`)."""
+    elapsed = "elapsed_ns"
+    return rows.with_columns(
+        divide_columns(f"{name}_ns", elapsed).alias(f"{name}_share") for name in names
+    )
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
@@ -273,58 +288,39 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
 
 def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return the efficiencies of each group of rows, one row of a device and window each."""
-    figures = devices.group_by(by, maintain_order=True).agg(
-        pl.col("useful_ns").sum(),
-        devices=pl.len(),
-        elapsed_ns=LENGTH.first(),
-        greatest=pl.col("useful_ns").max(),
-        active=pl.col("active_ns").max(),
-    )
-    mean = pl.col("useful_ns") / pl.col("devices")
-    whole = pl.col("devices") * pl.col("elapsed_ns")
-    return figures.select(
-        *by,
-        "devices",
-        "elapsed_ns",
-        "useful_ns",
-        divide_columns("useful_ns", whole).alias("parallel_efficiency"),
-        divide_columns(mean, "greatest").alias("load_balance_efficiency"),
-        divide_columns("greatest", "active").alias("communication_efficiency"),
-        divide_columns("active", "elapsed_ns").alias("orchestration_efficiency"),
-    )
+    sums = _sum_groups(devices, by, "devices", "useful_ns", active=pl.col("active_ns").max())
+    shown = [*by, "devices", "elapsed_ns", pl.col("total").alias("useful_ns")]
+    return sums.select(*shown, *_make_ratios(DEVICE_RATIOS))
 
 
-def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
-    figures = hosts.group_by(WINDOW, maintain_order=True).agg(
-        tasks=pl.len(),
-        elapsed_ns=LENGTH.max(),
-        outside=pl.col("outside_mpi_ns").sum(),
-        greatest=pl.col("outside_mpi_ns").max(),
-        useful=pl.col("useful_ns").sum(),
-    )
-    mean = pl.col("outside") / pl.col("tasks")
-    whole = pl.col("tasks") * pl.col("elapsed_ns")
-    mpi = [
-        divide_columns("outside", whole).alias("mpi_parallel_efficiency"),
-        divide_columns(mean, "greatest").alias("mpi_load_balance_efficiency"),
-        divide_columns("greatest", "elapsed_ns").alias("mpi_communication_efficiency"),
-    ]
-    api = [
-        divide_columns("useful", "outside").alias("offload_efficiency"),
-        divide_columns("useful", whole).alias("host_parallel_efficiency"),
-    ]
-    return figures.select(
-        *WINDOW, "tasks", "elapsed_ns", *(mpi if has_mpi else []), *(api if has_api else [])
-    )
+def _compute_host_efficiencies(
+    hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]
+) -> pl.DataFrame:
+    """Return the efficiencies of each window, of rows of a task and window each."""
+    sums = _sum_groups(hosts, WINDOW, "tasks", "outside_mpi_ns", useful=pl.col("useful_ns").sum())
+    return sums.select(*WINDOW, "tasks", "elapsed_ns", *_make_ratios(ratios))
 
 
-def compute_scalability(useful: list[float], devices: list[int], strong: bool) -> np.ndarray:
-    """Return computation scalability of runs relative to the first: useful time there / here; of
-    weak scaling times the ratio of devices.
+def _sum_groups(
+    rows: pl.DataFrame, by: list[str], members: str, busy: str, **more: pl.Expr
+) -> pl.DataFrame:
+    """Return of each group of rows what ratios are of: how many rows there are (`members`),
+    elapsed_ns, what they have of `busy` (total, mean, greatest), and could have (whole).
     """
-    time = np.array(useful, float)
-    grown = 1.0 if strong else np.array(devices, float) / devices[0]
-    return time[0] * grown / time
+    sums = rows.group_by(by, maintain_order=True).agg(
+        pl.len().alias(members),
+        pl.col("elapsed_ns").max(),
+        total=pl.col(busy).sum(),
+        greatest=pl.col(busy).max(),
+        **more,
+    )
+    return sums.with_columns(
+        mean=pl.col("total") / pl.col(members), whole=pl.col(members) * pl.col("elapsed_ns")
+    )
+
+
+def _make_ratios(ratios: Mapping[str, tuple[str, str]]) -> Iterator[pl.Expr]:
+    return (divide_columns(*pair).alias(name) for name, pair in ratios.items())
 
 
 ANALYSIS = Analysis(

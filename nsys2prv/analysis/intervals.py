@@ -156,56 +156,6 @@ def clip_spans(spans: Spans, begin: int, end: int) -> Spans:
     return Spans(since, until)
 
 
-def sum_within(
-    begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray
-) -> np.ndarray:
-    """Return the time of intervals, which may overlap, in each [since, until), added up interval by
-    interval.
-    """
-
-    def before(times: np.ndarray) -> np.ndarray:
-        # Up to a time, all that has begun less all that has ended. Sums may wrap around; their
-        # differences do not.
-        parts = []
-        for edges in (np.sort(begin), np.sort(end)):
-            sums = np.concatenate([[0], np.cumsum(edges)])
-            count = np.searchsorted(edges, times)
-            parts.append(count * times - sums[count])
-        return parts[0] - parts[1]
-
-    return before(np.asarray(until, np.int64)) - before(np.asarray(since, np.int64))
-
-
-def count_concurrent(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many intervals are open from each time of change on: ascending times, and counts
-    (the last is 0).
-    """
-    kept = end > begin
-    begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
-    changes = _drop_repetitions(np.sort(np.concatenate([begin, end]), kind="stable"))
-    begun, ended = (np.searchsorted(edges, changes, "right") for edges in (begin, end))
-    return changes, begun - ended
-
-
-def _drop_repetitions(ordered: np.ndarray) -> np.ndarray:
-    """Return ascending numbers without repetitions."""
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-
-
-def sum_time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
-    """Return for how long, within a set, how many of the intervals are open: count -> ns, counts
-    from 1.
-    """
-    if not len(inside):
-        return {}
-    times, counts = count_concurrent(begin, end)
-    if len(times) < 2:
-        return {}
-    lengths = inside.within(times[:-1], times[1:])
-    total = np.bincount(counts[:-1], lengths)
-    return {count: int(total[count]) for count in range(1, len(total)) if total[count]}
-
-
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     """Return the order of rows by thread, then by time: of rows that are by time already, and of
     few threads, without comparing any.

@@ -114,7 +114,7 @@ class OpenJob:
         self.reader = make_event_reader(job)
         self._saved = job.folder / "reader"
         self.reader.save(self._saved)
-        self._results: dict[tuple[object, ...], Result] = {}
+        self._results: dict[tuple[object, ...], dict[str, Result]] = {}
 
     def __enter__(self) -> OpenJob:
         return self
@@ -375,19 +375,17 @@ class OpenJob:
         if useful not in USEFUL:
             raise UsageError(f"useful: {useful} is none of {', '.join(USEFUL)}")
         names = names or tuple(self.analyses)
-        wanted = [by_name[name] for name in names]
+        # Those whose findings belong to the one list.
+        others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
         key = useful, iterations, bins, tuple(what_if)
-        finders = [findings.ANALYSIS, *(one for one in ANALYSES if one.has_findings)]
-        needed = dict.fromkeys([*wanted, *finders] if "findings" in names else wanted)
-        left = [analysis for analysis in needed if (analysis.name, key) not in self._results]
+        made = self._results.setdefault(key, {})
+        left = [by_name[name] for name in dict.fromkeys((*names, *others)) if name not in made]
         if left:
-            self._results.update(
-                {(name, key): result for name, result in self._run_analyses(left, *key).items()}
-            )
-        results = Results((analysis.name, self._results[analysis.name, key]) for analysis in wanted)
+            made.update(self._run_analyses(left, *key))
+        results = Results((name, made[name]) for name in names)
         if "findings" in names:
-            joined = join_findings(self._results[one.name, key].findings for one in finders)
-            results["findings"] = replace(results["findings"], findings=joined)
+            joined = join_findings(made[name].findings for name in ("findings", *others))
+            results["findings"] = replace(made["findings"], findings=joined)
         return results
 
     @property
@@ -471,44 +469,45 @@ class OpenJob:
             make_clock_table(self._job),
             lambda: self.graph,
         )
-        able = [
-            analysis
+        results = {
+            analysis.name: Result(
+                analysis.name, analysis.title, missing=self._explain_inability(analysis)
+            )
             for analysis in wanted
-            if all(self.available & set(group) for group in analysis.needs)
-            and (len(self.coverage.common) or not analysis.is_of_covered)
-        ]
-        collected: dict[str, dict[str, list[pl.DataFrame]]] = {
-            analysis.name: defaultdict(list) for analysis in able
         }
+        able = [analysis for analysis in wanted if not results[analysis.name].missing]
+        collected: dict[tuple[str, str], list[pl.DataFrame]] = defaultdict(list)
         units = sorted(set(self.reader.rows.units.tolist()))
-        results = {analysis.name: Result(analysis.name, analysis.title) for analysis in wanted}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
         with self._job.workers.progress.show_bar("analysing", steps, "steps") as bar:
-            for partial_frames in self._collect_units(able, options, units):
-                for name, frames in partial_frames.items():
-                    for key, frame in frames.items():
-                        collected[name][key].append(frame)
+            for frames in self._collect_units(able, options, units):
+                for name, key, frame in frames:
+                    collected[name, key].append(frame)
                 bar.update(1)
             for analysis in able:
                 whole: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
-                for key, parts in collected[analysis.name].items():
-                    whole[key] = _concat_frames(parts)
+                for name, key in collected:
+                    if name == analysis.name:
+                        whole[key] = _concat_frames(collected[name, key])
                 result = results[analysis.name]
                 analysis.conclude(whole, context, result)
                 told = any(options.lost_work in line for line in (*result.missing, *result.notes))
                 if options.lost_work and analysis.is_of_covered and not told:
                     result.missing.append(f"figures of all GPUs: {options.lost_work}")
                 bar.update(1)
-        for analysis in wanted:
-            if analysis not in able:
-                if analysis.is_of_covered and not len(self.coverage.common):
-                    results[analysis.name].missing.append(self.coverage.describe())
-                results[analysis.name].missing.extend(
-                    f"{analysis.title}: {self.explain_absence(group)}"
-                    for group in analysis.needs
-                    if not self.available & set(group)
-                )
         return results
+
+    def _explain_inability(self, analysis: Analysis) -> list[str]:
+        """Return why the job has not what an analysis needs; nothing where it has."""
+        uncovered = analysis.is_of_covered and not len(self.coverage.common)
+        return [
+            *([self.coverage.describe()] if uncovered else []),
+            *(
+                f"{analysis.title}: {self.explain_absence(group)}"
+                for group in analysis.needs
+                if not self.available & set(group)
+            ),
+        ]
 
     def _name_lossy_processes(self) -> str:
         """Return a sentence on the processes that have lost work; empty where none has."""
@@ -544,13 +543,13 @@ class OpenJob:
 
     def _collect_units(
         self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]
-    ) -> Iterator[dict[str, dict[str, pl.DataFrame]]]:
+    ) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
         """Yield what the analyses collect, unit by unit; of a single one, which workers could not
         share, analysis by analysis.
         """
         if len(units) == 1:
             unit = Unit(load_event_reader(self._saved), units[0], options, self._saved.parent)
-            yield from ({analysis.name: _collect_frames(analysis, unit)} for analysis in able)
+            yield from (_collect_frames([analysis], unit) for analysis in able)
             return
         collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
         yield from self._job.workers.run(collect, units)
@@ -562,12 +561,11 @@ def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _collect_frames(analysis: Analysis, unit: Unit) -> dict[str, pl.DataFrame]:
-    """Return what an analysis collects of one unit, by name."""
-    frames = defaultdict(list)
-    for name, frame in analysis.collect(unit):
-        frames[name].append(frame)
-    return {name: pl.concat(same_name) for name, same_name in frames.items()}
+def _collect_frames(
+    analyses: Sequence[Analysis], unit: Unit
+) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return what analyses collect of one unit: analysis, name of the frame, frame."""
+    return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
 
 
 def _build_unit_graph(saved: Path, calls: Mapping[int, str], number: int) -> UnitGraph:
@@ -577,14 +575,10 @@ def _build_unit_graph(saved: Path, calls: Mapping[int, str], number: int) -> Uni
 
 def _collect_unit(
     saved: Path, names: Sequence[str], options: AnalysisOptions, number: int
-) -> dict[str, dict[str, pl.DataFrame]]:
+) -> list[tuple[str, str, pl.DataFrame]]:
     """Return what these analyses collect of one unit (a pure function over files)."""
     unit = Unit(load_event_reader(saved), number, options, saved.parent)
-    return {
-        analysis.name: _collect_frames(analysis, unit)
-        for analysis in ANALYSES
-        if analysis.name in names
-    }
+    return _collect_frames([one for one in ANALYSES if one.name in names], unit)
 
 
 def open_job(

@@ -11,7 +11,6 @@ from nsys2prv.analysis.intervals import (
     RULE,
     make_statistics,
     spill_durations,
-    sum_within,
 )
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
@@ -61,32 +60,13 @@ FIGURES = (
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect durations of kernels by task, times of classes in each iteration, and metrics
-    while kernels run.
-    """
+    """Collect durations of kernels by task, and metrics while kernels run."""
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
     yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
-    yield from _sum_by_iteration(unit.options.iterations.slice(1), kernels)
     for device, samples in unit.gpu_samples.items():
         yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
-
-
-def _sum_by_iteration(
-    iterations: pl.DataFrame, kernels: pl.DataFrame
-) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the time of each class in each iteration: `range`, `iteration`, `class` (0: graphs),
-    `time_ns`.
-    """
-    if not iterations.height:
-        return
-    places = iterations.select("range", "iteration")
-    by_class = kernels.partition_by("class", as_dict=True)
-    for (kind,), alike in by_class.items():
-        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(iterations, "begin", "end"))
-        of_class = pl.lit(kind, pl.Int8).alias("class")
-        yield "iterations", places.with_columns(of_class, time_ns=pl.Series(time))
 
 
 def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
@@ -111,39 +91,21 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         absent = context.explain_absence(("gpu_metric",))
         result.missing.append(f"measured activity of tensor cores: {absent}")
     rows = _compute_figures(groups, measured, KERNEL_KEY, tasks)
-    by_class = _label_classes(
-        _compute_figures(
-            groups,
-            measured.filter(pl.col("what") != GRAPH) if measured.height else measured,
-            ["class"],
-            tasks,
-        )
-    )
+    of_kernels = measured.filter(pl.col("what") != GRAPH) if measured.height else measured
+    by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
     named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     figures = [name for name in FIGURES if name in rows.columns]
     kernels = named.select("kernel", "class", "tensor_cores", *figures)
     result.add("kernels", "Kernels", kernels, ABOUT)
     result.add("classes", "Kernel classes", by_class.select("class", *figures))
-    gemm = _sum_tensor_cores(groups)
-    if gemm.height:
-        title = "GEMM time with and without tensor cores (told by the kernels' names)"
-        result.add("tensor_cores", title, gemm)
-    if frames["iterations"].height:
-        sums = (
-            frames["iterations"]
-            .group_by("range", "iteration", "class", maintain_order=True)
-            .agg(pl.col("time_ns").sum())
-        )
-        sums = _label_classes(sums).sort("iteration", "class").filter(pl.col("time_ns") > 0)
-        title = "Kernel classes by iteration (time of all devices)"
-        result.add("classes_by_iteration", title, sums)
+    title = "GEMM time with and without tensor cores (told by the kernels' names)"
+    result.add("tensor_cores", title, _sum_tensor_cores(groups))
     # Those that communicate last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
-    if two.height:
-        columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
-        result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)
-    if gemm.height and tasks > 1:
+    columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
+    result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)
+    if tasks > 1:
         by_rank = context.name_tasks(_sum_tensor_by_task(groups))
         title = "Share of GEMM time on tensor cores by rank"
         result.add("tensor_cores_by_rank", title, by_rank)

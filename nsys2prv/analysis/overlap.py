@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import count_concurrent, intersect_spans, sum_time_by_count
+from nsys2prv.analysis.intervals import intersect_spans
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
@@ -32,10 +32,22 @@ of the time that the reports of all processes cover.
 """
 
 
+#: Shares in the table of devices: the part, and the whole.
+SHARES = {
+    "exposed_share_of_communication": ("exposed_ns", "communication_ns"),
+    "overlapped_share_of_communication": ("overlapped_ns", "communication_ns"),
+    "exposed_share_of_elapsed": ("exposed_ns", "elapsed"),
+    "overlapped_share_of_elapsed": ("overlapped_ns", "elapsed"),
+    "exposed_share_of_nccl": ("nccl_exposed_ns", "nccl_ns"),
+}
+TITLES = {
+    "operations": "Communication by operation",
+    "classes": "Computation by kernel class, and how much of it overlaps communication",
+}
+
+
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect by device how much communication is overlapped, by kernel what runs beside it,
-    how many kernels run beside those that communicate, and how many are in flight.
-    """
+    """Collect by device how much communication is overlapped, and by kernel what runs beside it."""
     for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
@@ -50,130 +62,59 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "devices", pl.DataFrame([sums])
         work = unit.work.filter(pl.col("device") == device)
         begin, end, what = to_arrays(work, "begin", "end", "what")
-        time = unit.covered.within(begin, end)
-        beside = np.where(
-            np.isin(what, (MEMORY, *COMMUNICATING)),
-            compute.within(begin, end),
-            communication.within(begin, end),
-        )
-        kinds = work.with_columns(beside=beside, time=time).filter(pl.col("time") > 0)
-        kinds = kinds.group_by("what", "operation", "name", "class", maintain_order=True)
-        yield (
-            "kernels",
-            kinds.agg(
-                count=pl.len(),
-                time_ns=pl.col("time").sum(),
-                overlapped_ns=pl.col("beside").sum(),
-            ),
-        )
-        kernels = what != MEMORY
-        counts = sum_time_by_count(begin[kernels], end[kernels], nccl)
-        schema = {"kernels": pl.Int64, "time_ns": pl.Int64}
-        yield "concurrency", pl.DataFrame([*counts.items()], schema=schema, orient="row")
-    if unit.has("launch"):
-        yield "flight", _count_in_flight(unit)
-
-
-def _count_in_flight(unit: Unit) -> pl.DataFrame:
-    """Return kernels launched and not begun yet, by task: mean over the elapsed time, and most at a
-    time.
-    """
-    launched = unit.launched_work.filter(pl.col("what") != MEMORY)
-    sender, sent, begin = to_arrays(launched, "sender", "sent", "begin")
-    task = unit.task_of[sender]
-    rows = []
-    for number in np.unique(task).tolist():
-        since, until = sent[task == number], begin[task == number]
-        rows.append(
-            {
-                "task": number,
-                "launched": len(since),
-                "mean_in_flight": unit.covered.within(since, np.maximum(since, until)).sum()
-                / unit.covered.length,
-                "max_in_flight": count_concurrent(since, until)[1].max(initial=0),
-            }
-        )
-    return pl.DataFrame(rows)
+        is_communication = np.isin(what, (MEMORY, *COMMUNICATING))
+        beside = [spans.within(begin, end) for spans in (compute, communication)]
+        kinds = work.with_columns(
+            time_ns=pl.Series(unit.covered.within(begin, end)),
+            overlapped_ns=pl.Series(np.where(is_communication, *beside)),
+        ).filter(pl.col("time_ns") > 0)
+        by_kind = kinds.group_by("what", "operation", "name", "class", maintain_order=True)
+        yield "kernels", by_kind.agg(pl.col("time_ns", "overlapped_ns").sum(), count=pl.len())
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    """Add exposed and overlapped communication by device, operation and class, and kernels
-    in flight.
-    """
-    communicating = ("nccl_kernel", "memory_operation")
-    if not frames["devices"].height or not frames["devices"]["communication_ns"].sum():
-        result.missing.append(f"overlap: {context.explain_absence(communicating)}")
+    """Add exposed and overlapped communication by device, operation and class."""
+    devices, kernels = frames["devices"], frames["kernels"]
+    if not devices.height or not devices["communication_ns"].sum():
+        absent = context.explain_absence(("nccl_kernel", "memory_operation"))
+        result.missing.append(f"overlap: {absent}")
         return
-    devices, kernels = frames["devices"].sort("device"), frames["kernels"]
-    result.add(
-        "devices",
-        "Communication: exposed, and overlapped with computation",
-        _compute_exposed(devices, context),
-        ABOUT,
-    )
+    title = "Communication: exposed, and overlapped with computation"
+    result.add("devices", title, _compute_exposed(devices.sort("device"), context), ABOUT)
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
-    if (rows := _sum_by_operation(kernels)).height:
-        rows = rows.select(
-            "operation",
-            "count",
-            "time_ns",
-            exposed.alias("exposed_ns"),
-            "overlapped_ns",
-            divide_columns(exposed, "time_ns").alias("exposed_share"),
-        )
-        result.add("operations", "Communication by operation", rows)
-    if (rows := _sum_by_class(kernels)).height:
-        result.add(
-            "classes",
-            "Computation by kernel class, and how much of it overlaps communication",
-            rows.with_columns(overlapped_share=divide_columns("overlapped_ns", "time_ns")),
-        )
-    concurrent = frames["concurrency"].group_by("kernels").agg(pl.col("time_ns").sum())
-    if concurrent.height:
-        result.add(
-            "concurrency",
-            "Concurrent kernels while kernels communicate (1: these alone)",
-            concurrent.sort("kernels").with_columns(
-                share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
-                share_of_elapsed=pl.col("time_ns") / (context.elapsed * devices.height),
-            ),
-        )
-    if frames["flight"].height:
-        result.add(
-            "in_flight",
-            "Kernels in flight: launched, but not begun yet",
-            context.name_tasks(frames["flight"].sort("task")),
-        )
-    else:
-        result.missing.append(f"kernels in flight: {context.explain_absence(('cuda_api',))}")
+    operations = _sum_by_operation(kernels).select(
+        "operation",
+        "count",
+        "time_ns",
+        exposed.alias("exposed_ns"),
+        "overlapped_ns",
+        exposed_share=divide_columns(exposed, "time_ns"),
+    )
+    result.add("operations", TITLES["operations"], operations)
+    overlapped = divide_columns("overlapped_ns", "time_ns")
+    classes = _sum_by_class(kernels).with_columns(overlapped_share=overlapped)
+    result.add("classes", TITLES["classes"], classes)
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return the communication of each device, and of all in a last row."""
-    elapsed = pl.lit(context.elapsed, pl.Int64)
-    total = devices.sum().with_columns(
-        device=pl.lit(-1, pl.Int64), elapsed=elapsed * devices.height
-    )
-    devices = pl.concat([devices.with_columns(elapsed=elapsed), total])
-    exposed = pl.col("communication_ns") - pl.col("overlapped_ns")
-    nccl_exposed = pl.col("nccl_ns") - pl.col("nccl_overlapped_ns")
-    devices = devices.select(
-        "device",
+    devices = devices.with_columns(elapsed=pl.lit(context.elapsed, pl.Int64))
+    devices = pl.concat([devices, devices.sum().with_columns(device=pl.lit(-1, pl.Int64))])
+    devices = devices.with_columns(
+        exposed_ns=pl.col("communication_ns") - pl.col("overlapped_ns"),
+        nccl_exposed_ns=pl.col("nccl_ns") - pl.col("nccl_overlapped_ns"),
+    ).with_columns(divide_columns(*pair).alias(name) for name, pair in SHARES.items())
+    *of_communication, of_nccl = SHARES
+    return context.name_devices(devices).select(
+        pl.col("device").fill_null("all"),
         "communication_ns",
-        exposed.alias("exposed_ns"),
+        "exposed_ns",
         "overlapped_ns",
-        divide_columns(exposed, "communication_ns").alias("exposed_share_of_communication"),
-        divide_columns("overlapped_ns", "communication_ns").alias(
-            "overlapped_share_of_communication"
-        ),
-        (exposed / pl.col("elapsed")).alias("exposed_share_of_elapsed"),
-        (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_share_of_elapsed"),
+        *of_communication,
         "nccl_ns",
-        nccl_exposed.alias("nccl_exposed_ns"),
-        divide_columns(nccl_exposed, "nccl_ns").alias("exposed_share_of_nccl"),
+        "nccl_exposed_ns",
+        of_nccl,
     )
-    named = context.name_devices(devices).drop("node")
-    return named.with_columns(device=pl.coalesce("device", pl.lit("all")))
 
 
 def _sum_by_operation(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -209,10 +150,7 @@ def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
 ANALYSIS = Analysis(
     "overlap",
     "Overlap of communication and computation",
-    (
-        "exposed and overlapped communication by device, operation and kernel class; concurrent "
-        "kernels; kernels in flight"
-    ),
+    "exposed and overlapped communication by device, operation and kernel class",
     (tuple(WORK), (KERNEL_NAMES,)),
     collect,
     conclude,

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import polars as pl
-from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec import Struct, convert, field, to_builtins
 
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
@@ -42,6 +41,8 @@ FINDING_KINDS = {
     "no_gpu_work": "what hosts do in a job of which no work of GPUs is recorded",
 }
 
+#: What JSON calls the parts of a moment.
+MOMENT = ("begin_ns", "end_ns", "ranks")
 #: What an analysis may need beside layouts: names of most kernels.
 KERNEL_NAMES = "kernel names"
 #: More findings are not told.
@@ -103,30 +104,16 @@ class Finding(Struct, frozen=True):
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
         return ", ".join([*parts, *self.views[:1]])
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, for JSON."""
-        content = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
-        content["moments"] = [
-            {"begin_ns": begin, "end_ns": end, "ranks": list(ranks)}
-            for begin, end, ranks in self.moments
-        ]
-        return content
+        moments = [dict(zip(MOMENT, moment, strict=True)) for moment in self.moments]
+        return {**to_builtins(self), "moments": to_builtins(moments)}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content.items()
-        }
-        values["moments"] = tuple(
-            (moment["begin_ns"], moment["end_ns"], tuple(moment["ranks"]))
-            for moment in values.get("moments", ())
-        )
-        return cls(**values)
+        moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
+        return convert({**content, "moments": moments}, cls)
 
 
 class Table(Struct, frozen=True):
@@ -136,8 +123,8 @@ class Table(Struct, frozen=True):
 
     #: Its heading.
     title: str
-    #: The figures.
-    frame: pl.DataFrame
+    #: The figures; in JSON `columns`.
+    frame: pl.DataFrame = field(name="columns")
     #: How they are defined.
     about: str = ""
 
@@ -165,9 +152,10 @@ class Result(Struct, frozen=True):
     #: What holds the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, name: str, title: str, frame: pl.DataFrame, about: str | None = "") -> None:
-        """Add a table. about: as in :class:`Table`."""
-        self.tables[name] = Table(title, frame, about or "")
+    def add(self, name: str, title: str, frame: pl.DataFrame, about: str = "") -> None:
+        """Add a table that has rows. about: as in :class:`Table`."""
+        if frame.height:
+            self.tables[name] = Table(title, frame, about)
 
     def __repr__(self) -> str:
         return (

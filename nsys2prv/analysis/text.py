@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.terminal import Column, find_width, fold_lines, lay_out_table, shorten
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
-from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
+from nsys2prv.analysis.result import NOTHING, Finding, Result
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -44,7 +44,6 @@ IN_DETAIL = frozenset(
         "each",
         "iterations_of_devices",
         "gaps_of_devices",
-        "classes_by_iteration",
     }
 )
 #: Columns of text, also of a wide terminal.
@@ -68,7 +67,6 @@ WORST = {
     "total_late_ns": True,
     "median_ns": True,
     "outside_mpi_share": False,
-    "mean_in_flight": False,
     "tensor_core_share": False,
 }
 PLACES = ("rank", "device", "node")
@@ -173,22 +171,10 @@ def format_machine_line(facts: dict[str, object]) -> str:
 
 def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     """Return everything, for scripts: tables as columns. job: what the results are of."""
-    analyses = {
-        name: {
-            "title": result.title,
-            "notes": result.notes,
-            "missing": result.missing,
-            "tables": {
-                key: {
-                    "title": table.title,
-                    "about": table.about,
-                    "columns": table.frame.to_dict(as_series=False),
-                }
-                for key, table in result.tables.items()
-            },
-        }
-        for name, result in results.items()
-    }
+    analyses = {}
+    for name, result in results.items():
+        content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
+        analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
     whole = [results["findings"]] if "findings" in results else results.values()
     findings = [finding.as_dict() for result in whole for finding in result.findings]
     return json.dumps(
@@ -197,7 +183,7 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     )
 
 
-def read_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+def read_json(path: Path) -> tuple[dict[str, Any], dict[str, Result]]:
     """Read what :func:`write_json` wrote: the job and its results. Raises Nsys2prvError for any
     other file.
     """
@@ -205,24 +191,21 @@ def read_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError
-        results = {name: _parse_result(name, one) for name, one in content["analyses"].items()}
+        results = {
+            name: convert({"name": name, **one}, Result, dec_hook=_parse_frame)
+            for name, one in content["analyses"].items()
+        }
         if "findings" in results:
-            results["findings"].findings.extend(
-                Finding.from_dict(one) for one in content["findings"]
-            )
+            results["findings"].findings.extend(map(Finding.from_dict, content["findings"]))
         return content["job"], results
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
         raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
 
-def _parse_result(name: str, content: Mapping[str, Any]) -> Result:
-    tables = {
-        key: Table(table["title"], pl.DataFrame(table["columns"], strict=False), table["about"])
-        for key, table in content["tables"].items()
-    }
-    return Result(name, content["title"], tables, content["notes"], content["missing"])
+def _parse_frame(kind: type[pl.DataFrame], columns: Mapping[str, list[Any]]) -> pl.DataFrame:
+    return kind(columns, strict=False)
 
 
 class Style(Struct, frozen=True):

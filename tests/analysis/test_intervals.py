@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,12 +11,10 @@ from nsys2prv.analysis import intervals as intervals_module
 from nsys2prv.analysis.intervals import (
     Spans,
     clip_spans,
-    count_concurrent,
     find_gaps,
     intersect_spans,
     merge_spans,
     subtract_spans,
-    sum_time_by_count,
     unite_span_sets,
 )
 
@@ -94,17 +90,6 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
 
 @pytest.mark.slow
 @relaxed
-@given(intervals, intervals)
-def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]) -> None:
-    counts = Counter(time for begin, end in pairs for time in range(begin, end))
-    changes, open_ = count_concurrent(*split_columns(pairs))
-    for time in range(LATEST + 20):
-        place = np.searchsorted(changes, time, "right") - 1
-        assert (open_[place] if place >= 0 else 0) == counts[time]
-    expected = Counter(counts[time] for time in list_times(inside) if counts[time])
-    assert sum_time_by_count(*split_columns(pairs), draw_spans(inside)) == dict(expected)
-
-
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled search equals numpy's, wherever the times lie and however they are ordered."""

@@ -213,9 +213,7 @@ def _spread_out(
 
 
 def map_iterations(material: Material) -> Iterator[Block]:
-    """Show how useful devices are in each iteration that was asked for, and which classes of
-    kernels make iterations longer or shorter; or say how to ask for iterations.
-    """
+    """Show how useful devices are in each iteration that was asked for, or say how to ask."""
     if "efficiencies" not in material.results:
         return
     devices = material.find_frame("efficiencies.iterations_of_devices")
@@ -236,22 +234,6 @@ def map_iterations(material: Material) -> Iterator[Block]:
         ends=("1", f"{count}"),
         quantity="% of the iteration",
         high=100,
-    )
-    times = material.find_frame("kernels.classes_by_iteration")
-    if times is None:
-        return
-    times = times.with_columns(at=pl.col("iteration") - 1).sort(
-        pl.col("time_ns").sum().over("class"), descending=True, maintain_order=True
-    )
-    labels = times["class"].unique(maintain_order=True).to_list()
-    yield HeatMap(
-        title="Kernel classes by iteration, most time first",
-        labels=labels,
-        values=_relate_to_mean(_spread_out(times, "class", labels, "at", count, "time_ns")),
-        axis="iteration",
-        ends=("1", f"{count}"),
-        quantity="time, % of the mean",
-        low=None,
     )
 
 

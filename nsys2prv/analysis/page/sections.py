@@ -244,12 +244,12 @@ SECTIONS: dict[str, tuple] = {
     "communication": (
         "Exposed communication",
         "overlap",
-        "operations classes (devices*) (concurrency) (in_flight*) notes",
+        "operations classes (devices*) notes",
     ),
     "collectives": (
         "Stragglers and collectives",
         "collectives",
-        "stragglers* meanwhile* across_ranks (nccl) mpi notes",
+        "stragglers* across_ranks (nccl) mpi notes",
     ),
     "critical_path": ("Critical path", "critical_path", "causes ranks* (classes) by_kernel notes"),
     "clocks": ("Clocks of hosts", "clocks", "hosts notes"),

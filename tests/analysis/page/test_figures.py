@@ -99,7 +99,6 @@ def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) ->
         "operations.by_rank",
         "efficiencies.iterations_of_devices",
         "idle.gaps_of_devices",
-        "kernels.classes_by_iteration",
         "efficiencies.device",
         "efficiencies.host",
     }
