@@ -50,15 +50,18 @@ def adopt_kernels(
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
     counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    devices: set[tuple[int, int, int]] = set()
     for at in holders:
-        frame = read_frame(results[at].facts[KERNELS], ("process", "communicator", "in_graph"))
-        frame = frame.filter(pl.col("in_graph") == 0)
+        columns = ("process", "device", "communicator", "in_graph")
+        frame = read_frame(results[at].facts[KERNELS], columns).filter(pl.col("in_graph") == 0)
+        members = frame.select(columns[:2]).unique()
+        devices.update((results[at].report, *member) for member in members.iter_rows())
         frame = frame.group_by("process").agg(pl.len(), (pl.col("communicator") != 0).sum())
         for process, *more in frame.iter_rows():
             for place, count in enumerate(more):
                 counts[results[at].report, process][place] += count
     silent = {key for key, (_, told) in counts.items() if not told}
-    if not silent or len(counts) < 2:
+    if not silent or len(devices) < 2:
         return adoption
     found: list[pl.DataFrame] = []
     for places in _split_by_capture(results, holders, captures):

@@ -5,10 +5,7 @@ How the kernels of one collective are found, the first way that the reports allo
 1. by the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
 2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations; where that
    contradicts itself (captures that begin or end at different calls, missing rows), by when they ended;
-3. where no payload tells a communicator: by the names and ends of kernels (nccl_adoption.py). Of too few kernels for that, by
-   order on each stream, if every process has only one communicator and that of all GPUs of the job, or nothing tells of any,
-   and all GPUs execute the same sequence of NCCL kernels. Kernels of one collective overlap in time, for none ends before all
-   have begun, and end together; unless nearly all do, nothing is matched.
+3. where no payload tells a communicator: by the names and ends of kernels (nccl_adoption.py).
 
 A collective is numbered only if it is complete: a kernel of each rank, of the same operations and
 size. Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's
@@ -38,7 +35,6 @@ from nsys2prv.relations.nccl_kernels import (
     MATCHING_METHODS,
     CollectivePiece,
     OrderedKernels,
-    describe_several,
     divide_kernels,
     observe_collectives,
     order_by_launch,
@@ -57,9 +53,6 @@ from nsys2prv.relations.nccl_matching import (
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
-#: Share of the collectives matched by order whose kernels must overlap, and end together, on all
-#: ranks.
-ENOUGH_OVERLAP = 0.9
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
 #: Ranks that are named.
@@ -71,18 +64,17 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
-    has_communicators = any(survey.blocks for survey in surveys)
-    match = _match_by_communicator if has_communicators else _match_by_order
-    matched, notes = match(context, surveys)
+    matched, notes = _match_by_communicator(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
-    lone = sum(survey.lone for survey in surveys) if has_communicators else 0
     results[0].notes = [
         *notes,
         *_describe_lone(
             sum(survey.graphs for survey in surveys),
             "launched by CUDA graphs, without a call that names their communicator",
         ),
-        *_describe_lone(lone, "without a call that names their communicator"),
+        *_describe_lone(
+            sum(survey.lone for survey in surveys), "without a call that names their communicator"
+        ),
         *_describe_lone(
             sum(survey.doubtful for survey in surveys),
             "that end together with others, perhaps of several communicators in step",
@@ -133,9 +125,7 @@ def _match_by_communicator(
     }
     doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
     certain = [piece for group, piece in pieces.items() if group not in doubtful]
-    first = context.run_each(
-        "matched", match_kernels, divide_kernels(certain, STEP_ROWS), more=(True,)
-    )
+    first = context.run_each("matched", match_kernels, divide_kernels(certain, STEP_ROWS))
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
     # once more.
@@ -148,9 +138,7 @@ def _match_by_communicator(
     by_ends = communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong)))
     settled, lone = _number_by_ends(context, pieces, by_ends)
     rest = [*(pieces[group] for group in sorted(again)), *settled]
-    matched += context.run_each(
-        "matched-again", match_kernels, divide_kernels(rest, STEP_ROWS), more=(True,)
-    )
+    matched += context.run_each("matched-again", match_kernels, divide_kernels(rest, STEP_ROWS))
     return matched, [
         *_describe_methods(matched),
         *_describe_lone(lone, "of no collective of the other ranks"),
@@ -201,43 +189,6 @@ def _number_by_ends(
     more = pivot, context.clock_error
     results = context.run_each("ends", number_by_ends, chosen, communicators["even"], more=more)
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
-
-
-def _match_by_order(
-    context: RelationContext, surveys: Sequence[OrderedKernels]
-) -> tuple[list[MatchedCollectives], list[str]]:
-    """Group kernels by their order on each stream, if all ranks have the same sequence and the
-    kernels of equal order overlap in time.
-    """
-    rows = group_blocks(block for part in surveys for block in part.rest)
-    if not rows:
-        return [], []
-    members = len(frozenset().union(*(part.members for part in surveys)))
-    why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
-    pieces = [CollectivePiece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
-    portions = () if why else divide_kernels(pieces, STEP_ROWS)
-    collectives = context.run_each("matched", match_kernels, portions, more=(False,))
-    matched = sum(part.matched for part in collectives)
-    if not why and any(part.matched_by_way != part.whole for part in collectives):
-        why = "the ranks execute different sequences of kernels"
-    if not why and (
-        not matched or 1 - sum(part.apart for part in collectives) / matched < ENOUGH_OVERLAP
-    ):
-        why = "the ranks' kernels of equal order do not overlap in time"
-    if not why and 1 - sum(part.scattered for part in collectives) / matched < ENOUGH_OVERLAP:
-        why = "the ranks' kernels of equal order do not end together"
-    if why:
-        return [], [
-            f"NCCL collectives not matched across ranks: no payload names the kernels' communicators and {why}"
-        ]
-    sure = (
-        "the one communicator"
-        if context.files[COMMUNICATORS]
-        else "assuming that all are of one communicator"
-    )
-    return collectives, [
-        f"NCCL collectives matched across ranks by order on each stream, {sure}: {matched:,}"
-    ]
 
 
 def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:

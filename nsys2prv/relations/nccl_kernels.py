@@ -8,6 +8,7 @@ all kernels of a job at once. And the same kernels as observations of the hosts'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.events.call_indexes import (
-    ALL_WAIT,
     ROOT_WAITS,
     SEND_RECEIVE,
     SEVERAL_OPERATIONS,
@@ -46,10 +46,6 @@ BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 #: `ranks` of kernels that end together though perhaps of several communicators: they tell of clocks
 #: alone.
 IN_STEP = 0
-#: A GPU has fewer streams with NCCL kernels.
-MOST_STREAMS = 1 << 20
-#: Columns that tell the members of a communicator apart.
-MEMBER_COLUMNS = ("task", "device")
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
@@ -73,8 +69,6 @@ class OrderedKernels(Struct, frozen=True):
     blocks: tuple[Block, ...]
     #: Communicators whose ordinals there are sequence numbers.
     by_number: frozenset[int]
-    #: Rows of kernels of no known communicator, by row of streams.
-    rest: tuple[Block, ...]
     #: (task, device) of all kernels.
     members: frozenset[tuple[int, int]]
     #: A row for each communicator and member: number of operations, whether the trace numbers them
@@ -97,16 +91,14 @@ def order_kernels(
     doubtful = kernels.filter(in_step & (pl.col("by_name") != SEND_RECEIVE)).height
     kernels = kernels.filter(~in_step)
     blocks, by_number, members = _order_by_communicator(kernels, path)
-    free = kernels["in_graph"].to_numpy() == 0
-    lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
+    free = kernels.filter(pl.col("in_graph") == 0)
     return OrderedKernels(
         blocks,
         by_number,
-        _order_by_stream(kernels, lone, path.with_suffix(".rest")),
-        frozenset(kernels.select(MEMBER_COLUMNS).unique().iter_rows()),
+        frozenset(kernels.select("task", "device").unique().iter_rows()),
         members,
-        int((~free).sum()),
-        len(lone),
+        kernels.height - free.height,
+        free.filter(pl.col("communicator") == 0).height,
         doubtful,
     )
 
@@ -134,49 +126,14 @@ def _order_by_communicator(
     lacking = members.filter(~pl.col("numbered"))["communicator"].unique()
     by_number = ~pl.col("communicator").is_in(lacking.implode())
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
+    # Those of equal ordinals keep their order.
+    kernels = kernels.sort("communicator", "ordinal", maintain_order=True)
+    rows = kernels.select(pl.col(KERNEL_COLUMNS).cast(pl.Int64)).to_numpy()
     return (
-        _write_blocks(path, kernels, "communicator"),
+        write_blocks(path, kernels["communicator"].to_numpy(), rows),
         frozenset(members.filter(by_number)["communicator"]),
         members.drop("task", "device"),
     )
-
-
-def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tuple[Block, ...]:
-    """Return blocks of these kernels, of no known communicator, by order on each stream, streams of
-    a GPU in the order of their ids.
-    """
-    place = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "capture", "stream")
-    kernels = (
-        kernels[rows]
-        .sort(*MEMBER_COLUMNS, "capture", "stream", "time_begin", maintain_order=True)
-        .with_columns(row=number_streams(), ordinal=place, before=place)
-    )
-    return _write_blocks(path, kernels, "row")
-
-
-def number_streams() -> pl.Expr:
-    """Return the number of each kernel's stream, from 1, in the order of ids on its GPU, in each
-    capture others.
-    """
-    place = pl.col("stream").rank("dense").over(*MEMBER_COLUMNS, "capture")
-    return place.cast(pl.Int64) + pl.col("capture") * MOST_STREAMS
-
-
-def describe_several(communicators: pl.DataFrame, members: int) -> str:
-    """Describe why the order of kernels cannot tell their collectives, by the communicators that
-    are known of; "" where it can.
-    """
-    if communicators.height:
-        communicators = communicators.filter((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
-    if not communicators.height:
-        return ""
-    by_task = communicators.group_by("task").agg(
-        pl.col("communicator").n_unique(), pl.col("ranks").max()
-    )
-    whole = ((by_task["communicator"] == 1) & (by_task["ranks"] == members)).all()
-    if whole and communicators["communicator"].n_unique() == 1:
-        return ""
-    return "there are several, or one with ranks that have no report"
 
 
 def list_operation_roles(first: np.ndarray) -> np.ndarray:
@@ -217,13 +174,6 @@ def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, .
         name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
     }
     return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
-
-
-def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
-    """Write the kernels as blocks of a group, in which those of equal ordinals keep their order."""
-    kernels = kernels.sort(group, "ordinal", maintain_order=True)
-    rows = kernels.select(pl.col(KERNEL_COLUMNS).cast(pl.Int64)).to_numpy()
-    return write_blocks(path, kernels[group].to_numpy(), rows)
 
 
 def order_by_launch(block: Block, path: Path) -> Block:
@@ -291,26 +241,20 @@ def divide_kernels(
     return [*portions, tuple(few)] if few else portions
 
 
-#: Columns of the facts that observations of clocks need; and those without communicators.
+#: Columns of the facts that observations of clocks need.
 OBSERVED_COLUMNS = split_column_names(
     "process device time_begin time_end communicator operation first_operation fused messages"
     " sequence root rank bytes"
 )
-OBSERVED_COLUMNS_BY_ORDER = (*OBSERVED_COLUMNS, "stream", "in_graph", "by_name")
 
 
 def observe_collectives(context: RelationContext) -> Observed:
     """Return the kernels of collectives: by communicator and, where the trace numbers them,
-    function. Where no communicator is known, by their order.
+    function.
     """
     batches = context.batch_facts(KERNELS, COMMUNICATORS)
-    results = context.run_each("nccl-calls", _sort_by_communicator, *batches)
-    if not any(has_calls for _, has_calls in results):
-        everything = ([context.files[KERNELS]], [context.files[COMMUNICATORS]], [context.tasks])
-        results = context.run_each("nccl-calls-by-order", _sort_by_order, *everything)
-    return Observed(
-        divide_calls((block for blocks, _ in results for block in blocks), NoiseKind.NCCL)
-    )
+    blocks = context.run_each("nccl-calls", _sort_by_communicator, *batches)
+    return Observed(divide_calls(chain.from_iterable(blocks), NoiseKind.NCCL))
 
 
 def _sort_by_communicator(
@@ -318,55 +262,32 @@ def _sort_by_communicator(
     communicators: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
     path: Path,
-) -> tuple[tuple[MemberBlock, ...], bool]:
-    """Sort the kernels of some reports by communicator, member and begin. Return their blocks, and
-    whether any communicator is known.
-    """
-    kernels = _mark_begun(
-        _read_kernels(files, tasks, OBSERVED_COLUMNS).filter(
-            (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
-        ),
-        read_fact(communicators, tasks),
+) -> tuple[MemberBlock, ...]:
+    """Sort the kernels of some reports by communicator, member and begin."""
+    kernels = keep_sound_kernels(read_fact(files, tasks, OBSERVED_COLUMNS)).filter(
+        (pl.col("task") >= 0)
+        & (pl.col("communicator") != 0)
+        & (pl.col("fused") > pl.col("messages"))
     )
+    kernels = _mark_begun(kernels, read_fact(communicators, tasks))
     # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
     rooted = pl.col("first_operation").is_in([*WAIT_FOR_ROOT, *ROOT_WAITS])
     usable = ~rooted | ((pl.col("operation") != SEVERAL_OPERATIONS) & (pl.col("rank") >= 0))
-    return _sort_calls(kernels.filter(usable), path), kernels.height > 0
-
-
-def _sort_by_order(
-    files: tuple[FactFile, ...],
-    communicators: tuple[FactFile, ...],
-    tasks: Mapping[tuple[int, int], int],
-    path: Path,
-) -> tuple[tuple[MemberBlock, ...], bool]:
-    """Sort the kernels in which all wait for all by their name alone, of no known communicator, by
-    their order on each stream, streams of a GPU in the order of their ids; none where that cannot
-    be right. Whether it is shows in when they ended.
-    """
-    everything = _read_kernels(files, tasks, OBSERVED_COLUMNS_BY_ORDER)
-    known_communicators = read_fact(communicators, tasks)
-    members = everything.select(MEMBER_COLUMNS).n_unique()
-    kernels = _mark_begun(
-        everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
-        known_communicators,
+    kernels = kernels.filter(usable)
+    calls = kernels.select(
+        "communicator",
+        "host",
+        member=pl.col("task") * DEVICES + pl.col("device"),
+        number="sequence",
+        function="first_operation",
+        role=pl.Series(list_operation_roles(kernels["first_operation"].to_numpy())),
+        is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
+        begin="time_begin",
+        end="time_end",
+        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))),
+        began="began",
     )
-    kernels = kernels.sort(*MEMBER_COLUMNS, "capture", "stream", "time_begin").with_columns(
-        communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
-    )
-    ordinal = pl.int_range(pl.len()).over(*MEMBER_COLUMNS, "communicator")
-    whole = kernels.group_by("communicator", ordinal=ordinal).agg(
-        (pl.len() == members) & (pl.col("by_name").n_unique() == 1)
-    )
-    if members < 2 or not whole["len"].all() or describe_several(known_communicators, members):
-        kernels = kernels.clear()
-    return _sort_calls(kernels.filter(pl.col("by_name").is_in(ALL_WAIT)), path), False
-
-
-def _read_kernels(
-    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], columns: tuple[str, ...]
-) -> pl.DataFrame:
-    return keep_sound_kernels(read_fact(files, tasks, columns)).filter(pl.col("task") >= 0)
+    return sort_calls(calls, path)
 
 
 def _mark_begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
@@ -382,20 +303,3 @@ def _mark_begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFr
         how="left",
         maintain_order="left",
     ).with_columns(pl.col("began").fill_null(False))
-
-
-def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
-    calls = kernels.select(
-        "communicator",
-        "host",
-        member=pl.col("task") * DEVICES + pl.col("device"),
-        number="sequence",
-        function="first_operation",
-        role=pl.Series(list_operation_roles(kernels["first_operation"].to_numpy())),
-        is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
-        begin="time_begin",
-        end="time_end",
-        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))),
-        began="began",
-    )
-    return sort_calls(calls, path)

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind
-from nsys2prv.events.call_indexes import SEND_RECEIVE, SEVERAL_OPERATIONS
+from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, hash_signatures, write_block
 from nsys2prv.relations.nccl_kernels import (
@@ -42,12 +42,8 @@ RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: What tells collectives apart; function: 0 where all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
-#: Kernels that end farther apart (ns) are hardly of one collective.
-FAR_ENDS = 200_000
 #: What is known of a piece, beside each of its kernels.
 PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
-#: Columns that are equal on all ranks of a collective whose communicator is not known.
-EQUAL_WITHOUT_COMMUNICATOR = ("by_name",)
 
 
 class MatchedCollectives(Struct, frozen=True):
@@ -66,35 +62,22 @@ class MatchedCollectives(Struct, frozen=True):
     matched_by_way: Counter[int] = field(default_factory=Counter)
     #: Complete collectives by method of matching.
     whole: Counter[int] = field(default_factory=Counter)
-    #: Collectives that have records.
-    matched: int = 0
     #: Collectives of which a kernel ends before the last one begins.
     apart: int = 0
     #: Greatest such gap, ns.
     gap: int = 0
     #: Groups whose orders of launches are inconclusive.
     unsteady: frozenset[int] = frozenset()
-    #: Collectives whose kernels end apart.
-    scattered: int = 0
     #: Collectives matched on hosts whose times cannot be compared.
     unplaced: int = 0
 
 
-def match_kernels(
-    pieces: tuple[CollectivePiece, ...], path: Path, has_communicators: bool
-) -> MatchedCollectives:
-    """Match the kernels of the pieces. has_communicators: whether they are of known communicators.
-    path: of files, but for their endings.
-    """
+def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
+    """Match the kernels of the pieces. path: of files, but for their endings."""
     kernels = _read_kernels(pieces)
-    collectives = _group_kernels(
-        kernels, EQUAL_COLUMNS if has_communicators else EQUAL_WITHOUT_COMMUNICATOR
-    )
-    whole = collectives.filter("whole")
-    chosen = whole if has_communicators else whole.filter(pl.col("by_name") != SEND_RECEIVE)
-    chosen = chosen.sort("first", *COLLECTIVE_KEY).with_columns(
-        collective=pl.int_range(1, pl.len() + 1)
-    )
+    collectives = _group_kernels(kernels)
+    chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
+    chosen = chosen.with_columns(collective=pl.int_range(1, pl.len() + 1))
     firsts = path.with_suffix(".firsts")
     chosen.select("first", *COLLECTIVE_KEY).to_numpy().tofile(firsts)
     records, transfers = _make_records(
@@ -116,12 +99,10 @@ def match_kernels(
         write_block(path.with_suffix(".records"), records.to_numpy()),
         write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
         Counter(collectives["way"].to_list()),
-        Counter(whole["way"].to_list()),
-        chosen.height,
+        Counter(chosen["way"].to_list()),
         len(gaps),
         gaps.max() or 0,
         frozenset(unsteady["group"]),
-        chosen.filter(pl.col("comparable") & (pl.col("scatter") > FAR_ENDS)).height,
         chosen.filter(~pl.col("comparable")).height,
     )
 
@@ -138,16 +119,15 @@ def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
     )
 
 
-def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
-    """Return the collectives of these kernels, by COLLECTIVE_KEY: by_name, way and settled of one
-    of its kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier
-    than the last begin the first end is, ns; scatter: of the ends, ns; comparable: all times can be compared. same: columns
-    that are equal on all ranks.
+def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives of these kernels, by COLLECTIVE_KEY: way and settled of one of its
+    kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
+    last begin the first end is, ns; comparable: all times can be compared.
     """
-    alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in same)
+    alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
     return kernels.group_by(COLLECTIVE_KEY).agg(
-        pl.col("by_name", "way", "settled").first(),
+        pl.col("way", "settled").first(),
         whole=(pl.len() > 1)
         & (pl.len() == pl.col("ranks").first())
         & (pl.len() == (pl.col("task") * DEVICES + pl.col("device")).n_unique())
@@ -155,7 +135,6 @@ def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
         first=begin.min(),
         last=begin.max(),
         gap=begin.max() - pl.col("time_end").min(),
-        scatter=pl.col("time_end").max() - pl.col("time_end").min(),
         comparable=clock_group.min() == clock_group.max(),
     )
 
