@@ -15,8 +15,7 @@ from tools.paramedir import run_paramedir, skip_without_paramedir
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg import find_views_folder
-from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus
+from nsys2prv.paraver.cfg import find_views_folder, load_views
 
 DOCS = Path(__file__).parent.parent / "docs"
 TRAINING = DOCS.parent / "sample_reports" / "training"
@@ -152,9 +151,8 @@ def test_the_tutorial_names_entries_of_menus() -> None:
         (DOCS / "tutorial.md").read_text(encoding="utf-8"),
         re.M,
     )
-    titles = {
-        menu: [view.title for view in group] for menu, group in load_menus(find_catalogue()).items()
-    }
+    by_path = {view.path: view.title for view in load_views().views}
+    titles = {menu: [by_path[path] for path in group] for menu, group in load_views().menus.items()}
     assert len(entries) == 4
     assert [entry for menu, entry in entries if entry not in titles[menu]] == []
     named = (

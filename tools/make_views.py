@@ -1,4 +1,4 @@
-"""Write the views of ``cfgs/catalogue`` and a list of those to open first: ``python
+"""Write the views of ``cfgs/catalogue``, and all that the package knows of them: ``python
 tools/make_views.py [FOLDER]``; and make the page of views.
 """
 
@@ -11,18 +11,12 @@ from pathlib import Path
 
 from declaration_checks import check_declarations
 from msgspec import json
+from view_catalogue import CATALOGUE, load_codes, load_menus, load_views
 from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import FIRST_VIEWS_FILE, TYPE_GROUPS_FILE, Single
-from nsys2prv.paraver.cfg.catalogue import (
-    CATALOGUE,
-    VIEW_SUFFIX,
-    View,
-    is_core_view,
-    load_menus,
-    load_views,
-)
+from nsys2prv.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, Single, View
+from nsys2prv.paraver.cfg.writer import format_cfg
 
 ROOT = Path(__file__).parent.parent
 PICTURES = "views"
@@ -63,13 +57,17 @@ numbers, `extra/hwcounters/NAME` a sampled metric. `nsys2prv cfgs --all` lists t
 
 def make_files(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
-    core = [view for view in views if is_core_view(view)]
-    made = {folder / view.path: view.text for view in core}
-    chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
-    first = [entry[1:] for entry in chosen]
-    made[folder / FIRST_VIEWS_FILE] = json.Encoder().encode_lines(first).decode()
-    groups = sorted(map(sorted, group_types(views)))
-    made[folder / TYPE_GROUPS_FILE] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
+    made = {folder / view.path: format_cfg(view.cfg) for view in views if view.is_core}
+    menus = load_menus(folder / CATALOGUE)
+    parts = {
+        "codes": load_codes(folder / CATALOGUE),
+        "menus": {title: [view.path for view in group] for title, group in menus.items()},
+        "groups": sorted(map(sorted, group_types(views))),
+    }
+    # A line for each view, so that differences can be read.
+    lines = [f'"{name}": {json.encode(part).decode()},' for name, part in parts.items()]
+    listed = ",\n".join(json.encode(view).decode() for view in views)
+    made[folder / VIEWS_FILE] = "\n".join(["{", *lines, f'"views": [\n{listed}\n]', "}"]) + "\n"
     return made
 
 
@@ -86,7 +84,7 @@ def group_types(views: Sequence[View]) -> set[frozenset[int]]:
 
 def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
     """Return views in the folder that the catalogue does not make."""
-    made = {folder / view.path for view in views if is_core_view(view)}
+    made = {folder / view.path for view in views if view.is_core}
     return sorted(path for path in folder.rglob(f"*{VIEW_SUFFIX}") if path not in made)
 
 
@@ -95,7 +93,7 @@ def page() -> str:
     the pictures that there are of them; then the others.
     """
     docs, catalogue = ROOT / "docs", ROOT / "cfgs" / CATALOGUE
-    parts, left = [HEAD], {view.path: view for view in load_views(catalogue) if is_core_view(view)}
+    parts, left = [HEAD], {view.path: view for view in load_views(catalogue) if view.is_core}
     for title, group in load_menus(catalogue).items():
         own = [left.pop(view.path) for view in group if view.path in left]
         parts += [f"\n## {title}\n", *_describe_views(own, docs)]
@@ -138,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for path in find_stray_views(views, folder):
         print(f"not in the catalogue: {path}", file=sys.stderr)
-    core = sum(map(is_core_view, views))
+    core = sum(view.is_core for view in views)
     print(f"{core} views in {folder}, {len(views) - core} more with `nsys2prv cfgs --all DIR`")
     return 0
 

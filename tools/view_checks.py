@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from view_catalogue import load_views
+
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
     COMPOSE_PLACES,
@@ -21,14 +23,15 @@ from nsys2prv.paraver.cfg import (
     PROCESS_LEVELS,
     SINGLE_ONLY_PLACES,
     STATE_FUNCTIONS,
+    VIEW_SUFFIX,
     Cfg,
     CfgError,
     Composed,
     Histogram,
     Single,
+    View,
     Window,
 )
-from nsys2prv.paraver.cfg.catalogue import VIEW_SUFFIX, View, load_views
 
 
 def _split_words(text: str) -> tuple[str, ...]:

@@ -20,15 +20,7 @@ from xml.sax.saxutils import escape
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import CfgError, Single
-from nsys2prv.paraver.cfg.catalogue import (
-    View,
-    find_catalogue,
-    is_core_view,
-    load_codes,
-    load_menus,
-    load_views,
-)
+from nsys2prv.paraver.cfg import CfgError, Single, View, load_views
 from nsys2prv.paraver.cfg.fits import (
     explain_empty_view,
     make_contents,
@@ -64,17 +56,17 @@ class ViewFit(Struct, frozen=True):
 
 def list_extra_views() -> list[str]:
     """Return every view that is not of the core, as the path that :func:`copy_views` gives it."""
-    return sorted(view.path for view in load_views(find_catalogue()) if not is_core_view(view))
+    return sorted(view.path for view in load_views().views if not view.is_core)
 
 
 def find_views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     contents = TraceContents(trace).whole
-    by_breadth = sorted(load_codes(find_catalogue()).items(), key=lambda entry: -len(entry[1]))
+    by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
     return [
         ViewFit(view.path, view.title, explain_empty_view(view.cfg, contents, names))
-        for view in load_views(find_catalogue())
+        for view in load_views().views
     ]
 
 
@@ -106,8 +98,8 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
     """
     by_path = {fit.path: fit for fit in shown}
     menus = [
-        [by_path[view.path] for view in group if view.path in by_path]
-        for group in load_menus(find_catalogue()).values()
+        [by_path[path] for path in group if path in by_path]
+        for group in load_views().menus.values()
     ]
     turns = (fit for turn in zip_longest(*menus) for fit in turn if fit)
     return list(islice(dict.fromkeys((*turns, *by_path.values())), MOST_VIEWS_LISTED))
@@ -119,8 +111,8 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     """
     by_path = {fit.path: fit for fit in fits}
     groups = {}
-    for title, group in load_menus(find_catalogue()).items():
-        groups[title] = [by_path.pop(view.path) for view in group if view.path in by_path]
+    for title, group in load_views().menus.items():
+        groups[title] = [by_path.pop(path) for path in group if path in by_path]
     groups[NO_MENU_TITLE] = list(by_path.values())
     return {title: group for title, group in groups.items() if group}
 
@@ -137,8 +129,7 @@ def copy_views(
 
     everything: also those made by rule of what is declared of events.
     """
-    views = load_views(find_catalogue())
-    cfgs = {view.path: view.cfg for view in views if everything or is_core_view(view)}
+    cfgs = {view.path: view.cfg for view in load_views().views if everything or view.is_core}
     rows: dict[str, int] = {}
     if trace:
         contents, rows = TraceContents(trace), _count_rows_by_level(trace)
@@ -172,10 +163,11 @@ def make_workspaces() -> dict[str, str]:
     """Return name -> text of files that Paraver imports: one for each menu. It offers the views on
     traces with an event type that tells that one of them shows something.
     """
-    known = frozenset(code for codes in load_codes(find_catalogue()).values() for code in codes)
+    known = frozenset(code for codes in load_views().codes.values() for code in codes)
+    by_path = {view.path: view for view in load_views().views}
     texts = {}
-    for title, group in load_menus(find_catalogue()).items():
-        name = f"nsys2prv {title}"
+    for title, paths in load_views().menus.items():
+        name, group = f"nsys2prv {title}", [by_path[path] for path in paths]
         types = {code for view in group for code in _find_telling_types(view, known)}
         texts[name.replace(" ", "-") + WORKSPACE_SUFFIX] = format_workspace(
             name, sorted(types), group
@@ -240,7 +232,10 @@ def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -
         "</boost_serialization>",
         "",
     ]
-    parts = [f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, views, strict=True)]
+    parts = [
+        f"{SEPARATOR}{file}\n{format_cfg(view.cfg)}"
+        for file, view in zip(files, views, strict=True)
+    ]
     return "\n".join(head) + "\n" + "".join(parts)
 
 

@@ -16,6 +16,8 @@ import yaml
 from make_views import find_stray_views, make_files
 from msgspec.structs import replace
 from tools.view_reader import find_reason_to_ask, read_cfg
+from view_catalogue import CATALOGUE, MENUS, load_menus, load_views
+from view_catalogue import load_codes as codes_named
 from view_checks import check_view, load_checked_views
 
 from nsys2prv import Options, convert
@@ -39,16 +41,8 @@ from nsys2prv.paraver.cfg import (
     HistogramColumns,
     Look,
     Single,
-)
-from nsys2prv.paraver.cfg.catalogue import (
-    CATALOGUE,
-    MENUS,
     View,
-    is_core_view,
-    load_menus,
-    load_views,
 )
-from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
 from nsys2prv.paraver.cfg.fits import choose_first_views
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import list_codes
@@ -91,8 +85,8 @@ def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
     assert [title.split()[0] for title in result] == list("12345678")
     for title, group in result.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
-        assert all(map(is_core_view, group)), title
-    assert sum(map(is_core_view, VIEWS)) <= 135
+        assert all(view.is_core for view in group), title
+    assert sum(view.is_core for view in VIEWS) <= 135
 
 
 def test_views_of_files_are_those_of_menus(tmp_path: Path) -> None:
@@ -193,9 +187,9 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
     assert make_views.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
-    core = [view for view in VIEWS if is_core_view(view)]
+    core = [view for view in VIEWS if view.is_core]
     assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [
-        view.text for view in core
+        format_cfg(view.cfg) for view in core
     ]
 
 
@@ -255,7 +249,7 @@ def test_members_that_do_not_fit_their_family_are_refused(
 
 
 def test_views_read_back_as_they_were_meant() -> None:
-    assert [view.path for view in VIEWS if read_cfg(view.text) != view.cfg] == []
+    assert [view.path for view in VIEWS if read_cfg(format_cfg(view.cfg)) != view.cfg] == []
 
 
 # ------------------------------------------------------------------------------------------------------- event types

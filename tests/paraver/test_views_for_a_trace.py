@@ -28,8 +28,8 @@ from nsys2prv.paraver.cfg import (
     Look,
     Single,
     Window,
+    load_views,
 )
-from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_menus, load_views
 from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
@@ -41,7 +41,7 @@ from nsys2prv.paraver.views import (
 )
 
 ROOT = Path(__file__).parents[2]
-VIEWS = {view.path: view for view in load_views(find_catalogue())}
+VIEWS = {view.path: view for view in load_views().views}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
 KERNEL, NCCL, GRAPH, API, GRID, METRIC, TENSOR = (
@@ -454,9 +454,7 @@ def test_listed_are_all_views_each_once(
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
     assert all(VIEWS[line.split()[0]].title in line for line in shown)
     titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [
-        title for title in (*load_menus(find_catalogue()), NO_MENU_TITLE) if title in titles
-    ]
+    assert titles == [title for title in (*load_views().menus, NO_MENU_TITLE) if title in titles]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 
@@ -476,8 +474,8 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
         == f"and {len(shown) - 10} more; --all lists them, and what the trace lacks for the others"
     )
     first = {
-        title: [view.path for view in group if view.path in shown]
-        for title, group in load_menus(find_catalogue()).items()
+        title: [path for path in group if path in shown]
+        for title, group in load_views().menus.items()
     }
     assert all(group[0] in named for group in first.values() if group)
 
@@ -494,7 +492,7 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
         VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:]
     )
     for unchanged in ("extra/basics/nvtx_mark.cfg", "views/cuda_activities.cfg"):
-        assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
+        assert (tmp_path / "views" / unchanged).read_text() == format_cfg(VIEWS[unchanged].cfg)
 
 
 @pytest.mark.parametrize(
@@ -609,8 +607,8 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             for item in space.iterfind("hintCFGs/item")
         ]
         assert [file for file, _ in hints] == list(parts)
-        group = load_menus(find_catalogue())[space.findtext("name").removeprefix("nsys2prv ")]
-        assert [title for _, title in hints] == [view.title for view in group]
+        group = load_views().menus[space.findtext("name").removeprefix("nsys2prv ")]
+        assert [title for _, title in hints] == [VIEWS[path].title for path in group]
         for file, title in hints:
             candidates = {
                 view.path
@@ -621,9 +619,7 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             (path,) = candidates
             assert parts[file] == (target / path).read_text(encoding="utf-8")
             listed |= candidates
-    assert listed == {
-        view.path for group in load_menus(find_catalogue()).values() for view in group
-    }
+    assert listed == {path for group in load_views().menus.values() for path in group}
 
 
 def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:

@@ -37,7 +37,6 @@ from tools.view_answers import (
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import is_core_view
 
 GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
@@ -138,7 +137,7 @@ def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
         }
         result |= {view.path for view in list_views_with_events(present)}
-    assert {view.path for view in VIEWS if is_core_view(view)} - result == NOT_IN_SAMPLES
+    assert {view.path for view in VIEWS if view.is_core} - result == NOT_IN_SAMPLES
 
 
 @needs_paraver
@@ -147,7 +146,7 @@ def test_views_made_by_rule_show_what_the_trace_has(tmp_path: Path) -> None:
     views = [
         view
         for view in VIEWS
-        if not is_core_view(view) and not find_reason_to_ask(view.cfg, answers.present)
+        if not view.is_core and not find_reason_to_ask(view.cfg, answers.present)
     ]
     output, tables = run_paramedir_on_views(tmp_path, answers.path, views)
     assert [line for line in output.splitlines() if COMPLAINT.search(line)] == []

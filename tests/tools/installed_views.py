@@ -8,10 +8,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
+from nsys2prv.paraver.cfg import load_views
 from nsys2prv.paraver.views import copy_views
 
-VIEWS = load_views(find_catalogue())
+VIEWS = load_views().views
 
 
 @cache

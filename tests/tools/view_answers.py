@@ -35,7 +35,8 @@ from tools.trace_reader import read_trace
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import View, is_core_view
+from nsys2prv.paraver.cfg import View
+from nsys2prv.paraver.cfg.writer import format_cfg
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
@@ -228,9 +229,7 @@ def load_records(sample: str) -> dict[str, Record]:
 
 def list_views_with_events(present: set[int]) -> list[View]:
     """Return the views of the core that a trace with these event types has the events of."""
-    return [
-        view for view in VIEWS if is_core_view(view) and not find_reason_to_ask(view.cfg, present)
-    ]
+    return [view for view in VIEWS if view.is_core and not find_reason_to_ask(view.cfg, present)]
 
 
 def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
@@ -241,7 +240,7 @@ def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]
         b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row"))
     )
     return {
-        view.path: (_hash(view.text.encode()), trace_digest)
+        view.path: (_hash(format_cfg(view.cfg).encode()), trace_digest)
         for view in list_views_with_events(present)
     }
 

@@ -2,17 +2,18 @@
 where the views of the package are.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
-derived window without parents end the program. ``tools/view_checks.py`` refuses such views where
-those of ``cfgs/catalogue`` are made and tested; here none is checked.
+derived window without parents end the program. ``tools/view_catalogue.py`` makes the views of
+``cfgs/catalogue``, and ``tools/view_checks.py`` refuses such; here none is checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 
 from nsys2prv._util.errors import Nsys2prvError
 
@@ -66,16 +67,17 @@ LOOKS = MappingProxyType(
 )
 #: An event value that no trace holds.
 NO_VALUE = -1
-#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
-#: event types that one window shows together by their values.
-FIRST_VIEWS_FILE, TYPE_GROUPS_FILE = "first.jsonl", "groups.json"
+#: Beside the views: all that is to be known of them, as `tools/make_views.py` makes it of their
+#: catalogue; and the folder, for those who ask, of the views outside of the core.
+VIEWS_FILE, EXTRA = "views.json", "extra"
+VIEW_SUFFIX = ".cfg"
 
 
 class CfgError(Nsys2prvError):
     """A view that cannot be made, or that Paraver would refuse, misunderstand or crash on."""
 
 
-class Function(Struct, frozen=True):
+class Function(Struct, frozen=True, omit_defaults=True):
     """A semantic function with its parameters, each a list of numbers."""
 
     #: Paraver's name of the function.
@@ -84,7 +86,7 @@ class Function(Struct, frozen=True):
     parameters: tuple[tuple[float, ...], ...] = ()
 
 
-class Filter(Struct, frozen=True):
+class Filter(Struct, frozen=True, omit_defaults=True):
     """Filter of types, values or tags."""
 
     #: `All`, `None`, `=`, `<`, ...
@@ -160,7 +162,7 @@ class Composed(Window, frozen=True, tag=True):
     factors: tuple[float, float] = (1.0, 1.0)
 
 
-class HistogramColumns(Struct, frozen=True):
+class HistogramColumns(Struct, frozen=True, omit_defaults=True):
     """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or
     over all values met.
     """
@@ -173,7 +175,7 @@ class HistogramColumns(Struct, frozen=True):
     last: float | None = None
 
 
-class Histogram(Struct, frozen=True):
+class Histogram(Struct, frozen=True, omit_defaults=True):
     """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`."""
 
     #: Title of the table.
@@ -196,7 +198,7 @@ class Histogram(Struct, frozen=True):
     rows: tuple[int, ...] | None = None
 
 
-class Cfg(Struct, frozen=True):
+class Cfg(Struct, frozen=True, omit_defaults=True):
     """A view: its windows in order, and its table, if it is one."""
 
     #: What the view shows, in lines for people.
@@ -205,6 +207,49 @@ class Cfg(Struct, frozen=True):
     windows: tuple[Single | Composed, ...]
     #: The table, None for timelines.
     histogram: Histogram | None = None
+
+
+class View(Struct, frozen=True, omit_defaults=True):
+    """A view of the package."""
+
+    #: Path of its file, below the folder of views.
+    path: str
+    #: Title of the window that it shows.
+    title: str
+    #: What it shows, in sentences.
+    shows: str
+    #: Unit of the values.
+    unit: str
+    #: In words, the events without which it shows nothing.
+    needs: str
+    #: What its file says.
+    cfg: Cfg
+    #: Its place among the views to open first, 0 for the others.
+    first: int = 0
+
+    @property
+    def is_core(self) -> bool:
+        """True if it has a file in the folder; the others are made when views are written."""
+        return not self.path.startswith(f"{EXTRA}/")
+
+
+class Views(Struct, frozen=True):
+    """All views of the package."""
+
+    #: Name -> event types.
+    codes: dict[str, tuple[int, ...]]
+    #: Title of each menu -> paths of its views, in their order.
+    menus: dict[str, tuple[str, ...]]
+    #: Event types that one window shows together by their values.
+    groups: tuple[frozenset[int], ...]
+    #: Those of the core, then those made by rule of what is declared of events.
+    views: tuple[View, ...]
+
+
+@cache
+def load_views() -> Views:
+    """Return all views of the package."""
+    return json.decode((find_views_folder() / VIEWS_FILE).read_bytes(), type=Views)
 
 
 def find_views_folder() -> Path:

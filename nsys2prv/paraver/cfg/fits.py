@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
@@ -18,7 +18,6 @@ from nsys2prv.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
-    FIRST_VIEWS_FILE,
     PROCESS_LEVELS,
     STATE_FUNCTIONS,
     Cfg,
@@ -27,8 +26,9 @@ from nsys2prv.paraver.cfg import (
     Function,
     Histogram,
     Single,
+    View,
     Window,
-    find_views_folder,
+    load_views,
 )
 
 #: Views that a summary names to be opened first, and the characters of a sentence on one.
@@ -317,15 +317,15 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
     timelines of the types themselves.
     """
     contents = make_contents(types)
-    # The catalogue of all takes ten times as long.
-    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
-        (find_views_folder() / FIRST_VIEWS_FILE).read_bytes()
+    chosen = sorted(
+        (view for view in load_views().views if view.first),
+        key=lambda view: (view.first, view.path),
     )
     for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
         fitting = (
-            (path, _take_first_sentence(shows))
-            for path, shows, cfg in candidates
-            if not explain_empty_view(cfg, contents, {})
+            (view.path, _take_first_sentence(view.shows))
+            for view in candidates
+            if not explain_empty_view(view.cfg, contents, {})
         )
         if first := dict(islice(fitting, MOST_FIRST)):
             return first
@@ -342,15 +342,13 @@ def _take_first_sentence(shows: str) -> str:
     return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."
 
 
-def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
-    """Yield path, description and view of each timeline, the plainest first: of those whose values
-    are named, or of those of numbers, which may all be 0.
+def _list_timelines(named: bool) -> list[View]:
+    """Return the timelines, the plainest first: those whose values are named, or those of numbers,
+    which may all be 0.
     """
-    from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
-
     timelines = [
-        (view.path, view.shows, view.cfg)
-        for view in load_views(find_catalogue())
+        view
+        for view in load_views().views
         if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
     ]
-    yield from sorted(timelines, key=lambda view: "basics/" not in view[0])
+    return sorted(timelines, key=lambda view: "basics/" not in view.path)

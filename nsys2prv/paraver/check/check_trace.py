@@ -4,7 +4,6 @@ small values of them, communication tags and states of the trace, and of each of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.paraver.cfg import TYPE_GROUPS_FILE, find_views_folder
+from nsys2prv.paraver.cfg import load_views
 from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents
 from nsys2prv.paraver.check import (
     BlockReporter,
@@ -133,8 +132,7 @@ def check_trace(path: str | Path) -> CheckResult:
     of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
     labels = check_pcf(path.with_name(of_labels.file), of_labels)
     # Those that one window of our views shows together by their values.
-    groups = json.loads((find_views_folder() / TYPE_GROUPS_FILE).read_text(encoding="utf-8"))
-    judge_groups(labels, map(frozenset, groups), of_labels)
+    judge_groups(labels, load_views().groups, of_labels)
     opening, text = split_opening(path, findings)
     header = read_header(opening.decode("utf-8", "replace"), findings)
     if header is None:

@@ -1,5 +1,5 @@
-"""The views of the folder ``catalogue`` as :class:`Cfg` objects. How its files are written stands
-at the top of its codes.yaml.
+"""The views of the folder ``cfgs/catalogue`` as :class:`View` objects. How its files are written
+stands at the top of its codes.yaml.
 
 Beside them stand views made by rule of what is declared of events: a timeline of each field, tables
 of time and number of those with names. They show what no view of the catalogue's files shows: raw
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.data_files import parse_yaml
@@ -33,7 +32,9 @@ from nsys2prv.events.catalogue import (
 from nsys2prv.paraver.cfg import (
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
+    EXTRA,
     NO_VALUE,
+    VIEW_SUFFIX,
     Cfg,
     CfgError,
     Composed,
@@ -43,10 +44,9 @@ from nsys2prv.paraver.cfg import (
     HistogramColumns,
     Look,
     Single,
+    View,
     Window,
-    find_views_folder,
 )
-from nsys2prv.paraver.cfg.writer import format_cfg
 
 #: What a file of the catalogue says of a view, a window or a table.
 Spec = dict[str, Any]
@@ -55,9 +55,6 @@ Codes = Mapping[str, tuple[int, ...]]
 #: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
 #: views are found.
 CATALOGUE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
-#: The folder of the views outside of the core.
-EXTRA = "extra"
-VIEW_SUFFIX = ".cfg"
 _WORD = re.compile(r"\{(\w+)\}")
 DESCRIPTION_WIDTH = 100
 #: Units of rates that are known at all times, and of those that are during operations alone.
@@ -83,35 +80,6 @@ _PLACES = {*DEFAULT_FUNCTIONS, *COMPOSE_PLACES}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
-
-
-class View(Struct, frozen=True):
-    """A view of the catalogue."""
-
-    #: Path of its file, below the folder of views.
-    path: str
-    #: Title of the window that it shows.
-    title: str
-    #: What it shows, in sentences.
-    shows: str
-    #: Unit of the values.
-    unit: str
-    #: In words, the events without which it shows nothing.
-    needs: str
-    #: What its file says.
-    cfg: Cfg
-    #: Its place among the views to open first, 0 for the others.
-    first: int
-
-    @property
-    def text(self) -> str:
-        """Return the text of its file."""
-        return format_cfg(self.cfg)
-
-
-def find_catalogue() -> Path:
-    """Return the folder of the catalogue of the package's views."""
-    return find_views_folder() / CATALOGUE
 
 
 @cache
@@ -147,13 +115,6 @@ def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
         for title, names in _read_menu_places(path).items()
         if title
     }
-
-
-def is_core_view(view: View) -> bool:
-    """True if a view has a file next to the catalogue; the others are made when views are
-    installed.
-    """
-    return not view.path.startswith(f"{EXTRA}/")
 
 
 @cache
@@ -589,18 +550,18 @@ def _make_layout_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
                 types = _list_domain_types(layout, field)
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"
             window: Spec = {"compose_thread": "Stacked Val"} if layout.nests else {}
-            yield "", types, f"extra/basics/{name}", _make_timeline(layout, field, window)
+            yield "", types, f"{EXTRA}/basics/{name}", _make_timeline(layout, field, window)
             if field.values is None:
                 continue
             label = _name_of_all_domains(field)
             if place == 0 or (layout.nests and isinstance(field.values, NameSet)):
                 shows = f"Time that each row spends with each value of: {label}."
                 spec = _make_table(field, "Time", "time", shows, "ns") | window
-                yield "Time", types, f"extra/analysis/{name}_time_2dh", spec
+                yield "Time", types, f"{EXTRA}/analysis/{name}_time_2dh", spec
             if place == 0:
                 shows = f"How often each row has each value of: {label}."
                 spec = _make_table(field, "# Bursts", "number", shows, "times")
-                yield "# Bursts", types, f"extra/analysis/{name}_calls_2dh", spec
+                yield "# Bursts", types, f"{EXTRA}/analysis/{name}_calls_2dh", spec
 
 
 def _make_table(field: Field, statistic: str, quantity: str, shows: str, unit: str) -> Spec:
@@ -637,7 +598,7 @@ def _make_counter_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
             }
             if unit and unit[1].endswith("%"):
                 spec["scale"] = [0, 100]
-            yield "", (code,), f"extra/hwcounters/{_make_file_name(label)}", spec
+            yield "", (code,), f"{EXTRA}/hwcounters/{_make_file_name(label)}", spec
     for title, types in _list_unlisted_counters().items():
         spec = {
             "title": title,
@@ -647,7 +608,7 @@ def _make_counter_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
             "types": {"from": title, "to": title},
             "look": "gradient",
         }
-        yield "", types, f"extra/hwcounters/unlisted_{types[0]}", spec
+        yield "", types, f"{EXTRA}/hwcounters/unlisted_{types[0]}", spec
 
 
 def _make_title(label: str) -> str:
