@@ -62,6 +62,7 @@ FACT_COLUMNS = split_column_names(
     "process object_kernel time_begin time_end time_call place communicator operation bytes peer"
     " ranks rank messages pure"
 )
+MEMBER_COLUMNS = split_column_names("process communicator peer ranks rank")
 MESSAGE_COLUMNS = split_column_names(
     "task host clock_group object_kernel time_begin time_end time_call place communicator source target"
     " sends bytes messages pure"
@@ -102,17 +103,54 @@ def observe_messages(context: RelationContext) -> Observed:
 
 def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
     """Return the messages by communicator and sender, several of them together, in blocks."""
-    more = (count_buckets(context.files[MESSAGES]),)
     batches = context.batch_facts(MESSAGES)
+    members = context.run_each("nccl-members", list_members, *batches)
+    guessed = guess_ranks(pl.concat(members)) if members else pl.DataFrame()
+    more = (count_buckets(context.files[MESSAGES]), guessed)
     parts = context.run_each("nccl-messages", sort_messages, *batches, more=more)
     return group_blocks(block for part in parts for block in part)
 
 
+def list_members(
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
+) -> pl.DataFrame:
+    """Return who sends or receives on which communicator: `communicator`, `task`, the greatest `peer`
+    and `rank`, and the least of these.
+    """
+    messages = read_fact(files, tasks, MEMBER_COLUMNS)
+    return messages.group_by("communicator", "task").agg(
+        pl.col("peer", "rank", "ranks").max(), least=pl.col("peer").min()
+    )
+
+
+def guess_ranks(members: pl.DataFrame) -> pl.DataFrame:
+    """Return `communicator`, `task` and `guess`: its rank on communicators that were made before the
+    capture. Ranks of NCCL follow those of the job, if all of them send or receive.
+    """
+    guess = pl.col("task").rank("dense").over("communicator").cast(pl.Int64) - 1
+    members = members.with_columns(guess=guess)
+    count = pl.len()
+    fits = (
+        (pl.col("rank").max() < 0)
+        & (pl.col("peer").max() == count - 1)
+        & (pl.col("least").min() == 0)
+        & ((pl.col("ranks").max() < 0) | (pl.col("ranks").max() == count))
+        & ((pl.col("peer") != pl.col("guess")) | (pl.col("least") != pl.col("guess"))).all()
+    )
+    return members.filter(fits.over("communicator")).select("communicator", "task", "guess")
+
+
 def sort_messages(
-    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path, buckets: int
+    files: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+    buckets: int,
+    guessed: pl.DataFrame,
 ) -> tuple[Block, ...]:
-    """Sort the messages of some reports into so many buckets by communicator and sender."""
-    messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS))
+    """Sort the messages of some reports into so many buckets by communicator and sender. guessed: as
+    `guess_ranks` returns it.
+    """
+    messages = _keep_usable(read_fact(files, tasks, FACT_COLUMNS), guessed)
     bucket = assign_buckets(
         buckets, messages["communicator"].to_numpy(), messages["source"].to_numpy()
     )
@@ -154,15 +192,18 @@ def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
     return save_messages(pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL, path)
 
 
-def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
+def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
     """Return the messages of which both sides are known: MESSAGE_COLUMNS."""
+    messages = messages.join(
+        guessed, on=("communicator", "task"), how="left", maintain_order="left"
+    )
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = (
         pl.when(pl.col("rank") >= 0)
         .then("rank")
         .when(two)
         .then(1 - pl.col("peer"))
-        .otherwise(ABSENT)
+        .otherwise(pl.col("guess").fill_null(ABSENT))
     )
     sending = pl.col("operation") == SEND
     return (
