@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -16,33 +15,30 @@ from nsys2prv.analysis.host_time import (
     PARTS,
     RECORDED_BY,
     compare_with_others,
-    count_functions,
     describe_parts,
-    divide_host_time,
-    sum_ranges,
 )
-from nsys2prv.analysis.intervals import merge_spans
+from nsys2prv.analysis.places import EXPLAINS, Places
 from nsys2prv.analysis.result import Context, Finding, JobRanks
-from nsys2prv.analysis.text import format_nanoseconds, shorten_name
-from nsys2prv.analysis.unit import Unit
+from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.replay.causes import Cause
-from nsys2prv.replay.graph import KIND_NAMES, Kind, split_size
+from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.pipelines import Pipeline, find_pipeline
 from nsys2prv.replay.questions import Names, describe_cause
 from nsys2prv.replay.suspects import LINK_TO_OTHERS, LINK_WITHIN
-from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay
 
 #: Ranks are last by no accident where they are so in this share of the collectives or more.
 MOSTLY_LAST = 0.3
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
+#: What a hiccup consists of lasts at least this part of the longest.
+OF_LONGEST = 4
+#: A range takes longer than on the others if it does so many times as long each time.
+LONGER = 1.05
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
 #: says, or more, where that is not known this. So many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
-#: A range, a function or a place explains a cause from this share of it on.
-EXPLAINS = 0.2
 #: Synchronising calls and others, by what their names contain -> what helps.
 CALLS = {
     "Synchronize": "wait later, or for an event rather than for all work: what follows is launched only after the wait",
@@ -107,6 +103,7 @@ class CauseWriter:
         self._context, self._job, self._replay, self._frames = context, job, replay, frames
         self._names = names
         self._graph, self._edges = replay.job.graph, replay.job.graph.edges
+        self._places = Places(context, replay)
         self._waiting = "GPUs" if job.has_gpus else "Ranks"
 
     def describe(self, cause: Cause) -> Finding:
@@ -145,7 +142,7 @@ class CauseWriter:
             evidence=tuple(evidence(cause)),
             advice=ADVICE[cause.kind],
             views=views,
-            moments=self._find_moments(cause),
+            moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
         )
 
     # Ranks and links.
@@ -162,11 +159,19 @@ class CauseWriter:
         kind, views = KINDS[cause.kind]
         advice = ADVICE["link" if suspect.is_link else cause.kind]
         evidence: list[str] = []
+        edges, saved = self._places.list_saved(cause.changes)
         if suspect.is_link:
             title = f"Data moves slowly {'within' if suspect.kind == LINK_WITHIN else 'to and from'} {suspect.host}."
             evidence += self._measure_link(cause)
+        elif cause.kind == "hiccup":
+            long = saved >= saved.max() / OF_LONGEST
+            edges, saved = edges[long], saved[long]
+            often = "once" if len(saved) == 1 else f"{len(saved)} times"
+            where = self._places.name_work(edges, saved)
+            title = f"{who}: held up {often}, for {format_nanoseconds(float(saved.sum()))} in all, {where}."
+            evidence += self._measure_hiccup(edges, saved)
         elif suspect.kind == "gpu":
-            slower, evidence = self._compare_kernels(suspect.processes)
+            slower, evidence = self._compare_kernels(suspect.processes, edges, saved)
             times = suspect.ratio or slower
             if times > 1.005:
                 title = f"{who}: kernels take {times - 1:.1%} longer than the others' do."
@@ -176,16 +181,10 @@ class CauseWriter:
                 title, advice = f"{who}: more GPU work than the others.", ADVICE["gpu_more"]
         elif suspect.kind == "copies":
             title = f"{who}: copies take longer than the others'."
-        elif cause.kind == "hiccup":
-            lost = self._find_lost(cause)
-            title = f"{who}: held up {'once' if lost[0] == 1 else 'a few times'}, for {format_nanoseconds(lost[1])} in all."
-            evidence += self._name_host_work(tasks)
+            evidence += self._measure_copies(cause)
         else:
-            evidence += self._name_host_work(tasks)
-            title = f"{who}: the host takes longer than the others'."
-            if evidence and evidence[0].startswith("in NVTX range "):
-                name = evidence[0].removeprefix("in NVTX range ").partition(":")[0]
-                title = f"{who}: {name} takes longer than on the others."
+            name, evidence = self._name_host_work(tasks, edges, saved)
+            title = f"{who}: {name or 'the host takes longer than on the others'}."
         if len(tasks) > 1 and self._job.find_host(tasks) and suspect.processes not in stages:
             kind = "slow_host" if kind == "straggler" else kind
         evidence += self._count_last(tasks)
@@ -199,12 +198,25 @@ class CauseWriter:
             tuple(evidence),
             advice,
             views,
-            self._find_moments(cause, ranks),
+            self._places.find_moment(edges, saved, ranks),
         )
 
-    def _compare_kernels(self, processes: Sequence[int]) -> tuple[float, list[str]]:
+    def _measure_hiccup(self, edges: np.ndarray, saved: np.ndarray) -> Iterator[str]:
+        """Say how long it usually takes where a rank was held up, and what its host did then."""
+        worst = edges[np.argmax(saved)]
+        kind, key = Kind(self._edges.kind[worst]), int(self._edges.key[worst])
+        alike = self._places.measure(self._replay.select((kind,), [key]))
+        usual, longest = np.median(alike), self._places.measure(edges[[np.argmax(saved)]])[0]
+        yield f"{format_nanoseconds(float(longest))} then, {format_nanoseconds(float(usual))} in the median"
+        if kind in HOST:
+            yield from self._places.describe_pauses(edges)
+            yield from self._name_lacking()
+
+    def _compare_kernels(
+        self, processes: Sequence[int], edges: np.ndarray, saved: np.ndarray
+    ) -> tuple[float, list[str]]:
         """Return how many times as long as the others' the kernels of some processes take, where they
-        have as many, else 0; and what shows it.
+        have as many, else 0; and what shows it. edges: kernels that take longer, by `saved` (ns).
         """
         table = self._replay.tabulate(GPU)
         frame = pl.DataFrame(
@@ -226,7 +238,12 @@ class CauseWriter:
         total = sums.select(pl.col("own", "own_count", "usual", "count").sum()).row(0, named=True)
         row = sums.sort(pl.col("own") - pl.col("usual")).row(-1, named=True)
         as_many = abs(total["own_count"] - total["count"]) <= 0.02 * max(total["count"], 1)
-        label = self._label_kernel(row["name"])
+        label = self._places.name_kernel(row["name"])
+        of_kernel = self._edges.key[edges] == row["name"]
+        group, _ = self._places.find_range(edges[of_kernel], saved[of_kernel])
+        label += (
+            f" (NVTX range {self._places.groups[group]})" if group in self._places.groups else ""
+        )
         evidence = [
             f"kernels: {format_nanoseconds(total['own'])} in {total['own_count']:,.0f}, on average of the others "
             f"{format_nanoseconds(total['usual'])} in {total['count']:,.0f}; most of the difference is in {label}: "
@@ -234,41 +251,58 @@ class CauseWriter:
         ]
         return (total["own"] / max(total["usual"], 1) if as_many else 0.0), evidence
 
-    def _name_host_work(self, tasks: Sequence[int]) -> Iterator[str]:
-        """Say in which NVTX range, function and part of time hosts spend what the others do not."""
-        named = False
-        hosts = self._frames["hosts"].with_columns(pl.col("task").cast(pl.Int64))
-        if not hosts.height:
-            return
-        is_own = pl.col("task").is_in(list(tasks))
-        more = {
-            name: max(
-                float(hosts.filter(is_own)[name].mean() or 0)
-                - float(hosts.filter(~is_own)[name].median() or 0),
-                0.0,
+    def _name_host_work(
+        self, tasks: Sequence[int], edges: np.ndarray, saved: np.ndarray
+    ) -> tuple[str, list[str]]:
+        """Return what takes hosts longer than the others, as part of a sentence, empty where unknown;
+        and in which NVTX range, call, function and part of time it is. edges: what is longer, by `saved`
+        (ns).
+        """
+        name, evidence = "", []
+        group, share = self._places.find_range(edges, saved)
+        if group in self._places.groups:
+            name = f"{self._places.groups[group]} takes longer than on the others"
+            rows = self._frames["ranges"].filter(pl.col("group") == group)
+            sums = rows.group_by("task").agg(pl.col("time", "count").sum())
+            sums = sums.filter(pl.col("count") > 0).with_columns(
+                each=pl.col("time") / pl.col("count")
             )
-            for name in PARTS
+            is_own = pl.col("task").is_in(list(tasks))
+            own, others = sums.filter(is_own), sums.filter(~is_own)
+            each, usual = own["each"].mean(), others["each"].median()
+            if each and usual is not None and each > LONGER * usual:
+                figures = f"{format_nanoseconds(each)} against {format_nanoseconds(usual)}"
+                name = f"{self._places.groups[group]} takes {figures} on the others"
+                evidence.append(
+                    f"NVTX range {self._places.groups[group]}: the host spends {figures} in it each time "
+                    f"outside of calls of CUDA and MPI, {own['count'].mean():,.0f} times; {share:.0%} of the loss is there"
+                )
+        if len(edges):
+            place = self._places.name_work(edges, saved)
+            whole = format_nanoseconds(float(saved.sum()) / len(tasks))
+            evidence.append(f"{whole} more than the others, most of it {place}")
+        hosts = self._frames["hosts"]
+        is_own = pl.col("task").is_in(list(tasks))
+        own, others = hosts.filter(is_own), hosts.filter(~is_own)
+        more = {
+            part: max(float(own[part].mean() or 0) - float(others[part].median() or 0), 0.0)
+            for part in PARTS
         }
-        whole = sum(more.values())
-        for frame, column, what, labels in (
-            ("ranges", "group", "in NVTX range", self._label_groups()),
-            ("functions", "function", "CPU samples in", self._label_functions()),
-        ):
-            rows = self._frames[frame]
-            if not rows.height or not whole:
-                continue
-            sums = rows.group_by("task", column).agg(pl.col("time").sum())
-            for value, own, usual in compare_with_others(sums, column, tuple(tasks))[:1]:
-                if own - usual >= EXPLAINS * whole and value in labels:
-                    named = True
-                    yield (
-                        f"{what} {labels[value]}: {format_nanoseconds(own)} outside of calls of CUDA and MPI, "
+        whole_time = sum(more.values())
+        sums = self._frames["functions"]
+        if sums.height and whole_time:
+            sums = sums.group_by("task", "function").agg(pl.col("time").sum())
+            for value, mine, usual in compare_with_others(sums, "function", tuple(tasks))[:1]:
+                if mine - usual >= EXPLAINS * whole_time and value in self._places.functions:
+                    evidence.append(
+                        f"CPU samples in {self._places.functions[value]}: {format_nanoseconds(mine)}, "
                         f"median of the others {format_nanoseconds(usual)}"
                     )
-        if described := describe_parts({name: value for name, value in more.items() if value}):
-            yield f"what is longer than the others': {described}"
-        if not named or more["unknown"] > whole / 2:
-            yield self._name_unrecorded("where in the program is not recorded")
+        if described := describe_parts({part: value for part, value in more.items() if value}):
+            evidence.append(f"what is longer than the others': {described}")
+        if more["unknown"] > whole_time / 2 or not (name or sums.height):
+            evidence.append(self._name_unrecorded("what the host does there is not recorded"))
+        return name, evidence
 
     def _name_unrecorded(self, what: str) -> str:
         lacking = self._frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
@@ -321,7 +355,6 @@ class CauseWriter:
 
     def _measure_transfers(self, cause: Cause) -> Iterator[str]:
         edges = cause.changes[0][0]
-        names = {Kind.NCCL: self._label_kernel, Kind.MPI: self._label_call}
         sums = (
             pl.DataFrame(
                 {
@@ -336,7 +369,7 @@ class CauseWriter:
         )
         ranks = max(len(self._replay.processes), 1)
         for kind, name, lasts, count in sums.head(2).rows():
-            label = names[Kind(kind)](name) if name > 0 else KIND_NAMES[Kind(kind)]
+            label = self._places.name_transfer(Kind(kind), name)
             yield (
                 f"{label}: {format_nanoseconds(lasts / ranks)} per rank in {count / ranks:,.0f} transfers, "
                 "from when the last rank has come"
@@ -355,7 +388,7 @@ class CauseWriter:
         ranks = self._job.list_ranks([process + 1])
         name, _, _ = split_size(self._edges.size[waits])
         kind = Kind(self._edges.kind[waits[longest]])
-        label = (self._label_kernel if kind == Kind.NCCL else self._label_call)(name[longest])
+        label = self._places.name_transfer(kind, int(name[longest]))
         evidence = [
             f"{label}: ranks wait {format_nanoseconds(lasts.sum() / len(self._replay.processes))} on average "
             "until the other side has come"
@@ -398,7 +431,7 @@ class CauseWriter:
         path = self._replay.trace_path()
         sums = self._sum_path(path, (Kind.CALL, Kind.GAP, Kind.LAUNCH))
         named = [
-            f"{share:.0%} {self._name_place(kind, key)}"
+            f"{share:.0%} {self._places.name_place(kind, key)}"
             for kind, key, share in sums[:2]
             if share >= 0.1
         ]
@@ -434,24 +467,24 @@ class CauseWriter:
         time.
         """
         edges = cause.changes[0][0]
-        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._measure(edges)})
+        sums = pl.DataFrame({"name": self._edges.key[edges], "lasts": self._places.measure(edges)})
         return sums.group_by("name").agg(pl.col("lasts").sum(), count=pl.len()).sort("lasts")
 
     def _measure_products(self, cause: Cause) -> Iterator[str]:
         name, lasts, count = self._sum_by_name(cause).row(-1)
         yield (
-            f"most in {self._label_kernel(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls; the gain is "
+            f"most in {self._places.name_kernel(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls; the gain is "
             f"of kernels {TENSOR_SPEED_UP:.0f} times as fast"
         )
 
     def _measure_calls(self, cause: Cause) -> Iterator[str]:
         for name, lasts, count in self._sum_by_name(cause).tail(2).reverse().rows():
-            yield f"{self._label_call(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls"
+            yield f"{self._places.name_call(name)}: {format_nanoseconds(float(lasts))} in {count:,} calls"
 
     def _describe_place(self, cause: Cause) -> Finding:
         kind, key = cause.place
         edges = cause.changes[0][0]
-        lasts = self._measure(edges)
+        lasts = self._places.measure(edges)
         most = format_nanoseconds(float(lasts.max()))
         if len(edges) == 1:
             measured = f"once, for {most}"
@@ -462,7 +495,7 @@ class CauseWriter:
                 f"{len(edges):,} times, {total} in all, {median} in the median, {most} at most"
             )
         if kind == Kind.CALL:
-            name = self._label_call(key)
+            name = self._places.name_call(key)
             advice = next(
                 (text for part, text in CALLS.items() if part in name), "call it less often"
             )
@@ -473,7 +506,7 @@ class CauseWriter:
                 evidence=(measured,),
                 advice=ADVICE["once"] if len(edges) == 1 else advice,
                 views=("analysis/api_time_2dh.cfg", "views/idle_gaps.cfg"),
-                moments=self._find_moments(cause),
+                moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
             )
             if lasts.max() > MOST_IN_FIRST * lasts.sum() and self._is_first(
                 edges[np.argmax(lasts)]
@@ -489,12 +522,15 @@ class CauseWriter:
             return finding
         return Finding(
             "host_work",
-            f"{self._waiting} wait for hosts {self._name_place(kind, key)}.",
+            f"{self._waiting} wait for hosts {self._places.name_place(kind, key)}.",
             cause.gain,
-            evidence=(", ".join([measured, *self._describe_pauses(edges)]), *self._name_lacking()),
+            evidence=(
+                ", ".join([measured, *self._places.describe_pauses(edges)]),
+                *self._name_lacking(),
+            ),
             advice=ADVICE["once" if len(edges) == 1 else "place"],
             views=("views/idle_gaps.cfg", "views/nvtx_ranges.cfg"),
-            moments=self._find_moments(cause),
+            moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
         )
 
     def _launch_anew(self, calls: np.ndarray) -> np.ndarray:
@@ -514,54 +550,12 @@ class CauseWriter:
             alike = alike[column[alike] == column[edge]]
         return bool(edge == alike[np.argmin(self._graph.time[self._edges.target[alike]])])
 
-    def _describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
-        """Say what the host that pauses longest in all does between the calls of these edges."""
-        process = self._edges.process[edges]
-        lasts = self._measure(edges)
-        most = int(np.argmax(np.bincount(np.maximum(process, 0), lasts)))
-        own = edges[process == most]
-        begin, end = (
-            self._graph.time[node[own]] for node in (self._edges.source, self._edges.target)
-        )
-        rows = self._context.reader.rows
-        threads = np.flatnonzero(rows.get_column("task") == most + 1)
-        unit = Unit(
-            self._context.reader, int(rows.units[threads[0]]), self._context.options, Path()
-        )
-        thread = unit.find_main_thread(most + 1)
-        calls = unit.api.filter(pl.col("end") == int(begin[np.argmax(end - begin)]))
-        if calls.height:
-            thread = int(calls["thread"][0])
-        spans = merge_spans(begin, end)
-        parts = divide_host_time(unit, thread, spans)
-        whole = max(sum(parts.values()), 1)
-        if (described := describe_parts(parts)) and parts["unknown"] < whole:
-            yield f"the host is {described}"
-        for frame, column, what, labels in (
-            (sum_ranges(unit, thread, spans), "group", "in NVTX range", self._label_groups()),
-            (
-                count_functions(unit, thread, spans),
-                "function",
-                "CPU samples in",
-                self._label_functions(),
-            ),
-        ):
-            if frame.height:
-                value, time = frame.sort("time").select(column, "time").row(-1)
-                if time >= EXPLAINS * whole and value in labels:
-                    yield f"{time / whole:.0%} {what} {labels[value]}"
-
     def _name_lacking(self) -> Iterator[str]:
         """Say what would tell more of hosts, where it is not recorded."""
         if self._frames["unrecorded"].height:
             yield self._name_unrecorded("what hosts do there is not recorded")
 
     # Names and moments.
-
-    def _measure(self, edges: np.ndarray) -> np.ndarray:
-        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
-        time = self._graph.time
-        return np.maximum(time[self._edges.target[edges]] - time[self._edges.source[edges]], 0)
 
     def _sum_path(self, path: np.ndarray, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int, float]]:
         """Return kind, key and share of all of these, of edges on the path, the longest first."""
@@ -577,51 +571,3 @@ class CauseWriter:
         whole = max(int(sums["lasts"].sum()), 1)
         rows = sums.sort("lasts", descending=True).rows()
         return [(Kind(kind), key, lasts / whole) for kind, key, lasts in rows]
-
-    def _name_place(self, kind: Kind, key: int) -> str:
-        if kind == Kind.CALL:
-            return f"in {self._label_call(key)}"
-        if kind == Kind.LAUNCH:
-            return f"from {self._label_call(key // 2)} to the begin of its work"
-        before, after = split_place(key)
-        return f"between {self._label_call(before)} and {self._label_call(after)}"
-
-    def _label_call(self, name: int) -> str:
-        return self._replay.job.calls.get(name, f"call {name}")
-
-    def _label_kernel(self, name: int) -> str:
-        for one in ("kernels", "nccl_kernels", "graphs"):
-            labels = self._context.labels.get(one)
-            if labels is not None and (found := labels.filter(pl.col("value") == name)).height:
-                return shorten_name(str(found["label"][0]))
-        return f"kernel {name}"
-
-    def _label_groups(self) -> dict[int, str]:
-        return dict(self._context.folded.select("group", "operation").unique().rows())
-
-    def _label_functions(self) -> dict[int, str]:
-        labels = self._context.labels.get("cpu_function")
-        return {} if labels is None else dict(labels.select("value", "label").rows())
-
-    def _find_lost(self, cause: Cause) -> tuple[int, float]:
-        """Return how often a hiccup cost much, and how much in all (ns)."""
-        saved = np.concatenate([self._graph.weight[edges] - new for edges, new in cause.changes])
-        longest = np.sort(saved[saved > 0])[::-1]
-        much = longest[longest >= longest[0] / 4]
-        return len(much), float(much.sum())
-
-    def _find_moments(
-        self, cause: Cause, ranks: tuple[int, ...] = ()
-    ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Return when the cause costs most: begin, end (ns of the trace) and ranks to look at."""
-        edges = np.concatenate([one for one, _ in cause.changes])
-        saved = np.concatenate([self._graph.weight[one] - new for one, new in cause.changes])
-        usable = saved < np.iinfo(np.int64).max // 2
-        if not len(edges) or not usable.any():
-            return ()
-        worst = edges[usable][np.argmax(saved[usable])]
-        begin = int(self._graph.time[self._edges.source[worst]])
-        end = int(self._graph.time[self._edges.target[worst]])
-        if not ranks and (process := int(self._edges.process[worst])) >= 0:
-            ranks = self._job.list_ranks([process + 1])
-        return ((max(begin, 0), end, ranks),)

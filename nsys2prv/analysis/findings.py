@@ -114,9 +114,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
             yield "activities", list_activities(unit, main, time).with_columns(labelled)
         for thread in dict.fromkeys(threads):
-            outside = subtract_spans(_find_outside_calls(unit, thread, window), busy)
+            outside = _find_outside_calls(unit, thread, window)
             yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
-            yield "functions", count_functions(unit, thread, outside).with_columns(one)
+            idle = subtract_spans(outside, busy)
+            yield "functions", count_functions(unit, thread, idle).with_columns(one)
     for device in unit.devices:
         spans = {
             "compute": unit.find_device_spans(device, COMPUTE, GRAPH),

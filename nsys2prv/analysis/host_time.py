@@ -256,7 +256,8 @@ def count_functions(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
 
 def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time lies in each NVTX range of a thread and in none within it: by
-    `group` of names as the options have them, `time` (ns) and `count`.
+    `group` of names as the options have them, `time` (ns) and `count` (from the begin of the time to
+    its end).
     """
     schema = dict.fromkeys(("group", "time", "count"), pl.Int64)
     if not unit.has("nvtx_pushpop"):
@@ -271,6 +272,8 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     inner = np.bincount(parent[parent >= 0], own[parent >= 0], len(own)).astype(np.int64)
     group = np.load(str(unit.options.groups), mmap_mode="r")[name].astype(np.int64)
     frame = pl.DataFrame({"group": group, "time": own - inner})
+    if len(spans):
+        frame = frame.filter(pl.Series((begin < spans.end[-1]) & (end > spans.begin[0])))
     return frame.group_by("group").agg(pl.col("time").sum(), count=pl.len().cast(pl.Int64))
 
 

@@ -165,6 +165,13 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
+def order_ranges(thread: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the order of ranges by thread, begin, longer first."""
+    order = order_by_thread(thread, begin)
+    same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
+    return np.lexsort((-end, begin, thread)) if (same & (np.diff(end[order]) > 0)).any() else order
+
+
 def _find_thread_edges(thread: np.ndarray) -> np.ndarray:
     """Return where the rows of each thread begin, and where the last ones end; rows by thread."""
     return np.append(np.flatnonzero(np.diff(thread, prepend=-1)), len(thread))

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.analysis.intervals import find_parents, find_points_within, order_by_thread
+from nsys2prv.analysis.intervals import find_parents, find_points_within, order_ranges
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
@@ -134,10 +134,7 @@ def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     ranges = pl.concat(one.with_columns(thread=rows + at) for at, one in enumerate(kinds))
     thread, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
     group = np.load(str(unit.options.groups), mmap_mode="r")[name]
-    order = order_by_thread(thread, begin)
-    same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
-    if (same & (np.diff(end[order]) > 0)).any():
-        order = np.lexsort((-end, begin, thread))
+    order = order_ranges(thread, begin, end)
     return thread[order], begin[order], end[order], group[order]
 
 

@@ -90,10 +90,10 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
         (
             "",
             "100% in no recorded call",
-            "where in the program is not recorded",
+            "what the host does there is not recorded",
         ),
-        ("nvtx", "100% in no recorded call", "in NVTX range solve: 5"),
-        ("io", "in file or network I/O", "where in the program is not recorded"),
+        ("nvtx", "100% in no recorded call", "NVTX range solve: the host spends 1."),
+        ("io", "in file or network I/O", "what the host does there is not recorded"),
     ],
 )
 def test_a_late_rank_is_named_with_its_cost_and_place(

@@ -1,0 +1,224 @@
+"""Where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.host_time import (
+    count_functions,
+    describe_parts,
+    divide_host_time,
+    sum_ranges,
+)
+from nsys2prv.analysis.intervals import find_parents, merge_spans, order_ranges
+from nsys2prv.analysis.result import Context
+from nsys2prv.analysis.text import shorten_name
+from nsys2prv.analysis.unit import Unit, to_arrays
+from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind
+from nsys2prv.replay.unit_graph import split_place
+from nsys2prv.replay.whatif import Changes, Replay
+
+#: A range, a function or a place explains a cause from this share of it on.
+EXPLAINS = 0.2
+
+
+class Places:
+    """Names places of a job's replay."""
+
+    def __init__(self, context: Context, replay: Replay) -> None:
+        self._context, self._replay = context, replay
+        self._graph, self._edges = replay.job.graph, replay.job.graph.edges
+        self._ranges: dict[int, tuple[np.ndarray, ...]] = {}
+
+    def measure(self, edges: np.ndarray) -> np.ndarray:
+        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
+        begin, end = self.find_times(edges)
+        return np.maximum(end - begin, 0)
+
+    def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each of these begins and ends (ns)."""
+        time = self._graph.time
+        return time[self._edges.source[edges]], time[self._edges.target[edges]]
+
+    def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges that get shorter, and by how much (ns)."""
+        edges = np.concatenate([rows for rows, _ in changes])
+        new = np.concatenate([weights for _, weights in changes])
+        saved = np.where(new > -(1 << 62), self._graph.weight[edges] - new, 0)
+        return edges[saved > 0], saved[saved > 0]
+
+    def find_moment(
+        self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
+    ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Return when most is saved: begin, end (ns of the trace) and ranks to look at."""
+        if not len(edges):
+            return ()
+        worst = edges[[np.argmax(saved)]]
+        begin, end = (int(time[0]) for time in self.find_times(worst))
+        if not ranks and (process := int(self._edges.process[worst[0]])) >= 0:
+            ranks = self.list_ranks(process)
+        return ((max(begin, 0), end, ranks),)
+
+    def list_ranks(self, process: int) -> tuple[int, ...]:
+        """Return the rank of a process, or nothing."""
+        tasks = self._context.tasks.filter(pl.col("task") == process + 1)
+        return tuple(tasks["rank"].drop_nulls().to_list())
+
+    # Names.
+
+    def name_call(self, name: int) -> str:
+        """Return the label of a call."""
+        return self._replay.job.calls.get(name, f"call {name}")
+
+    def name_kernel(self, name: int) -> str:
+        """Return the label of a kernel or a graph."""
+        for one in ("kernels", "nccl_kernels", "graphs"):
+            labels = self._context.labels.get(one)
+            if labels is not None and (found := labels.filter(pl.col("value") == name)).height:
+                return shorten_name(str(found["label"][0]))
+        return f"kernel {name}"
+
+    def name_transfer(self, kind: Kind, name: int) -> str:
+        """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
+        if name <= 0:
+            return KIND_NAMES[kind]
+        return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
+
+    def name_place(self, kind: Kind, key: int) -> str:
+        """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
+        if kind == Kind.CALL:
+            return f"in {self.name_call(key)}"
+        if kind == Kind.KERNEL:
+            return f"in kernel {self.name_kernel(key)}"
+        if kind == Kind.LAUNCH:
+            return f"from {self.name_call(key // 2)} to the begin of its work"
+        if kind != Kind.GAP:
+            return f"in {KIND_NAMES[kind]}"
+        before, after = split_place(key)
+        return f"between {self.name_call(before)} and {self.name_call(after)}"
+
+    def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return where most of these weights lies: the place, and the NVTX range."""
+        frame = pl.DataFrame(
+            {"kind": self._edges.kind[edges], "key": self._edges.key[edges], "weight": weights}
+        )
+        sums = frame.group_by("kind", "key").agg(pl.col("weight").sum()).sort("weight")
+        kind, key, _ = sums.row(-1)
+        group, _ = self.find_range(edges, weights)
+        within = f", in NVTX range {self.groups[group]}" if group in self.groups else ""
+        return f"{self.name_place(Kind(kind), key)}{within}"
+
+    @cached_property
+    def groups(self) -> dict[int, str]:
+        """The names of NVTX ranges by group."""
+        return dict(self._context.folded.select("group", "operation").unique().rows())
+
+    @cached_property
+    def functions(self) -> dict[int, str]:
+        """The names of functions in CPU samples."""
+        labels = self._context.labels.get("cpu_function")
+        return {} if labels is None else dict(labels.select("value", "label").rows())
+
+    # NVTX ranges.
+
+    def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
+        """Return the group of the innermost NVTX range that has most of these weights, on the process
+        with most of them, and its share; -1 and 0.0 where none explains them.
+        """
+        process = np.maximum(self._edges.process[edges], 0)
+        own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
+        found = self.find_groups(edges[own])
+        inside = found >= 0
+        if not inside.any():
+            return -1, 0.0
+        sums = np.bincount(found[inside], weights[own][inside])
+        share = float(sums.max() / weights[own].sum())
+        return (int(sums.argmax()), share) if share >= EXPLAINS else (-1, 0.0)
+
+    def find_groups(self, edges: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost NVTX range in which the host did each of these, or
+        launched it; -1 for none.
+        """
+        row, time = self._find_host_times(edges)
+        groups = np.full(len(edges), -1, np.int64)
+        if "nvtx_pushpop" not in self._context.reader.layouts:
+            return groups
+        units = self._context.reader.rows.units[row]
+        for unit in np.unique(units).tolist():
+            own = np.flatnonzero(units == unit)
+            groups[own] = self._find_innermost(unit, row[own], time[own])
+        return groups
+
+    def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of the host thread, and when it was there (ns): of work of a device, at its
+        launch.
+        """
+        rows, at, kind = self._replay.job.rows, self._graph.time, self._edges.kind[edges]
+        source, target = self._edges.source[edges], self._edges.target[edges]
+        # Transfers follow a meeting: what counts is the begin of what was there.
+        own = self._step_back(target, source, Kind.MEET, Kind.CALL)
+        node = np.where(np.isin(kind, TRANSFERS), own, source)
+        is_launched = np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL))
+        node = np.where(is_launched, self._step_back(node, node, Kind.LAUNCH), node)
+        return rows[node], np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
+
+    def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
+        """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
+        steps = np.flatnonzero(np.isin(self._edges.kind, kinds))
+        steps = steps[self._replay.job.rows[self._edges.source[steps]] >= 0]
+        if not len(steps):
+            return others
+        place = np.searchsorted(self._edges.target[steps], nodes)
+        step = steps[np.minimum(place, len(steps) - 1)]
+        return np.where(self._edges.target[step] == nodes, self._edges.source[step], others)
+
+    def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost range of each row at each time; -1 for none."""
+        if unit not in self._ranges:
+            frame = self._context.reader.read_begins("nvtx_pushpop", ("range",), unit)
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            order = order_ranges(thread, begin, end)
+            thread, begin, end = thread[order], begin[order], end[order]
+            groups = np.load(str(self._context.options.groups), mmap_mode="r")[name[order]]
+            self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
+        thread, begin, end, groups, parent = self._ranges[unit]
+        found = np.full(len(row), -1, np.int64)
+        for one in np.unique(row).tolist():
+            first, last = np.searchsorted(thread, (one, one + 1))
+            own = np.flatnonzero(row == one)
+            at = first + np.searchsorted(begin[first:last], time[own], "right") - 1
+            at = np.where(at < first, -1, at)
+            while (over := (at >= 0) & (end[at] < time[own])).any():
+                at[over] = parent[at[over]]
+            found[own] = np.where(at >= 0, groups[at], -1)
+        return found
+
+    # What hosts do.
+
+    def describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
+        """Say what the host that pauses longest in all does during these edges."""
+        process, lasts = np.maximum(self._edges.process[edges], 0), self.measure(edges)
+        own = edges[process == np.argmax(np.bincount(process, lasts))]
+        row = int(self._replay.job.rows[self._edges.source[own[np.argmax(self.measure(own))]]])
+        if row < 0:
+            return
+        rows = self._context.reader.rows
+        unit = Unit(self._context.reader, int(rows.units[row]), self._context.options, Path())
+        spans = merge_spans(*self.find_times(own))
+        parts = divide_host_time(unit, row, spans)
+        whole = max(sum(parts.values()), 1)
+        if (described := describe_parts(parts)) and parts["unknown"] < whole:
+            yield f"the host is {described}"
+        for frame, column, what, labels in (
+            (sum_ranges(unit, row, spans), "group", "in NVTX range", self.groups),
+            (count_functions(unit, row, spans), "function", "CPU samples in", self.functions),
+        ):
+            if frame.height:
+                value, time = frame.sort("time").select(column, "time").row(-1)
+                if time >= EXPLAINS * whole and value in labels:
+                    yield f"{time / whole:.0%} {what} {labels[value]}"

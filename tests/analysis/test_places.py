@@ -1,0 +1,97 @@
+"""Findings name the place in the program: the innermost range with its figures, the calls, the kernel;
+and the moment that they name has it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.exports import make_call, make_nvtx_range
+from tools.nccl_exports import COMM, Rank, format_payload
+
+import nsys2prv
+from nsys2prv.analysis.result import Finding
+
+RANKS, STEPS = 4, 20
+ALL_REDUCE, ADD, SYNCHRONIZE = 1, 5, 6
+NAMES = (*Rank().names, "add_one", "cudaStreamSynchronize_v3020")
+SLOW, AT = 2, 11
+
+
+def write_job(folder: Path, load: np.ndarray, work: np.ndarray) -> list[Path]:
+    """Write a job whose ranks load a batch (range `load_batch`), then launch a kernel (range
+    `forward`), and meet. load, work: (rank, step), ns.
+    """
+    ranks = [Rank(10 + number, names=NAMES) for number in range(RANKS)]
+    for number, rank in enumerate(ranks):
+        payload = f'{{"{COMM}":7,"No. of ranks":{RANKS},"Rank":{number}}}'
+        rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
+    begin = 100_000
+    for step in range(STEPS):
+        launched = begin + 20_000 + load[:, step]
+        computed = launched + 10_000 + work[:, step]
+        end = int(computed.max()) + 100_000
+        for number, rank in enumerate(ranks):
+            thread = {"globalTid": rank.nvtx[0]["globalTid"]}
+            at = int(launched[number])
+            rank.add_kernel(at, at + 10_000, int(computed[number]), ADD)
+            payload = format_payload(7, 4096)
+            rank.add_collective(at + 1_000, int(computed[number]) + 1_000, end, payload)
+            rank.calls.append(make_call(at + 2_000, end + 5_000, 0, nameId=SYNCHRONIZE, **thread))
+            rank.nvtx += [
+                make_nvtx_range(begin, end + 8_000, f"step {step}", **thread),
+                make_nvtx_range(begin + 10_000, at - 5_000, "load_batch", **thread),
+                make_nvtx_range(at - 4_000, at + 1_900, "forward", **thread),
+            ]
+        begin = end + 10_000
+    return [rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+
+
+def find_first(reports: list[Path]) -> tuple[Finding, pl.DataFrame]:
+    """Return the first finding about a rank, and the ranges and kernels within its moment."""
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        finding = next(finding for finding in job.findings() if finding.ranks)
+        frames = [
+            job.frame("nvtx_pushpop").select(
+                "begin", "end", "rank", name=pl.col("range").cast(str)
+            ),
+            job.frame("cuda_kernel").select(
+                "begin", "end", "rank", name=pl.col("kernel").cast(str)
+            ),
+        ]
+    ((begin, end, ranks),) = finding.moments
+    rows = pl.concat(frames).filter(pl.col("rank").is_in(ranks))
+    overlap = pl.min_horizontal("end", end) - pl.max_horizontal("begin", begin)
+    return finding, rows.filter(overlap > 0.9 * (end - begin))
+
+
+@pytest.mark.parametrize("fault", ["loader", "hiccup", "kernels", "long kernel"])
+def test_the_place_and_the_moment(fault: str, tmp_path: Path) -> None:
+    load, work = np.full((RANKS, STEPS), 24_000), np.full((RANKS, STEPS), 900_000)
+    if fault == "loader":
+        load[SLOW] += 900_000
+    if fault == "hiccup":
+        load[SLOW, AT] += 9_000_000
+    if fault == "kernels":
+        work[SLOW] += 200_000
+    if fault == "long kernel":
+        work[SLOW, AT] += 9_000_000
+    finding, there = find_first(write_job(tmp_path, load, work))
+    text = " ".join((finding.title, *finding.evidence))
+    assert finding.ranks == (SLOW,)
+    assert finding.kind == ("hiccup" if fault in ("hiccup", "long kernel") else "straggler")
+    names = there["name"].to_list()
+    if fault in ("loader", "hiccup"):
+        assert "load_batch" in names
+        assert "load_batch" in text
+    else:
+        assert "add_one" in names
+        assert "add_one" in text
+        assert "NVTX range forward" in text
+    if fault == "loader":
+        assert re.search(r"load_batch takes 9\d\d\.\d+ us against \d\d\.\d+ us", finding.title)
+    assert len(finding.look_at) <= 80 - len("         look at: ")
