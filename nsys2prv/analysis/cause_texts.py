@@ -20,7 +20,9 @@ from nsys2prv.analysis.host_time import (
 from nsys2prv.analysis.places import EXPLAINS, Places
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.unit import WORK
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind, split_size
 from nsys2prv.replay.pipelines import Pipeline, find_pipeline
@@ -69,24 +71,52 @@ ADVICE = {
     "module_loading": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
     "tensor_cores": "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
 }
-#: Kind of cause -> kind of finding, and views that show it.
+#: Kind of cause -> kind of finding, and views that show it: the first of them with something to show.
 KINDS = {
-    "gpu": ("straggler", ("views/nccl_wait.cfg", "analysis/kernel_time_2dh.cfg")),
-    "host": ("straggler", ("views/nccl_wait.cfg", "views/nvtx_ranges.cfg")),
-    "copies": ("straggler", ("views/nccl_wait.cfg", "analysis/memory_bytes_2dh.cfg")),
-    LINK_WITHIN: ("slow_link", ("analysis/nccl_bw_mbs.cfg",)),
-    LINK_TO_OTHERS: ("slow_link", ("analysis/nccl_bw_mbs.cfg",)),
-    "hiccup": ("hiccup", ("views/nccl_wait.cfg", "views/cuda_activities.cfg")),
-    "imbalance": ("imbalance", ("views/nccl_wait.cfg", "views/kernel_duration.cfg")),
-    "transfers": ("exposed_communication", ("analysis/nccl-exposed-2dh.cfg",)),
+    "gpu": ("straggler", ("views/kernel_duration.cfg", "views/nccl_wait.cfg")),
+    "host": (
+        "straggler",
+        ("views/nvtx_ranges.cfg", "views/cuda_activities.cfg", "analysis/mpi_time_2dh.cfg"),
+    ),
+    "copies": ("straggler", ("basics/memory_operations.cfg", "analysis/memory_bytes_2dh.cfg")),
+    LINK_WITHIN: ("slow_link", ("analysis/nccl_bw_mbs.cfg", "views/mpi_messages.cfg")),
+    LINK_TO_OTHERS: ("slow_link", ("analysis/nccl_bw_mbs.cfg", "views/mpi_messages.cfg")),
+    "hiccup": (
+        "hiccup",
+        ("views/nvtx_ranges.cfg", "views/cuda_activities.cfg", "analysis/mpi_time_2dh.cfg"),
+    ),
+    "imbalance": (
+        "imbalance",
+        ("views/nccl_wait.cfg", "views/kernel_duration.cfg", "model/host_outside_mpi_2dh.cfg"),
+    ),
+    "transfers": (
+        "exposed_communication",
+        ("analysis/nccl-exposed-2dh.cfg", "views/mpi_messages.cfg", "analysis/mpi_time_2dh.cfg"),
+    ),
     "pipeline": ("pipeline_bubble", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
     "messages": ("serialisation", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
     "host_time": ("host_bound", ("views/idle_gaps.cfg", "views/cuda_activities.cfg")),
-    "pageable": ("exposed_copies", ("analysis/memory_bytes_2dh.cfg",)),
-    "allocation": ("blocked_by_call", ("analysis/api_time_2dh.cfg",)),
-    "module_loading": ("blocked_by_call", ("analysis/api_time_2dh.cfg",)),
+    "call": ("blocked_by_call", ("views/cuda_activities.cfg", "analysis/api_time_2dh.cfg")),
+    "mpi_call": ("blocked_by_call", ("analysis/mpi_time_2dh.cfg", "views/mpi_messages.cfg")),
+    "gap": (
+        "host_work",
+        ("views/idle_gaps.cfg", "views/nvtx_ranges.cfg", "analysis/mpi_time_2dh.cfg"),
+    ),
+    "pageable": (
+        "exposed_copies",
+        ("basics/memory_operations.cfg", "analysis/memory_bytes_2dh.cfg"),
+    ),
+    "allocation": ("blocked_by_call", ("views/cuda_activities.cfg", "analysis/api_time_2dh.cfg")),
+    "module_loading": (
+        "blocked_by_call",
+        ("views/cuda_activities.cfg", "analysis/api_time_2dh.cfg"),
+    ),
     "tensor_cores": ("no_tensor_cores", ("analysis/gemm_without_tensor_cores_2dh.cfg",)),
 }
+#: Part of the name of a view -> the layouts of which it must show something; else those of CUDA.
+VIEW_NEEDS = {"nccl": ("nccl_kernel",), "mpi": MPI_LAYOUTS, "nvtx": ("nvtx_pushpop",)}
+#: Views of a finding.
+MOST_VIEWS = 2
 
 
 class CauseWriter:
@@ -109,7 +139,14 @@ class CauseWriter:
     def describe(self, cause: Cause) -> Finding:
         """Return the finding of a cause."""
         what_if = describe_cause(cause, self._replay, self._names)
-        return replace(self._describe(cause), what_if=what_if, at_most=not cause.is_specific)
+        finding = self._describe(cause)
+        views = tuple(filter(self._has_view, finding.views))[:MOST_VIEWS]
+        return replace(finding, views=views, what_if=what_if, at_most=not cause.is_specific)
+
+    def _has_view(self, view: str) -> bool:
+        """Return whether the trace has something to show in a view."""
+        needs = (layouts for part, layouts in VIEW_NEEDS.items() if part in view)
+        return bool(self._context.reader.layouts & {*next(needs, (*WORK, "cuda_api"))})
 
     def _describe(self, cause: Cause) -> Finding:
         if cause.suspect is not None:
@@ -261,22 +298,8 @@ class CauseWriter:
         name, evidence = "", []
         group, share = self._places.find_range(edges, saved)
         if group in self._places.groups:
-            name = f"{self._places.groups[group]} takes longer than on the others"
-            rows = self._frames["ranges"].filter(pl.col("group") == group)
-            sums = rows.group_by("task").agg(pl.col("time", "count").sum())
-            sums = sums.filter(pl.col("count") > 0).with_columns(
-                each=pl.col("time") / pl.col("count")
-            )
-            is_own = pl.col("task").is_in(list(tasks))
-            own, others = sums.filter(is_own), sums.filter(~is_own)
-            each, usual = own["each"].mean(), others["each"].median()
-            if each and usual is not None and each > LONGER * usual:
-                figures = f"{format_nanoseconds(each)} against {format_nanoseconds(usual)}"
-                name = f"{self._places.groups[group]} takes {figures} on the others"
-                evidence.append(
-                    f"NVTX range {self._places.groups[group]}: the host spends {figures} in it each time "
-                    f"outside of calls of CUDA and MPI, {own['count'].mean():,.0f} times; {share:.0%} of the loss is there"
-                )
+            name, described = self._compare_range(tasks, group)
+            evidence += [f"{described}; {share:.0%} of the loss is there"] if described else []
         if len(edges):
             place = self._places.name_work(edges, saved)
             whole = format_nanoseconds(float(saved.sum()) / len(tasks))
@@ -303,6 +326,38 @@ class CauseWriter:
         if more["unknown"] > whole_time / 2 or not (name or sums.height):
             evidence.append(self._name_unrecorded("what the host does there is not recorded"))
         return name, evidence
+
+    def _compare_range(self, tasks: Sequence[int], group: int) -> tuple[str, str]:
+        """Say by how much an NVTX range takes longer than on the others, as part of a sentence and as
+        evidence, which is empty where it does not each time. What counts is the time outside of calls of
+        CUDA and MPI; said is how long the range lasts, where that differs as much.
+        """
+        rows = self._frames["ranges"].filter(pl.col("group") == group)
+        sums = rows.group_by("task").agg(pl.col("time", "lasts", "count").sum())
+        sums = sums.filter(pl.col("count") > 0)
+        is_own = pl.col("task").is_in(list(tasks))
+        mean = sums.select(
+            *(pl.col(name) / pl.col("count") for name in ("time", "lasts")), "count", own=is_own
+        )
+        own, others = mean.filter("own"), mean.filter(~pl.col("own"))
+        range_ = self._places.groups[group]
+        if not own.height or not others.height:
+            return f"{range_} takes longer than on the others", ""
+        figures = {
+            name: (float(own[name].mean()), float(others[name].median()))
+            for name in ("time", "lasts")
+        }
+        texts = {
+            name: " against ".join(map(format_nanoseconds, pair)) for name, pair in figures.items()
+        }
+        more, whole = (mine - usual for mine, usual in figures.values())
+        if more <= (LONGER - 1) * figures["time"][1]:
+            return f"{range_} takes longer than on the others", ""
+        said = "lasts" if whole > more / 2 else "time"
+        return (
+            f"{range_} takes {texts[said]} on the others",
+            f"NVTX range {range_}, {own['count'].mean():,.0f} times: {texts['time']} each time outside of calls of CUDA and MPI",
+        )
 
     def _name_unrecorded(self, what: str) -> str:
         lacking = self._frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
@@ -416,7 +471,7 @@ class CauseWriter:
             cause.gain,
             evidence=tuple(evidence),
             advice=ADVICE[key],
-            views=views if kind == Kind.NCCL else views[::-1],
+            views=views,
             moments=((int(begin[end[longest]]), int(met[longest]), ranks),),
         )
 
@@ -505,7 +560,7 @@ class CauseWriter:
                 cause.gain,
                 evidence=(measured,),
                 advice=ADVICE["once"] if len(edges) == 1 else advice,
-                views=("analysis/api_time_2dh.cfg", "views/idle_gaps.cfg"),
+                views=KINDS["mpi_call" if name.startswith("MPI_") else "call"][1],
                 moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
             )
             if lasts.max() > MOST_IN_FIRST * lasts.sum() and self._is_first(
@@ -529,7 +584,7 @@ class CauseWriter:
                 *self._name_lacking(),
             ),
             advice=ADVICE["once" if len(edges) == 1 else "place"],
-            views=("views/idle_gaps.cfg", "views/nvtx_ranges.cfg"),
+            views=KINDS["gap"][1],
             moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
         )
 

@@ -256,10 +256,10 @@ def count_functions(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
 
 def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time lies in each NVTX range of a thread and in none within it: by
-    `group` of names as the options have them, `time` (ns) and `count` (from the begin of the time to
-    its end).
+    `group` of names as the options have them, `time` (ns); and how many there are from the begin of
+    the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
-    schema = dict.fromkeys(("group", "time", "count"), pl.Int64)
+    schema = dict.fromkeys(("group", "time", "lasts", "count"), pl.Int64)
     if not unit.has("nvtx_pushpop"):
         return pl.DataFrame(schema=schema)
     ranges = unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
@@ -271,10 +271,10 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     _, parent = find_parents(ranges["thread"].to_numpy(), begin, end)
     inner = np.bincount(parent[parent >= 0], own[parent >= 0], len(own)).astype(np.int64)
     group = np.load(str(unit.options.groups), mmap_mode="r")[name].astype(np.int64)
-    frame = pl.DataFrame({"group": group, "time": own - inner})
+    frame = pl.DataFrame({"group": group, "time": own - inner, "lasts": end - begin})
     if len(spans):
         frame = frame.filter(pl.Series((begin < spans.end[-1]) & (end > spans.begin[0])))
-    return frame.group_by("group").agg(pl.col("time").sum(), count=pl.len().cast(pl.Int64))
+    return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
 
 
 def select_profiler_modules(labels: pl.DataFrame) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Changes, Replay
+from nsys2prv.store.event_reader import HOST
 
 #: A range, a function or a place explains a cause from this share of it on.
 EXPLAINS = 0.2
@@ -142,16 +143,23 @@ class Places:
 
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
         """Return the group of the innermost NVTX range in which the host did each of these, or
-        launched it; -1 for none.
+        launched it: of its thread, else of the first of its process; -1 for none.
         """
         row, time = self._find_host_times(edges)
         groups = np.full(len(edges), -1, np.int64)
         if "nvtx_pushpop" not in self._context.reader.layouts:
             return groups
-        units = self._context.reader.rows.units[row]
-        for unit in np.unique(units).tolist():
-            own = np.flatnonzero(units == unit)
-            groups[own] = self._find_innermost(unit, row[own], time[own])
+        rows = self._context.reader.rows
+        hosts = (
+            rows.threads.filter(pl.col("kind") == HOST).group_by("task").agg(pl.col("thread").min())
+        )
+        first = dict(hosts.rows())
+        tasks = rows.get_column("task")[row]
+        for at in (row, np.array([first.get(task, -1) for task in tasks.tolist()], np.int64)):
+            units = rows.units[at]
+            for unit in np.unique(units).tolist():
+                own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
+                groups[own] = self._find_innermost(unit, at[own], time[own])
         return groups
 
     def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
