@@ -92,7 +92,7 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
             "100% in no recorded call",
             "what the host does there is not recorded",
         ),
-        ("nvtx", "100% in no recorded call", "NVTX range solve: the host spends 1."),
+        ("nvtx", "100% in no recorded call", "NVTX range solve, 40 times: 1."),
         ("io", "in file or network I/O", "what the host does there is not recorded"),
     ],
 )
