@@ -19,6 +19,7 @@ from nsys2prv.analysis.host_time import (
 )
 from nsys2prv.analysis.places import EXPLAINS, Places
 from nsys2prv.analysis.result import Context, Finding, JobRanks
+from nsys2prv.analysis.stacks import label_place
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import WORK
 from nsys2prv.events.catalogue import load_catalogue
@@ -141,7 +142,10 @@ class CauseWriter:
         what_if = describe_cause(cause, self._replay, self._names)
         finding = self._describe(cause)
         views = tuple(filter(self._has_view, finding.views))[:MOST_VIEWS]
-        return replace(finding, views=views, what_if=what_if, at_most=not cause.is_specific)
+        where = "" if cause.suspect else self._places.find_function(cause.changes[0][0])
+        return replace(
+            finding, views=views, where=where, what_if=what_if, at_most=not cause.is_specific
+        )
 
     def _has_view(self, view: str) -> bool:
         """Return whether the trace has something to show in a view."""
@@ -312,13 +316,14 @@ class CauseWriter:
             for part in PARTS
         }
         whole_time = sum(more.values())
-        sums = self._frames["functions"]
+        sums = self._frames["places"]
         if sums.height and whole_time:
-            sums = sums.group_by("task", "function").agg(pl.col("time").sum())
-            for value, mine, usual in compare_with_others(sums, "function", tuple(tasks))[:1]:
-                if mine - usual >= EXPLAINS * whole_time and value in self._places.functions:
+            sums = sums.group_by("task", "place").agg(pl.col("time").sum())
+            for place, mine, usual in compare_with_others(sums, "place", tuple(tasks))[:1]:
+                label = label_place(place, self._context)
+                if mine - usual >= EXPLAINS * whole_time and label:
                     evidence.append(
-                        f"CPU samples in {self._places.functions[value]}: {format_nanoseconds(mine)}, "
+                        f"in {label}: {format_nanoseconds(mine)}, "
                         f"median of the others {format_nanoseconds(usual)}"
                     )
         if described := describe_parts({part: value for part, value in more.items() if value}):

@@ -19,7 +19,6 @@ from nsys2prv.analysis.cause_texts import CauseWriter
 from nsys2prv.analysis.host_time import (
     PARTS,
     choose_thread,
-    count_functions,
     describe_parts,
     divide_host_time,
     list_activities,
@@ -37,6 +36,7 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
+from nsys2prv.analysis.stacks import measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
     describe_edge,
@@ -83,7 +83,7 @@ NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
-    GPUs are idle (`hosts`, ns; `ranges`, `functions`); what the thread that drives its GPUs does
+    GPUs are idle (`hosts`, ns; `ranges`, `places`); what the thread that drives its GPUs does
     before their first work, after their last, while they are idle, or where there is no such work,
     all the time (`uses`, by name `activities`); what GPUs do (`devices`), by kernel (`kernels`) and kind
     of copy (`copies`); kernels that are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
@@ -117,7 +117,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             outside = _find_outside_calls(unit, thread, window)
             yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
             idle = subtract_spans(outside, busy)
-            yield "functions", count_functions(unit, thread, idle).with_columns(one)
+            yield "places", measure_places(unit, thread, idle).with_columns(one)
     for device in unit.devices:
         spans = {
             "compute": unit.find_device_spans(device, COMPUTE, GRAPH),

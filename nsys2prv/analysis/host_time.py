@@ -22,18 +22,13 @@ from nsys2prv.analysis.intervals import (
     subtract_spans,
     unite_span_sets,
 )
+from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
 from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: Layouts of calls of the operating system, and of what a thread's states and samples are.
-OS, STATES_OF_THREADS, SAMPLES = (
-    ("osrt", "pthread"),
-    ("thread_state", "thread_state_reason"),
-    ("cpu_sample", "cpu_sample_stack"),
-)
-#: Libraries of the profiler, by their names.
-PROFILER = re.compile(r"(?i)nsys|nsight|cupti|ToolsInjection|libToolsInj|quadd")
+#: Layouts of calls of the operating system, and of a thread's states.
+OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
 #: Overhead that Nsight Systems records, and that CUDA or the program has without it too.
 NO_PROFILER = re.compile(
     r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
@@ -57,8 +52,6 @@ RECORDED_BY = {
 }
 #: What sets CUDA up, or something of it, takes at least this (ns).
 SET_UP = 10_000_000
-#: A sample stands for the time since the one before on its thread, at most so many of the usual.
-LONGEST_SAMPLE = 4.0
 
 
 def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
@@ -126,8 +119,8 @@ def _list_calls(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
-    """Return what a thread does in some time by name: `part` (of PARTS, or `range`), `names` (a name
-    set, or `range`), `name` (value, or group), `time`, `longest` (ns), `first` (whether the longest
+    """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
+    name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
     """
     outside = subtract_spans(spans, unit.find_mpi_spans([thread]))
@@ -146,10 +139,10 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
                 _sum_calls(calls.filter(is_io), thread, outside, layout, "io"),
                 _sum_calls(calls.filter(~is_io), thread, outside, layout, "os"),
             ]
-    functions = count_functions(unit, thread, outside).rename({"function": "name"})
+    places = measure_places(unit, thread, spans).rename({"place": "name"})
     ranges = sum_ranges(unit, thread, spans).rename({"group": "name"})
     for part, names, frame in (
-        ("computing", "cpu_function", functions),
+        ("where", "place", places),
         ("range", "range", ranges),
     ):
         frames.append(
@@ -205,53 +198,12 @@ def _find_state(unit: Unit, thread: int, state: str) -> Spans:
     """
     if not unit.has(*STATES_OF_THREADS):
         return EMPTY
-    changes = unit.remember(
-        "thread_states", lambda: _read_layouts(unit, STATES_OF_THREADS, "state")
-    )
+    changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
     off, wanted = _STATES["off the cpu"], _STATES[state.lower()]
     end = np.append(begin[1:], [unit.duration if value[-1:] == off else begin[-1:]][: len(begin)])
     return merge_spans(begin[value == wanted], end[value == wanted])
-
-
-def _read_layouts(unit: Unit, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
-    return pl.concat(
-        [unit.read_begins(layout, fields) for layout in layouts if unit.has(layout)]
-    ).sort("begin", maintain_order=True)
-
-
-def read_samples(unit: Unit, thread: int) -> pl.DataFrame:
-    """Return the CPU samples of a thread while it runs, outside the profiler: begin, function,
-    module, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual).
-    """
-    samples = unit.remember(
-        "cpu_samples", lambda: _read_layouts(unit, SAMPLES, "function", "module", "state")
-    ).filter(pl.col("thread") == thread)
-    lasts = samples["begin"].diff().fill_null(0)
-    usual = float(lasts.filter(lasts > 0).median() or 0)
-    return samples.with_columns(
-        lasts=pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
-    ).filter(~pl.col("module").is_in(list(unit.options.profiler_modules)) & (pl.col("state") <= 0))
-
-
-def find_sampled_spans(unit: Unit, thread: int) -> Spans:
-    """Return when CPU samples show that a thread computes, outside the profiler."""
-    if not unit.has(*SAMPLES):
-        return EMPTY
-    begin, lasts = to_arrays(read_samples(unit, thread), "begin", "lasts")
-    return merge_spans(begin - lasts, begin)
-
-
-def count_functions(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
-    """Return the time of a thread's samples within some time by function: function (value), time
-    (ns).
-    """
-    if not unit.has(*SAMPLES):
-        return pl.DataFrame(schema={"function": pl.Int64, "time": pl.Int64})
-    samples = read_samples(unit, thread)
-    inside = pl.Series(spans.contains(samples["begin"].to_numpy()))
-    return samples.filter(inside).group_by("function").agg(time=pl.col("lasts").sum())
 
 
 def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
@@ -275,11 +227,6 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     if len(spans):
         frame = frame.filter(pl.Series((begin < spans.end[-1]) & (end > spans.begin[0])))
     return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
-
-
-def select_profiler_modules(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the values of the profiler's libraries. labels: value and label of modules."""
-    return tuple(value for value, label in labels.rows() if PROFILER.search(label))
 
 
 def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.host_time import (
-    count_functions,
     describe_parts,
     divide_host_time,
     sum_ranges,
 )
-from nsys2prv.analysis.intervals import find_parents, merge_spans, order_ranges
+from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context
+from nsys2prv.analysis.stacks import OWNER_BITS, describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind
@@ -119,12 +119,6 @@ class Places:
         """The names of NVTX ranges by group."""
         return dict(self._context.folded.select("group", "operation").unique().rows())
 
-    @cached_property
-    def functions(self) -> dict[int, str]:
-        """The names of functions in CPU samples."""
-        labels = self._context.labels.get("cpu_function")
-        return {} if labels is None else dict(labels.select("value", "label").rows())
-
     # NVTX ranges.
 
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
@@ -210,23 +204,40 @@ class Places:
 
     def describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
         """Say what the host that pauses longest in all does during these edges."""
-        process, lasts = np.maximum(self._edges.process[edges], 0), self.measure(edges)
-        own = edges[process == np.argmax(np.bincount(process, lasts))]
-        row = int(self._replay.job.rows[self._edges.source[own[np.argmax(self.measure(own))]]])
-        if row < 0:
+        if (longest := self._find_longest(edges)) is None:
             return
-        rows = self._context.reader.rows
-        unit = Unit(self._context.reader, int(rows.units[row]), self._context.options, Path())
-        spans = merge_spans(*self.find_times(own))
+        unit, row, spans = longest
         parts = divide_host_time(unit, row, spans)
         whole = max(sum(parts.values()), 1)
         if (described := describe_parts(parts)) and parts["unknown"] < whole:
             yield f"the host is {described}"
-        for frame, column, what, labels in (
-            (sum_ranges(unit, row, spans), "group", "in NVTX range", self.groups),
-            (count_functions(unit, row, spans), "function", "CPU samples in", self.functions),
-        ):
-            if frame.height:
-                value, time = frame.sort("time").select(column, "time").row(-1)
-                if time >= EXPLAINS * whole and value in labels:
-                    yield f"{time / whole:.0%} {what} {labels[value]}"
+        ranges = sum_ranges(unit, row, spans)
+        if ranges.height:
+            group, time = ranges.sort("time").select("group", "time").row(-1)
+            if time >= EXPLAINS * whole and group in self.groups:
+                yield f"{time / whole:.0%} in NVTX range {self.groups[group]}"
+
+    def find_function(self, edges: np.ndarray) -> str:
+        """Return where in the program the host is that is longest in these calls, or pauses between
+        calls, by call stacks; "" where these do not tell.
+        """
+        kinds = set(self._edges.kind[edges].tolist())
+        if not kinds <= {Kind.CALL, Kind.GAP} or (longest := self._find_longest(edges)) is None:
+            return ""
+        unit, row, spans = longest
+        places = measure_places(unit, row, spans)
+        if Kind.CALL in kinds:
+            # That calls of CUDA are in the driver is no place.
+            places = places.filter(pl.col("place") >= 1 << OWNER_BITS)
+        return describe_places(places, max(spans.length, 1), self._context)
+
+    def _find_longest(self, edges: np.ndarray) -> tuple[Unit, int, Spans] | None:
+        """Return the host thread that is longest in these edges, with its unit, and when it is."""
+        process, lasts = np.maximum(self._edges.process[edges], 0), self.measure(edges)
+        own = edges[process == np.argmax(np.bincount(process, lasts))]
+        row = int(self._replay.job.rows[self._edges.source[own[np.argmax(self.measure(own))]]])
+        if row < 0:
+            return None
+        rows = self._context.reader.rows
+        unit = Unit(self._context.reader, int(rows.units[row]), self._context.options, Path())
+        return unit, row, merge_spans(*self.find_times(own))

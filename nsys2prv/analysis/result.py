@@ -80,6 +80,8 @@ class Finding(Struct, frozen=True):
     #: Whether it is a limit rather than a cause: time of which hardly anybody gains all. Limits come
     #: behind causes.
     at_most: bool = False
+    #: Where in the program it is, by call stacks; empty where these do not tell.
+    where: str = ""
 
     def __repr__(self) -> str:
         at_most = "at most " if self.at_most else ""
@@ -87,7 +89,7 @@ class Finding(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         lines = "".join(
-            f"<li>{escape(line)}</li>" for line in (*self.evidence, self.advice) if line
+            f"<li>{escape(line)}</li>" for line in (*self.evidence, self.where, self.advice) if line
         )
         return f"<p><b>{escape(self.title)}</b> ({'at most ' if self.at_most else ''}{self.share:.1%} of the time)</p><ul>{lines}</ul>"
 

@@ -320,6 +320,8 @@ def format_findings(
         most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
         for text in finding.evidence[:most]:
             lines += _wrap_text(f"         measured: {text}", width, 19)
+        if finding.where:
+            lines += _wrap_text(f"         where: {finding.where}", width, 16)
         lines += _wrap_text(f"         do: {finding.advice}", width, 13)
         if finding.look_at:
             lines += _wrap_text(f"         look at: {finding.look_at}", width, 18)

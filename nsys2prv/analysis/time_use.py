@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.host_time import PARTS, RECORDED_BY, describe_parts
 from nsys2prv.analysis.result import Context, Finding, JobRanks
+from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.analysis.unit import list_labels
 
@@ -47,6 +48,8 @@ class TimeUse(Struct, frozen=True):
     named: Mapping[str, str]
     #: The NVTX range that most of it is in, with its share; empty for none.
     inside: str
+    #: Where in the program most of it is; empty where stacks do not tell.
+    where: str
     #: Who, where a job has several processes.
     who: str
     #: What would tell more, and the options that record it.
@@ -101,7 +104,11 @@ def find_use(
     parts = {part: int(row[part]) for part in PARTS}
     if activities.height:
         activities = activities.filter((pl.col("when") == when) & (pl.col("task") == row["task"]))
-    named, inside = {}, ""
+    named, inside, where = {}, "", ""
+    if activities.height:
+        places = activities.filter(part="where").select("time", place="name")
+        where = describe_places(places, row["length"], context)
+        activities = activities.filter(pl.col("part") != "where")
     for part, names, name, time, longest, first in _list_longest(activities):
         label = _label(context, names, name)
         share = time / max(row["length"] if part == "range" else parts[part], 1)
@@ -109,8 +116,6 @@ def find_use(
             continue
         if part == "range":
             inside = f"{min(share, 1.0):.0%} of it in NVTX range {label}"
-        elif part == "computing":
-            named[part] = f"CPU samples: {min(share, 1.0):.0%} in {label}"
         else:
             named[part] = f"{label} {format_nanoseconds(time)}"
             if first and longest >= MOST * time:
@@ -120,7 +125,7 @@ def find_use(
     options = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
     lacking = ", ".join([*options, *(RECORDED_BY[one] for one in what)])
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
-    return TimeUse(int(row["length"]), parts, named, inside, who, lacking)
+    return TimeUse(int(row["length"]), parts, named, inside, where, who, lacking)
 
 
 def _list_longest(activities: pl.DataFrame) -> list[tuple[str, str, int, int, int, bool]]:
@@ -159,6 +164,7 @@ def describe_edge(
         f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
         share,
         evidence=use.list_evidence(),
+        where=use.where,
         advice=advice,
         moments=((begin, begin + use.length, ()),),
     )
@@ -183,6 +189,7 @@ def describe_hosts(
         f"{format_nanoseconds(known[part])}{detail}.",
         known[part] / max(context.options.covered.length, 1),
         evidence=(*use.list_evidence(), why),
+        where=use.where,
         advice=ADVICE[part],
     )
 
@@ -242,14 +249,11 @@ def describe_loss(
         if context.options.steady
         else "of the time from their first to their last work"
     )
-    most, evidence, advice = "", (), "overlap communication with computation"
+    most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
         use = find_use("idle", frames, context, job)
         if use is not None:
-            most, evidence = (
-                use.describe_most(),
-                use.list_evidence(),
-            )
+            most, evidence, where = use.describe_most(), use.list_evidence(), use.where
             advice = use.advice if use.largest == "unknown" else ELSEWHERE
     elif name == "copies":
         evidence = _describe_copies(frames["copies"])
@@ -260,6 +264,7 @@ def describe_loss(
         f"GPUs {does} for {lost / length:.0%} {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
         share,
         evidence=(*evidence, reason),
+        where=where,
         advice=advice,
         views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),
     )

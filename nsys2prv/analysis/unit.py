@@ -93,8 +93,6 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: Values of the profiler's libraries, in which samples tell nothing of the program.
-    profiler_modules: tuple[int, ...] = ()
     #: Values of overhead that is recorded as the profiler's and is not.
     no_profiler: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).

@@ -80,16 +80,19 @@ def find_callers(
     library = (np.isin(owner, CALLERS_TOO) & np.array(frames.named))[frames.code]
     stack = np.repeat(np.arange(len(frames.stacks)), np.diff(frames.first, append=len(own)))
     counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, frames.first)[stack]))
-    labels, label = np.unique(frames.label, return_inverse=True)
-    stack, label = stack[counts], label[frames.code[counts]]
+    used, code = np.unique(frames.code[counts], return_inverse=True)
+    labels, label = np.unique([frames.label[one] for one in used], return_inverse=True)
+    stack, label = stack[counts], label[code]
     new = np.append(True, (stack[1:] != stack[:-1]) | (label[1:] != label[:-1]))[: len(stack)]
     stack, label = stack[new], label[new]
     level = np.arange(len(stack)) - np.searchsorted(stack, stack)
     rows, place = frames.find_rows(ids)
-    fields, used = {}, extraction.number_names("caller", np.arange(len(labels)), text=labels)
+    if not len(labels):
+        return {}
+    fields, name = {}, extraction.number_names("caller", np.arange(len(labels)), text=labels)
     for number in range(min(CALLER_LEVELS, int(level.max(initial=-1)) + 1)):
         of_stack = np.full(len(frames.stacks), ABSENT)
-        of_stack[stack[level == number]] = used[label[level == number]]
+        of_stack[stack[level == number]] = name[label[level == number]]
         fields[field.format(number + 1)] = np.full(len(ids), ABSENT)
         fields[field.format(number + 1)][rows] = of_stack[place]
     return fields
@@ -190,16 +193,17 @@ def _load_patterns(section: str) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def strip_arguments(name: str) -> str:
-    """Return a function's name without its arguments: `setup` of `setup(Grid&)`."""
+    """Return a function's name without its type and its arguments: `setup` of `void setup(Grid&)`."""
     name = _BEHIND.sub("", name.replace(_UNNAMED_SPACE, ""))
-    if not name.endswith(")"):
-        return name
-    depth = 0
+    depth, end = 0, len(name)
     for place in range(len(name) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(name[place], 0)
-        if not depth:
-            break
-    return name if name[:place].endswith("operator") else name[:place] or name
+        letter = name[place]
+        depth += {")": 1, ">": 1, "(": -1, "<": -1}.get(letter, 0)
+        if letter == "(" and not depth and end == len(name) and name.endswith(")"):
+            end = end if name[:place].endswith("operator") else place
+        elif letter == " " and not depth and not name[:place].endswith("operator"):
+            return name[place + 1 : end]
+    return name[:end] or name
 
 
 def find_bare_name(name: str) -> str:

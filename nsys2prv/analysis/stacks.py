@@ -1,0 +1,143 @@
+"""Where in the program host threads spend some time: by the stacks of calls, then by those of CPU
+samples in none of these calls. A stack tells of a call within which another has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, subtract_spans
+from nsys2prv.analysis.result import Context
+from nsys2prv.analysis.unit import Unit, to_arrays
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+
+#: Layouts of calls with stacks: those of CUDA tell first, for calls of the system are within them.
+CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
+#: Whose code it is -> what people call it, with callers and where no function is known.
+LIBRARIES = {
+    "a library": "a library",
+    "mpi": "MPI",
+    "a cuda library": "a library of CUDA",
+    "the cuda driver": "the CUDA driver",
+    "the loader": "the loader of libraries",
+}
+NO_FUNCTION = {
+    "the program": "the program, whose functions have no names",
+    "the interpreter": "the interpreter, whose program's functions are not recorded",
+}
+#: A place is told of from this share of the time on.
+LEAST_SHARE = 0.2
+#: A place is caller 1, caller 2 + 1 of so many bits, and whose code it is there, of so many.
+CALLER_BITS, OWNER_BITS = 28, 4
+SCHEMA = {"place": pl.Int64, "time": pl.Int64}
+SAMPLES = ("cpu_sample", "cpu_sample_stack")
+#: Whose code samples are in: values of the catalogue.
+PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
+#: A sample stands for the time since the one before on its thread, at most so many of the usual.
+LONGEST_SAMPLE = 4.0
+
+
+def read_layouts(unit: Unit, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
+    """Return the events of some layouts, by begin."""
+    return pl.concat(
+        [unit.read_begins(layout, fields) for layout in layouts if unit.has(layout)]
+    ).sort("begin", maintain_order=True)
+
+
+def read_samples(unit: Unit, thread: int, with_place: bool = False) -> pl.DataFrame:
+    """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1,
+    own_2, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual). with_place: only
+    those that tell whose code it is; often only each fourth has a stack, and stands for the others.
+    """
+    fields = ("owner", "own_1", "own_2", "state")
+    samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
+        pl.col("thread") == thread
+    )
+    if with_place:
+        samples = samples.filter((pl.col("own_1") >= 0) | (pl.col("owner") != SYSTEM))
+    lasts = samples["begin"].diff().fill_null(0)
+    usual = float(lasts.filter(lasts > 0).median() or 0)
+    return samples.with_columns(
+        lasts=pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
+    ).filter((pl.col("owner") != PROFILER) & (pl.col("state") <= 0))
+
+
+def find_sampled_spans(unit: Unit, thread: int) -> Spans:
+    """Return when CPU samples show that a thread computes, outside the profiler."""
+    if not unit.has(*SAMPLES):
+        return EMPTY
+    begin, lasts = to_arrays(read_samples(unit, thread), "begin", "lasts")
+    return merge_spans(begin - lasts, begin)
+
+
+def measure_places(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
+    """Return how much of some time a thread spends in each place of the program: `place` (functions,
+    see :func:`label_place`), `time` (ns). Of the rest nothing is known.
+    """
+    pieces, left = [pl.DataFrame(schema=SCHEMA)], spans
+    for layout in CALLS:
+        if not unit.has(layout):
+            continue
+        calls = unit.remember(
+            f"callers of {layout}",
+            lambda layout=layout: unit.read_begins(layout, ("caller_1", "caller_2")).filter(
+                pl.col("caller_1") >= 0
+            ),
+        ).filter(pl.col("thread") == thread)
+        begin, end, first, second = to_arrays(calls, "begin", "end", "caller_1", "caller_2")
+        time = left.within(begin, end).astype(np.int64)
+        pieces.append(pl.DataFrame({"place": _join(first, second), "time": time}))
+        left = subtract_spans(left, merge_spans(begin, end))
+    if unit.has(*SAMPLES):
+        samples = read_samples(unit, thread, with_place=True)
+        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
+        first, second, owner, time = to_arrays(samples, "own_1", "own_2", "owner", "lasts")
+        place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
+        pieces.append(pl.DataFrame({"place": place, "time": time}))
+    sums = pl.concat(pieces).group_by("place").agg(pl.col("time").sum())
+    return sums.filter((pl.col("time") > 0) & (pl.col("place") != 0))
+
+
+def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) -> np.ndarray:
+    return (first << CALLER_BITS | second + 1) << OWNER_BITS | owner
+
+
+def label_place(place: int, context: Context) -> str:
+    """Return what people call a place: `alloc (app), called by main, there in the CUDA driver`; ""
+    if nothing is known.
+    """
+    owners = {value: label for label, value in map_labels("code_owner").items()}
+    owner = owners.get(place & (1 << OWNER_BITS) - 1, "")
+    library = LIBRARIES.get(owner, "")
+    if owner == "mpi" and not context.reader.layouts & set(MPI_LAYOUTS):
+        library += ", which was not traced: add mpi to --trace"
+    callers = place >> OWNER_BITS
+    if not callers:
+        return library or NO_FUNCTION.get(owner, "")
+    labels = dict(context.labels["caller"].select("value", "label").rows())
+    first = labels.get(callers >> CALLER_BITS, "")
+    second = labels.get((callers & (1 << CALLER_BITS) - 1) - 1, "")
+    name, _, module = second.rpartition(" (")
+    if name and first.endswith(f"({module}"):
+        second = name
+    called = f", called by {second}" if second else ""
+    return f"{first}{called}{f', there in {library}' if library else ''}"
+
+
+def describe_places(places: pl.DataFrame, whole: float, context: Context) -> str:
+    """Say where most of some time (ns) is spent; "" if that is known of too little of it. places: as
+    :func:`measure_places` returns them.
+    """
+    callers = pl.col("place") // (1 << OWNER_BITS)
+    sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
+    sums = sums.with_columns(of_callers=pl.col("time").sum().over(callers))
+    for place, time, of_callers in sums.sort("of_callers", maintain_order=True).tail(1).rows():
+        if of_callers < LEAST_SHARE * whole:
+            continue
+        if 2 * time < of_callers:  # callers of no one library alone
+            place -= place % (1 << OWNER_BITS)
+        if label := label_place(place, context):
+            return f"{min(of_callers / whole, 1.0):.0%} of it in {label}"
+    return ""

@@ -1,0 +1,93 @@
+"""Findings say where in the program: by stacks of calls, then of CPU samples; or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.exports import (
+    PID,
+    Row,
+    make_call,
+    make_export,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
+
+import nsys2prv
+
+MS = 1_000_000
+NAMES = (
+    "cudaLaunchKernel",
+    "k",
+    "main",
+    "init(int)",
+    "MPI_Init",
+    "memcpy",
+    "cuptiRun",
+    "cudaMalloc",
+)
+MODULES = ("/home/u/app", "/usr/lib/libc.so.6", "/opt/lib/libmpi.so.40", "/opt/libcupti.so.12")
+TEXTS = (*NAMES, *MODULES)
+APP, LIBC, MPI, CUPTI = MODULES
+
+
+def find_place(tmp_path: Path, *stacks: tuple[tuple[str, str], ...], every: int = 1) -> str:
+    """Return where the job's first finding says that it waits: for 100 ms before its first kernel, of
+    which a sample is taken each ms, with these stacks in turn; only each `every`-th has all frames.
+    """
+    samples: list[Row] = []
+    frames: list[Row] = []
+    for number in range(1, 100):
+        stack = stacks[number // every % len(stacks)]
+        samples.append(
+            {
+                "id": number,
+                "start": number * MS,
+                "globalTid": make_global_tid(PID),
+                "cpuCycles": 1,
+                "threadState": None,
+            }
+        )
+        frames += [
+            {"id": number, "symbol": TEXTS.index(name) + 1, "module": TEXTS.index(module) + 1, "stackDepth": depth}
+            for depth, (name, module) in enumerate(stack if number % every == 0 else stack[:1])
+        ]  # fmt: skip
+    tables = {
+        "COMPOSITE_EVENTS": samples,
+        "SAMPLING_CALLCHAINS": frames,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 1, 9, nameId=8), make_call(100 * MS, 101 * MS, 1, nameId=1)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(101 * MS, 110 * MS, demangledName=2, shortName=2, correlationId=1)],
+        "StringIds": make_strings(*TEXTS),
+    }  # fmt: skip
+    report = make_export(tmp_path / "r.sqlite", tables)
+    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+        finding = job.findings()[0]
+    assert finding.kind == "startup"
+    return finding.where
+
+
+IN_INIT = (("memcpy", LIBC), ("init(int)", APP), ("main", APP))
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_samples_with_stacks_stand_for_those_without(tmp_path: Path, every: int) -> None:
+    where = find_place(tmp_path, IN_INIT, every=every)
+    share, _, place = where.partition(" of it in ")
+    assert place == "init (app), called by main"
+    assert 85 <= int(share.removesuffix("%")) <= 100
+
+
+def test_mpi_that_was_not_traced(tmp_path: Path) -> None:
+    where = find_place(tmp_path, (("MPI_Init", MPI), ("main", APP)))
+    assert where.endswith("in main (app), there in MPI, which was not traced: add mpi to --trace")
+
+
+def test_the_profiler_is_no_place(tmp_path: Path) -> None:
+    assert find_place(tmp_path, (("cuptiRun", CUPTI), *IN_INIT)) == ""
+
+
+def test_nothing_is_said_of_less_than_a_fifth(tmp_path: Path) -> None:
+    rest = ((("cuptiRun", CUPTI),),) * 9
+    assert find_place(tmp_path, IN_INIT, *rest) == ""
