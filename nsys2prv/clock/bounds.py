@@ -7,6 +7,8 @@ of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from msgspec import Struct
@@ -126,66 +128,21 @@ def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     )
 
 
-class Violations(Struct, frozen=True):
-    """Count and size of causality violations."""
-
-    #: Number of ends checked.
-    checked: int = 0
-    #: Number of ends before a begin that must precede them.
-    number: int = 0
-    #: Largest violation, ns.
-    largest: float = 0.0
-    #: Sum of the violations, ns.
-    total: float = 0.0
-
-    def to_record(self) -> dict[str, int]:
-        """Return the fields by their names in the clock file, in whole ns."""
-        return {
-            "checked": self.checked,
-            "violated": self.number,
-            "largest_ns": round(self.largest),
-            "sum_ns": round(self.total),
-        }
-
-    def __add__(self, other: Violations) -> Violations:
-        return Violations(
-            self.checked + other.checked,
-            self.number + other.number,
-            max(self.largest, other.largest),
-            self.total + other.total,
-        )
+#: Whether used or held back -> before and after the correction -> counts and sizes of violations, by
+#: their names in the clock file, in whole ns.
+Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
-def count_violations(late: np.ndarray) -> Violations:
+def _count_violations(late: np.ndarray) -> dict[str, int]:
     """Return the violations, of ends that are so late (ns; negative: in time)."""
     # Times are whole ns; what is earlier by less is rounding.
     wrong = late[late >= 1]
-    return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
-
-
-class Verdict(Struct, frozen=True):
-    """Violations in what was used for the estimate and in what was held back from it, by placed
-    times and by corrected ones.
-    """
-
-    #: Violations in what was used, by placed times.
-    used_before: Violations
-    #: Violations in what was used, by corrected times.
-    used_after: Violations
-    #: Violations in what was held back, by placed times.
-    held_before: Violations
-    #: Violations in what was held back, by corrected times.
-    held_after: Violations
-
-    @property
-    def before(self) -> Violations:
-        """Return the violations in all, by placed times."""
-        return self.used_before + self.held_before
-
-    @property
-    def after(self) -> Violations:
-        """Return the violations in all, by corrected times."""
-        return self.used_after + self.held_after
+    return {
+        "checked": len(late),
+        "violated": len(wrong),
+        "largest_ns": round(wrong.max(initial=0)),
+        "sum_ns": round(wrong.sum()),
+    }
 
 
 class Evidence(Struct, frozen=True):
@@ -199,19 +156,24 @@ class Evidence(Struct, frozen=True):
     def judge(self, corrections: Corrections) -> Verdict:
         """Return what the corrections violate, before and after."""
         nothing = np.zeros_like(corrections.offset)
-        used_before, held_before = self._find_violations(Corrections(nothing, nothing))
-        used_after, held_after = self._find_violations(corrections)
-        return Verdict(used_before, used_after, held_before, held_after)
-
-    def _find_violations(self, corrections: Corrections) -> tuple[Violations, Violations]:
-        """Return the violations in what is used and in what is held back."""
-        sent, received = self.messages.correct(corrections)
-        late = np.append(
-            _find_collective_violations(self.collectives, corrections), sent - received
-        )
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
-        finite = np.isfinite(late)
-        return count_violations(late[~held & finite]), count_violations(late[held & finite])
+        late = {
+            "before": self._find_violations(Corrections(nothing, nothing)),
+            "after": self._find_violations(corrections),
+        }
+        return {
+            use: {
+                when: _count_violations(late[when][which & np.isfinite(late[when])])
+                for when in late
+            }
+            for use, which in (("used", ~held), ("held back", held))
+        }
+
+    def _find_violations(self, corrections: Corrections) -> np.ndarray:
+        """Return how late the ends of collectives, then messages are for corrected clocks, ns."""
+        sent, received = self.messages.correct(corrections)
+        late = _find_collective_violations(self.collectives, corrections)
+        return np.append(late, sent - received)
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
         """Return the evidence without what corrected clocks contradict by more than `limit` (ns, by

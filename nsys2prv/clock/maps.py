@@ -8,13 +8,13 @@ UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the hos
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
@@ -188,15 +188,15 @@ RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align
 Sample = tuple[int, int, int]
 
 
-class HostClock(Struct, frozen=True):
+class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
     """Correction of one host's clock."""
 
     #: Correction at `at_utc_ns`.
-    offset_ns: int = 0
+    offset_ns: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
     #: Change of the correction.
-    drift_ppm: float = 0.0
+    drift_ppm: Annotated[float, Meta(ge=-10_000, le=10_000)] = 0.0
     #: Time of the offset, in UTC.
-    at_utc_ns: int = 0
+    at_utc_ns: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] = 0
     #: Method that found the correction.
     method: str = ""
     #: Host that this one is corrected to.
@@ -221,7 +221,7 @@ class HostClock(Struct, frozen=True):
         )
 
 
-class ClockRecord(Struct, frozen=True):
+class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """Corrections of all hosts, as in the file beside the trace."""
 
     #: Host name -> correction.
@@ -261,52 +261,27 @@ def read_record(text: str, source: str) -> ClockRecord:
     """Return the record of a clock file. Raises Nsys2prvError, with one line, for what is none."""
     import yaml
 
+    where, hosts = source, {}
     try:
         content = parse_yaml(text)
+        hosts = content.get("hosts") if isinstance(content, dict) else None
+        if not isinstance(hosts, dict):
+            raise Nsys2prvError(
+                f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
+            )
+        clocks = {}
+        for name, fields in hosts.items():
+            where = f"{source}: {name}"
+            clock = clocks[str(name)] = convert(fields, HostClock, strict=False)
+            if clock.drift_ppm and not clock.at_utc_ns:
+                raise Nsys2prvError(
+                    f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone"
+                )
+        where = source
+        return replace(convert(content | {"hosts": {}}, ClockRecord), hosts=clocks)
     except yaml.YAMLError as error:
         raise Nsys2prvError(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
-    hosts = content.get("hosts") if isinstance(content, dict) else None
-    if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
-        raise Nsys2prvError(
-            f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
-        )
-    _check_keys(content, ClockRecord, source)
-    hosts = {str(name): _parse_host(clock, f"{source}: {name}") for name, clock in hosts.items()}
-    try:
-        return convert({**content, "hosts": hosts}, ClockRecord)
     except ValidationError as error:
-        raise Nsys2prvError(f"{source}: not a clock file: {error}") from None
-
-
-def _check_keys(content: Mapping[str, Any], struct: type[Struct], where: str) -> None:
-    for key in content:
-        if key not in struct.__struct_fields__:
-            keys = ", ".join(struct.__struct_fields__)
-            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {keys}")
-
-
-def _parse_host(clock: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a host's clock, times in whole ns."""
-    _check_keys(clock, HostClock, where)
-    if "offset_ns" not in clock:
         raise Nsys2prvError(
-            f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds"
-        )
-    numbers = {}
-    for name, limit in (("offset_ns", 1 << 62), ("drift_ppm", 10_000), ("at_utc_ns", 1 << 62)):
-        value = clock.get(name, 0)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-            or abs(value) > limit
-        ):
-            raise Nsys2prvError(
-                f"{where}: {name} is not a possible correction of a clock: {str(value)[:40]}"
-            )
-        numbers[name] = value if name == "drift_ppm" else round(value)
-    if numbers["drift_ppm"] and not numbers["at_utc_ns"]:
-        raise Nsys2prvError(
-            f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone"
-        )
-    return {**clock, **numbers}
+            f"{where}: not as in a clock file: {error}; see a trace's .clock.yaml"
+        ) from None

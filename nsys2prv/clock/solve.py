@@ -155,9 +155,13 @@ def solve_clocks(
         own = evidence.split_by_component(part).judge(corrections)
     observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
     findings += _find_unconnected_hosts(estimates, observed_hosts, connecting)
-    if own.after.total > own.before.total:
-        reason = FindingKind.WORSE.value.format(own.after.total, own.before.total)
-        findings.append(ClockFinding(FindingKind.WORSE, own.after.number, reason=reason))
+    before, after, number = (
+        sum(times[when][name] for times in own.values())
+        for when, name in (("before", "sum_ns"), ("after", "sum_ns"), ("after", "violated"))
+    )
+    if after > before:
+        reason = FindingKind.WORSE.value.format(after, before)
+        findings.append(ClockFinding(FindingKind.WORSE, number, reason=reason))
         estimates = [
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates

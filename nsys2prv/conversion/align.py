@@ -107,18 +107,10 @@ def to_record(
     """Return the result of the alignment, keyed by the names of the clocks. processes: of the tasks
     of the trace.
     """
-    verdict = alignment.verdict
     owners = [
         infos[process.report].name if process.rank is None else f"rank {process.rank}"
         for process in processes
     ]
-    causality = {
-        used: {"before": before.to_record(), "after": after.to_record()}
-        for used, before, after in (
-            ("used", verdict.used_before, verdict.used_after),
-            ("held back", verdict.held_before, verdict.held_after),
-        )
-    }
     # One line for each reason.
     notes: dict[str, Counter[str]] = defaultdict(Counter)
     warnings: dict[str, Counter[str]] = defaultdict(Counter)
@@ -127,7 +119,7 @@ def to_record(
         reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),
-        causality,
+        alignment.verdict,
         notes=tuple(_describe_finding(*reason) for reason in notes.items()),
         warnings=tuple(_describe_finding(*reason) for reason in warnings.items()),
     )

@@ -101,8 +101,8 @@ def assign_values(
         if not (files := met.get(name_set.name)):
             continue
         first = max(name_set.first, following.get(name_set.space, 0))
-        labeller, batches = labellers.get(name_set.name), _Batches(files)
-        distinct = _number_names(name_set, first, _find_distinct(batches, labeller is not None))
+        labeller = labellers.get(name_set.name)
+        distinct = _number_names(name_set, first, _find_distinct(files, labeller is not None))
         end = first + distinct["known"].null_count()
         labels = distinct["text"]
         if labeller:
@@ -116,7 +116,7 @@ def assign_values(
             used = _list_used_values(sets, base, name_set.space)
             distinct, end = _reuse_values(values, distinct, name_set, before, first, used)
         following[name_set.space] = end
-        _look_up(values, batches, distinct)
+        _look_up(values, files, distinct)
     return result
 
 
@@ -216,13 +216,13 @@ def _reuse_values(
     return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
-def _find_distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
+def _find_distinct(files: Mapping[int, NameFile], shorts: bool) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms if those are
     wanted.
     """
     columns = ["text", "short"] if shorts else ["text"]
     distinct = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
-    for batch in batches:
+    for batch in _read_batches(files):
         frames = (
             frame if "short" in frame.columns else frame.with_columns(short=pl.lit(""))
             for _, _, frame in batch
@@ -233,10 +233,10 @@ def _find_distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     return distinct
 
 
-def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFrame) -> None:
+def _look_up(values: NameValues, files: Mapping[int, NameFile], distinct: pl.DataFrame) -> None:
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
-    for batch in batches:
+    for batch in _read_batches(files):
         texts = pl.concat([frame["text"] for _, _, frame in batch])
         column = (
             texts.to_frame()
@@ -259,30 +259,18 @@ def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFram
     }
 
 
-class _Batches:
-    """The tasks' names, a bounded number of rows at a time; read once if that is all of them."""
-
-    def __init__(self, files: Mapping[int, NameFile]) -> None:
-        self._files = files
-        self._all: list[Batch] = []
-
-    def __iter__(self) -> Iterator[Batch]:
-        if self._all:
-            yield from self._all
-            return
-        batch: Batch = []
-        rows = yielded = 0
-        for task, file in sorted(self._files.items()):
-            batch.append((task, file, read_frame(file.frame)))
-            rows += batch[-1][2].height
-            if rows >= BATCH_ROWS:
-                yield batch
-                yielded += 1
-                batch, rows = [], 0
-        if batch and not yielded:
-            self._all = [batch]
-        if batch:
+def _read_batches(files: Mapping[int, NameFile]) -> Iterator[Batch]:
+    """Yield the tasks' names, a bounded number of rows at a time."""
+    batch: Batch = []
+    rows = 0
+    for task, file in sorted(files.items()):
+        batch.append((task, file, read_frame(file.frame)))
+        rows += batch[-1][2].height
+        if rows >= BATCH_ROWS:
             yield batch
+            batch, rows = [], 0
+    if batch:
+        yield batch
 
 
 def make_event_types(

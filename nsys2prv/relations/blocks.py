@@ -169,39 +169,34 @@ def store_lines(
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
-    step = _LineStep(name, kind, tagged, tuple(pairs), context.folder)
+    step = partial(_store_span, name, kind, tagged, tuple(pairs), context.folder)
     steps = [
-        partial(step.store_span, number, *span)
+        partial(step, number, *span)
         for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.first_task)
         if pairs
     ]
     return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
 
 
-class _LineStep(Struct, frozen=True):
-    """What all steps have in common that store lines."""
-
-    #: Name of the relation.
-    name: str
-    #: Kind of lines.
-    kind: str
-    #: Whether lines of the kind have tags.
-    tagged: bool
-    #: PAIR_COLUMNS rows, ascending by the time of the send.
-    pairs: tuple[Block, ...]
-    #: Folder for runs.
-    folder: Path
-
-    def store_span(self, number: int, low: int | None, high: int | None) -> TaskResult:
-        """Store the lines that begin within a span of time (ns; None: without a limit)."""
-        rows = np.concatenate([block.read(low, high) for block in self.pairs])
-        rows = rows[np.lexsort(rows.T[: len(PAIR_COLUMNS) - 1 : -1])]
-        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR_COLUMNS)].T
-        tags = tag if self.tagged else None
-        lines = CommunicationLines(
-            self.kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
-        )
-        return write_result(self.name, number, self.folder, lines=[lines])
+def _store_span(
+    name: str,
+    kind: str,
+    tagged: bool,
+    pairs: Sequence[Block],
+    folder: Path,
+    number: int,
+    low: int | None,
+    high: int | None,
+) -> TaskResult:
+    """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
+    PAIR_COLUMNS, ascending by the time of the send.
+    """
+    rows = np.concatenate([block.read(low, high) for block in pairs])
+    rows = rows[np.lexsort(rows.T[: len(PAIR_COLUMNS) - 1 : -1])]
+    send, sender, receive, receiver, size, tag = rows[:, : len(PAIR_COLUMNS)].T
+    size, tags = np.maximum(size, 0), tag if tagged else None
+    lines = CommunicationLines(kind, send, sender, receive, receiver, receive, size, tags)
+    return write_result(name, number, folder, lines=[lines])
 
 
 class MessageFile(Struct, frozen=True):

@@ -60,8 +60,8 @@ def test_offsets_and_drifts_are_found(
     reference = alignment.corrections[0]
     assert (reference.offset_ns, reference.drift, reference.bound_ns) == (0.0, 0.0, 0.0)
     assert not alignment.findings
-    assert alignment.verdict.held_before.number > 0
-    assert alignment.verdict.held_after.number == alignment.verdict.used_after.number == 0
+    assert alignment.verdict["held back"]["before"]["violated"] > 0
+    assert not any(times["after"]["violated"] for times in alignment.verdict.values())
     for host in range(1, hosts):
         relative = (1 + clocks.drift[0]) / (1 + clocks.drift[host]) - 1
         sigma = 20e3 / (seconds * 1e9 * count**0.5)
@@ -121,7 +121,7 @@ def test_messages_alone_give_bounds() -> None:
             3, messages=simulate_messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60)
         )
         check_alignment(alignment, clocks, [1, 2])
-        assert alignment.verdict.held_after.number <= 2
+        assert alignment.verdict["held back"]["after"]["violated"] <= 2
 
 
 def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
@@ -152,7 +152,8 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
         assert (moved.method, moved.bound_ns, moved.drift) == ("causality, one way", None, 0.0)
         assert moved.offset_ns == pytest.approx(-late, abs=1e6)
         assert [finding.kind for finding in alignment.findings] == [FindingKind.ONE_WAY]
-        assert alignment.verdict.used_before.number > 0 == alignment.verdict.used_after.number
+        used = alignment.verdict["used"]
+        assert used["before"]["violated"] > 0 == used["after"]["violated"]
     else:
         assert (moved.method, moved.offset_ns) == ("UTC", 0.0)
 
@@ -177,13 +178,14 @@ def test_violations_are_counted() -> None:
     end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
     missed = np.maximum(begin[:, ::-1] - end, 0)
     is_held = np.arange(100) % 10 == 9
-    for violations, which in ((verdict.used_before, ~is_held), (verdict.held_before, is_held)):
-        assert (violations.checked, violations.number) == (
-            2 * which.sum(),
-            (missed[which] > 0).sum(),
-        )
-        assert (violations.largest, violations.total) == (missed[which].max(), missed[which].sum())
-    assert verdict.used_after.number == verdict.held_after.number == 0
+    for use, which in (("used", ~is_held), ("held back", is_held)):
+        assert verdict[use]["before"] == {
+            "checked": 2 * which.sum(),
+            "violated": (missed[which] > 0).sum(),
+            "largest_ns": missed[which].max(),
+            "sum_ns": missed[which].sum(),
+        }
+        assert verdict[use]["after"]["violated"] == 0
 
 
 def test_ends_that_messages_contradict_are_not_used() -> None:

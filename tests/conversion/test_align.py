@@ -310,18 +310,27 @@ def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -
         ("hosts: [1, 2]", "not a clock file"),
         ("a: [", "not YAML"),
         ("just text", "not a clock file"),
-        ("hosts: {n1: {offset_ns: much}}", "n1: offset_ns is not a possible correction of a clock"),
-        ("hosts: {n1: {offset_ns: .nan}}", "offset_ns is not a possible correction of a clock"),
+        (
+            "hosts: {n1: {offset_ns: much}}",
+            "n1: not as in a clock file: Expected `int`, got `str` - at `$.offset_ns`",
+        ),
+        ("hosts: {n1: {offset_ns: .nan}}", "Expected `int`, got `float` - at `$.offset_ns`"),
         (
             "hosts: {n1: {offset_ns: 1, drift_ppm: 1.0e+9, at_utc_ns: 5}}",
-            "drift_ppm is not a possible correction of a clock",
+            "Expected `float` <= 10000.0 - at `$.drift_ppm`",
         ),
         ("hosts: {n1: {offset_ns: 1, drift_ppm: 2.5}}", "needs at_utc_ns"),
-        ("hosts: {n1: {offset: 5}}", "n1: unknown key 'offset'; known are offset_ns"),
-        ("hosts: {n1: {drift_ppm: 0}}", "n1: offset_ns is missing"),
-        ("hosts: {n1: {offset_ns: 5}}\nnote: []", "unknown key 'note'"),
-        ("hosts: {n1: {offset_ns: 5, bound_ns: far}}", "not a clock file: Expected `int | null`"),
-        ("hosts: {n1: {offset_ns: 5, samples: [[1, 2]]}}", "not a clock file"),
+        (
+            "hosts: {n1: {offset: 5}}",
+            "n1: not as in a clock file: Object contains unknown field `offset`",
+        ),
+        (
+            "hosts: {n1: {drift_ppm: 0}}",
+            "n1: not as in a clock file: Object missing required field `offset_ns`",
+        ),
+        ("hosts: {n1: {offset_ns: 5}}\nnote: []", "unknown field `note`"),
+        ("hosts: {n1: {offset_ns: 5, bound_ns: far}}", "Expected `int | null`"),
+        ("hosts: {n1: {offset_ns: 5, samples: [[1, 2]]}}", "Expected `array` of length 3"),
     ],
 )
 def test_what_is_no_clock_file_is_one_line(

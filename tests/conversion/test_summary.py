@@ -87,16 +87,16 @@ def clocks(*known: HostClock) -> list[str]:
 
 
 def test_clocks_of_hosts_are_told_in_a_line() -> None:
-    reference = HostClock(method="reference", observations=135, bound_ns=9_000)
+    reference = HostClock(0, method="reference", observations=135, bound_ns=9_000)
     ends = HostClock(
         5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100
     )
     assert clocks(reference, ends) == ["2 hosts aligned by 135 collectives, error below 21 us"]
-    utc = HostClock(method="UTC")
+    utc = HostClock(0, method="UTC")
     aligned, alone = clocks(reference, ends, utc)
     assert aligned.startswith("2 of 3 hosts aligned by")
     assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
-    placed = HostClock(method="host clock + UTC")
+    placed = HostClock(0, method="host clock + UTC")
     assert clocks(placed, placed) == [
         "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
     ]

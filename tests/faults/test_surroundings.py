@@ -93,7 +93,7 @@ def test_a_full_folder_for_temporary_files_is_named(
     [
         ("9" * 5000, "a number of 5000 digits"),
         ("0x" + "f" * 5000, "a number of 5002 digits"),
-        ("0x" + "f" * 30, "not a possible correction"),
+        ("0x" + "f" * 30, "Expected `int` <= "),
         ("2026-99-01", "month must be in 1..12"),
     ],
 )

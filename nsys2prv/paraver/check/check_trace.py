@@ -35,7 +35,7 @@ from nsys2prv.paraver.check.declarations import (
     judge_groups,
     read_header,
 )
-from nsys2prv.paraver.check.records import LAST_TYPE, STATE_VALUE, TAG, Records
+from nsys2prv.paraver.check.records import LAST_TYPE, STATE_VALUE, TAG, Records, ValueNumbers
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM_BYTES, GZIP_FACTOR = 500 << 20, 6.3
@@ -47,8 +47,6 @@ MOST_TYPES_NAMED = 12
 #: Bits that hold a value up to LARGE_VALUE, and the place of a row's number above these and those of
 #: an event type or state.
 VALUE_BITS, ROW_SHIFT = 7, 39
-#: Numbers that are collected before they are brought together.
-UNMERGED_NUMBERS = 1_000_000
 
 
 class CheckedContents(Struct, frozen=True):
@@ -232,7 +230,7 @@ class TraceContents:
         if path.exists() and not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
         findings = CheckFindings(path.name)
-        self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
+        self._pairs, self._states, self._tags = ValueNumbers(), ValueNumbers(), ValueNumbers()
         opening, blocks = split_opening(path, findings)
         _refuse_damaged(path, findings)
         if not opening.startswith(MAGIC.encode()):
@@ -253,16 +251,16 @@ class TraceContents:
             objects.find_rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
             for lines in (sound.states, sound.events)
         )
-        self._tags.add(numbers[first[sound.comms] + TAG])
+        self._tags.number(numbers[first[sound.comms] + TAG])
         states = numbers[first[sound.states] + STATE_VALUE]
-        self._states.add(
+        self._states.number(
             (rows_of_states << ROW_SHIFT | states << VALUE_BITS)[_mask_representable(states)]
         )
         record, at = place.lines.find_pairs(sound.events)
         types, values = numbers[at], numbers[at + 1]
         values = np.where((values < 0) | (values > LARGE_VALUE), LARGE_VALUE, values)
         keys = rows_of_events[record] << ROW_SHIFT | types << VALUE_BITS | values
-        self._pairs.add(keys[_mask_representable(types)])
+        self._pairs.number(keys[_mask_representable(types)])
 
     @property
     def whole(self) -> Contents:
@@ -289,7 +287,7 @@ class TraceContents:
         pairs = [set[tuple[int, int]]() for _ in range(count)]
         states = [set[tuple[int, int]]() for _ in range(count)]
         for numbers, distinct in ((pairs, self._pairs), (states, self._states)):
-            keys = distinct.merge()
+            keys = distinct.values
             keys = np.unique(groups[keys >> ROW_SHIFT] << ROW_SHIFT | keys & (1 << ROW_SHIFT) - 1)
             keys = keys[keys >= 0]
             for group, code, value in zip(
@@ -299,7 +297,7 @@ class TraceContents:
                 strict=True,
             ):
                 numbers[group].add((code, value))
-        tags = frozenset(self._tags.merge().tolist())
+        tags = frozenset(self._tags.values.tolist())
         return [
             Contents(
                 frozenset(code for code, _ in of_types),
@@ -321,22 +319,3 @@ def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
 def _mask_representable(numbers: np.ndarray) -> np.ndarray:
     """Return which numbers of event types or states Paraver can keep."""
     return (numbers >= 0) & (numbers <= LAST_TYPE)
-
-
-class _Distinct:
-    """Collects distinct numbers."""
-
-    def __init__(self) -> None:
-        self._known, self._new, self._count = np.empty(0, np.int64), list[np.ndarray](), 0
-
-    def add(self, numbers: np.ndarray) -> None:
-        self._new.append(np.unique(numbers))
-        self._count += len(self._new[-1])
-        if self._count > max(UNMERGED_NUMBERS, len(self._known)):
-            self.merge()
-
-    def merge(self) -> np.ndarray:
-        """Return all numbers, each once, ascending (int64)."""
-        self._known = np.unique(np.concatenate((self._known, *self._new)))
-        self._new, self._count = [], 0
-        return self._known

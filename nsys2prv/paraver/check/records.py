@@ -23,8 +23,6 @@ LAST_TYPE = LAST_STATE = LAST_SIZE = 2**32 - 1
 LAST_EXACT = 2**53
 #: Stands behind sorted values, and is none.
 BEHIND_VALUES = 2**63 - 1
-#: Labelled values up to this are looked up in a table.
-LARGEST_TABLE = 1 << 22
 #: Communications behind the end that are kept until the end is known.
 MOST_LATE_COMMS = 1_000_000
 #: Places of fields: of the time of any record; of states; of communications.
@@ -243,8 +241,9 @@ class Events:
                 place.report("type-beyond-labels", np.array([line]), code)
             elif code not in self._labels.types:
                 self._unlabelled[code] = place.base + line
-            values = self._labels.values.get(code)
-            self._tables.append(_make_label_table(values) if values else None)
+            labels = self._labels.values.get(code)
+            known = [value for value in labels or () if 0 < value <= LAST_LABELLED]
+            self._tables.append(np.array(known, np.int64) if labels else None)
         self._labelled = np.append(
             self._labelled, [table is not None for table in self._tables[-len(new) :]]
         )
@@ -267,7 +266,7 @@ class Events:
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             of_type = order[begin:end]
             number = code[of_type[0]]
-            bad = of_type[~_has_label(self._tables[number], values[of_type])]
+            bad = of_type[~np.isin(values[of_type], self._tables[number])]
             if len(bad):
                 self._report_unlabelled(
                     pairs.place, self.types.values[number], values[bad], lines[bad]
@@ -416,25 +415,6 @@ def _shift(values: np.ndarray, begins: np.ndarray, first: np.ndarray | int) -> n
     before[1:] = values[:-1]
     before[begins] = first
     return before
-
-
-def _make_label_table(values: dict[int, str]) -> np.ndarray:
-    """Return the values other than 0 that have a label: a mask by value, or their sorted numbers if
-    these are large.
-    """
-    numbers = np.array(sorted(value for value in values if 0 < value <= LAST_LABELLED), np.int64)
-    if not len(numbers) or numbers[-1] >= LARGEST_TABLE:
-        return numbers
-    table = np.zeros(int(numbers[-1]) + 2, bool)
-    table[numbers] = True
-    return table
-
-
-def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
-    if table.dtype == bool:
-        return table.take(values, mode="clip")
-    places = np.searchsorted(table, values)
-    return np.append(table, BEHIND_VALUES)[places] == values
 
 
 class ValueNumbers:
