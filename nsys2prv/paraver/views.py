@@ -5,17 +5,17 @@ event types is opened.
 A workspace to import (.ws) is the XML of a Boost archive, in which files of views are appended
 behind lines of a separator. Paraver copies those to a folder of its own, one per workspace, so
 their names are without folders (``Workspace::importWSXML`` and ``importWSCFGs`` in
-``api/workspace.cpp`` of paraver-kernel). Written is the first version of the class, which names
-event types as plain numbers; later ones hold the bytes of a C++ structure.
+``api/workspace.cpp`` of paraver-kernel). Written (``cfg/templates/workspace.ws``) is the first
+version of the class, which names event types as plain numbers; later ones hold the bytes of a C++
+structure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence, Sized
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path, PurePosixPath
-from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ from nsys2prv.paraver.cfg.fits import (
     narrow_types,
     remove_empty_rows,
 )
-from nsys2prv.paraver.cfg.writer import format_cfg
+from nsys2prv.paraver.cfg.writer import format_cfg, load_environment
 from nsys2prv.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
@@ -36,9 +36,6 @@ MOST_VIEWS_LISTED = 10
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
 #: The folder of workspaces among the views, and the ending of their names.
 WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
-SEPARATOR = "============="
-#: The archive version of Paraver's own workspaces.xml, and the version of the class.
-ARCHIVE_VERSION, CLASS_VERSION = 17, 1
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
@@ -206,38 +203,8 @@ def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -
     files = [PurePosixPath(view.path).name for view in views]
     if len(set(files)) < len(files):
         raise CfgError(f"workspace {name}: two views have one file name")
-    hints = []
-    for file, view in zip(files, views, strict=True):
-        hints += [
-            "\t\t<item>" if hints else '\t\t<item class_id="3" tracking_level="0" version="0">',
-            f"\t\t\t<first>{escape(file)}</first>",
-            f"\t\t\t<second>{escape(view.title)}</second>",
-            "\t\t</item>",
-        ]
-    head = [
-        '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>',
-        "<!DOCTYPE boost_serialization>",
-        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE_VERSION}">',
-        f'<workspace class_id="0" tracking_level="0" version="{CLASS_VERSION}">',
-        f"\t<name>{escape(name)}</name>",
-        "\t<autoTypes>",
-        *_format_count(types),
-        *(f"\t\t<item>{code}</item>" for code in types),
-        "\t</autoTypes>",
-        '\t<hintCFGs class_id="2" tracking_level="0" version="0">',
-        *_format_count(files),
-        *hints,
-        "\t</hintCFGs>",
-        "</workspace>",
-        "</boost_serialization>",
-        "",
-    ]
     parts = [
-        f"{SEPARATOR}{file}\n{format_cfg(view.cfg)}"
-        for file, view in zip(files, views, strict=True)
+        (file, view.title, format_cfg(view.cfg)) for file, view in zip(files, views, strict=True)
     ]
-    return "\n".join(head) + "\n" + "".join(parts)
-
-
-def _format_count(items: Sized) -> list[str]:
-    return [f"\t\t<count>{len(items)}</count>", "\t\t<item_version>0</item_version>"]
+    template = load_environment().get_template("workspace.ws")
+    return template.render(name=name, types=list(types), views=parts)
