@@ -439,10 +439,12 @@ class CauseWriter:
         """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
         own, waits = (edges for edges, _ in cause.changes)
         at = self._graph.time
-        begin = np.zeros(len(at), np.int64)
-        begin[self._edges.target[own]] = at[self._edges.source[own]]
-        met, end = at[self._edges.source[waits]], self._edges.target[waits]
-        lasts = np.clip(met - begin[end], 0, None)
+        ends, begins = self._edges.target[own], at[self._edges.source[own]]
+        order = np.argsort(ends)
+        place = np.searchsorted(ends[order], self._edges.target[waits])
+        begin = np.append(begins[order], 0)[place]
+        met = at[self._edges.source[waits]]
+        lasts = np.clip(met - begin, 0, None)
         longest = int(np.argmax(lasts))
         process = int(self._edges.process[waits[longest]])
         ranks = self._job.list_ranks([process + 1])
@@ -477,7 +479,7 @@ class CauseWriter:
             evidence=tuple(evidence),
             advice=ADVICE[key],
             views=views,
-            moments=((int(begin[end[longest]]), int(met[longest]), ranks),),
+            moments=((int(begin[longest]), int(met[longest]), ranks),),
         )
 
     @cached_property
@@ -488,7 +490,7 @@ class CauseWriter:
         return find_pipeline(self._context.reader, replay.begin, replay.end, count)
 
     def _measure_host_time(self, cause: Cause) -> Iterator[str]:
-        path = self._replay.trace_path()
+        path = self._replay.path
         sums = self._sum_path(path, (Kind.CALL, Kind.GAP, Kind.LAUNCH))
         named = [
             f"{share:.0%} {self._places.name_place(kind, key)}"
@@ -600,7 +602,8 @@ class CauseWriter:
         work = work[np.argsort(self._graph.time[edges.source[work]], kind="stable")]
         pairs = pl.DataFrame({"name": edges.key[work], "process": edges.process[work]})
         anew = edges.source[work[pairs.to_struct().is_first_distinct().to_numpy()]]
-        sent = edges.source[(edges.kind == Kind.LAUNCH) & np.isin(edges.target, anew)]
+        launches = self._graph.find_edges(anew, (Kind.LAUNCH,))
+        sent = edges.source[launches[launches >= 0]]
         return np.isin(edges.source[calls], sent) | np.isin(edges.target[calls], sent)
 
     def _is_first(self, edge: int) -> bool:

@@ -220,7 +220,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if not steady and devices.height:
         # What is before and after the GPUs' work is told of by itself.
         time, edges_ = graph.graph.time, graph.graph.edges
-        work = np.isin(edges_.kind, GPU_WORK)
+        work = graph.graph.select(GPU_WORK, -1, context.duration)
         begin = max(begin, int(time[edges_.source[work]].min()))
         end = min(end, int(time[edges_.target[work]].max()) + MARGIN)
     elif steady:
@@ -233,7 +233,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         about = f"Durations are of {when}; each row also has the changes of those above."
         result.add("what_if", "What if", answers, about)
     writer = CauseWriter(context, job, replay, frames, names)
-    unexplained = replay.measure_unexplained(replay.trace_path())
+    unexplained = replay.measure_unexplained(replay.path)
     reason, findings = "no single cause gains 2 %", []
     if unexplained > MOST_UNEXPLAINED:
         reason = f"no gain is stated: {_describe_unexplained(unexplained)}"
@@ -290,8 +290,9 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
     they were launched before the capture.
     """
     edges = graph.graph.edges
-    ends = graph.graph.time[edges.target[(edges.kind == Kind.NCCL) & (edges.key == 0)]]
-    last = int(ends[(ends > begin) & (ends <= end)].max(initial=begin))
+    unmatched = graph.graph.select((Kind.NCCL,), begin, end)
+    unmatched = unmatched[edges.key[unmatched] == 0]
+    last = int(graph.graph.time[edges.target[unmatched]].max(initial=begin))
     return last if last < begin + MOST_SKIPPED * (end - begin) else begin
 
 

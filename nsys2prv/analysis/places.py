@@ -171,13 +171,8 @@ class Places:
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
         """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
-        steps = np.flatnonzero(np.isin(self._edges.kind, kinds))
-        steps = steps[self._replay.job.rows[self._edges.source[steps]] >= 0]
-        if not len(steps):
-            return others
-        place = np.searchsorted(self._edges.target[steps], nodes)
-        step = steps[np.minimum(place, len(steps) - 1)]
-        return np.where(self._edges.target[step] == nodes, self._edges.source[step], others)
+        steps = self._graph.find_edges(nodes, kinds)
+        return np.where(steps >= 0, self._edges.source[steps], others)
 
     def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Return the group of the innermost range of each row at each time; -1 for none."""

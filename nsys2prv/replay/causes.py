@@ -180,7 +180,7 @@ def remove_family(replay: Replay, family: str) -> Changes:
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
     edges, graph = replay.job.graph.edges, replay.job.graph
-    path = replay.trace_path()
+    path = replay.path
     path = path[np.isin(edges.kind[path], (Kind.GAP, Kind.CALL, Kind.RETURN))]
     frame = pl.DataFrame(
         {

@@ -5,7 +5,7 @@ operations of devices, and rows that say what a call or a stream waits for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -46,8 +46,12 @@ _OPERATIONS = {
     "memory_operation": (Kind.COPY, "operation", ("bytes", "source", "destination")),
     "cuda_graph": (Kind.KERNEL, "execution", ()),
 }
-#: Added to event values of calls of MPI, which CUDA's may be equal to.
-MPI_NAMES = 1 << 20
+_CALL_COLUMNS = (np.int64, np.int64, np.int32, np.int32, bool, np.int64)
+#: Added to event values of calls of MPI, which CUDA's may be equal to. Twice as many there are at most.
+MPI_NAMES = 1 << 14
+_OPERATION_COLUMNS = (
+    np.int64, np.int64, np.int32, np.int32, np.uint8, np.int32, np.int64, np.int16, np.int16,
+)  # fmt: skip
 #: Operations that belong to no stream and no call.
 _MIGRATIONS = re.compile(r"(?i)unified|migrat|page")
 
@@ -61,7 +65,7 @@ class Calls(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace (int32).
     thread: np.ndarray
-    #: Event value of the call, the same on all ranks.
+    #: Event value of the call, the same on all ranks (int32).
     name: np.ndarray
     #: Whether it is a call of MPI.
     is_mpi: np.ndarray
@@ -76,7 +80,7 @@ class Operations(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace (int32).
     stream: np.ndarray
-    #: Event value of the name, the same on all ranks.
+    #: Event value of the name, the same on all ranks (int32).
     name: np.ndarray
     #: Kind of the work, a Kind (uint8).
     kind: np.ndarray
@@ -104,53 +108,62 @@ class Markers(Struct, frozen=True):
     event: np.ndarray
 
 
-def read_calls(reader: EventReader, unit: int) -> tuple[Calls, np.ndarray]:
-    """Return the outermost calls of CUDA and MPI of a unit, and (n, 3) task, correlation and index
-    of the outermost call of every call that has a correlation.
-    """
-    frames = []
+class Launches(Struct, frozen=True):
+    """Calls that have a correlation."""
+
+    #: Task of the trace, and the correlation, which is one of its report's process.
+    task: np.ndarray
+    correlation: np.ndarray
+    #: Index of the outermost call (int32).
+    call: np.ndarray
+
+
+def read_calls(reader: EventReader, unit: int) -> tuple[Calls, Launches]:
+    """Return the outermost calls of CUDA and MPI of a unit, and which operations they launched."""
+    columns: list[list[np.ndarray]] = []
     for layout in ("cuda_api", *MPI_LAYOUTS):
-        if layout in reader.layouts:
-            fields = ("call", "correlation") if layout == "cuda_api" else ("call",)
-            frame = reader.read_begins(layout, fields, unit)
-            is_mpi = layout != "cuda_api"
-            frames.append(
-                frame.select(
-                    "begin",
-                    "end",
-                    "thread",
-                    pl.col("call") + (MPI_NAMES if is_mpi else 0),
-                    pl.lit(ABSENT, pl.Int64).alias("correlation") if is_mpi else "correlation",
-                    is_mpi=pl.lit(is_mpi),
-                )
-            )
-    if not frames:
-        frames = [
-            pl.DataFrame(
-                schema=dict.fromkeys(("begin", "end", "thread", "call", "correlation"), pl.Int64)
-                | {"is_mpi": pl.Boolean}
-            )
-        ]
-    calls = pl.concat(frames).sort("begin", "end", descending=[False, True], maintain_order=True)
-    begin, thread = calls["begin"].to_numpy(), calls["thread"].to_numpy().astype(np.int32)
-    end = np.maximum(calls["end"].to_numpy(), begin)
+        if layout not in reader.layouts:
+            continue
+        is_mpi = layout != "cuda_api"
+        frame = reader.read_begins(layout, ("call",) if is_mpi else ("call", "correlation"), unit)
+        name = np.minimum(frame["call"].to_numpy(), MPI_NAMES - 1) + MPI_NAMES * is_mpi
+        columns.append(
+            [
+                frame["begin"].to_numpy(),
+                frame["end"].to_numpy(),
+                frame["thread"].to_numpy().astype(np.int32),
+                name.astype(np.int32),
+                np.full(len(name), is_mpi),
+                np.full(len(name), ABSENT) if is_mpi else frame["correlation"].to_numpy(),
+            ]
+        )
+    if not columns:
+        columns = [[np.zeros(0, dtype) for dtype in _CALL_COLUMNS]]
+    joined = [_join(parts) for parts in zip(*columns, strict=True)]
+    del columns
+    begin, end = joined[:2]
+    if (
+        before := (begin[1:] < begin[:-1]) | ((begin[1:] == begin[:-1]) & (end[1:] > end[:-1]))
+    ).any():
+        order = np.lexsort((-end, begin))
+        joined = [column[order] for column in joined]
+    del begin, end, before
+    begin, end, thread, name, is_mpi, correlation = joined
+    end = np.maximum(end, begin)
     outer = np.empty(len(begin), np.int32)
-    count = core.find_outermost(begin, end, thread, len(reader.rows.units), outer)
+    count = core.find_outermost((begin, end, thread), len(reader.rows.units), outer)
+    known = np.flatnonzero(correlation >= 0)
+    tasks = reader.rows.get_column("task").astype(np.int32)[thread[known]]
+    launches = Launches(tasks, correlation[known], outer[known])
+    if count == len(begin):
+        return Calls(begin, end, thread, name, is_mpi), launches
     first = np.full(count, -1, np.int64)
     first[outer[::-1]] = np.arange(len(outer))[::-1]
-    correlation = calls["correlation"].to_numpy()
-    known = np.flatnonzero(correlation >= 0)
-    tasks = reader.rows.get_column("task")[thread[known]]
-    return (
-        Calls(
-            begin[first],
-            end[first],
-            thread[first],
-            calls["call"].to_numpy()[first],
-            calls["is_mpi"].to_numpy()[first],
-        ),
-        np.stack([tasks, correlation[known], outer[known]], axis=1),
-    )
+    return Calls(*(column[first] for column in (begin, end, thread, name, is_mpi))), launches
+
+
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str]) -> np.ndarray:
@@ -163,60 +176,54 @@ def describe_calls(calls: Calls, labels: Mapping[int, str]) -> np.ndarray:
     return np.array(does, np.uint8)[codes] if len(does) else np.zeros(0, np.uint8)
 
 
-def read_operations(
-    reader: EventReader, unit: int, calls: Calls, launches: np.ndarray
-) -> Operations:
-    """Return the operations of the devices of a unit. launches: as :func:`read_calls` returns them."""
+def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:
+    """Return the operations of the devices of a unit."""
     names = load_catalogue().value_sets["memory_operation"].labels
     migrations = [value for value, label in names if _MIGRATIONS.search(label)]
-    frames = []
+    columns: list[list[np.ndarray]] = []
+    task_of = reader.rows.get_column("task").astype(np.int32)
     for layout, (kind, name, fields) in _OPERATIONS.items():
         if layout not in reader.layouts:
             continue
         frame = reader.read_begins(layout, (name, "correlation", *fields), unit)
         if layout == "memory_operation":
             frame = frame.filter(~pl.col(name).is_in(migrations))
-        frames.append(
-            frame.select(
-                "begin",
-                "end",
-                "thread",
-                "correlation",
-                name=name,
-                kind=_find_kinds(layout, kind),
-                **{
-                    field: pl.col(field) if field in fields else pl.lit(ABSENT, pl.Int64)
-                    for field in ("bytes", "source", "destination")
-                },
-            )
+        begin, thread = frame["begin"].to_numpy(), frame["thread"].to_numpy().astype(np.int32)
+        call = find_launches(launches, task_of[thread], frame["correlation"].to_numpy())
+        known = np.flatnonzero(call >= 0)
+        call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
+
+        def get_field(field: str, dtype: type, frame: pl.DataFrame = frame) -> np.ndarray:
+            if field not in frame.columns:
+                return np.full(frame.height, -1, dtype)
+            return np.maximum(frame[field].to_numpy(), -1).astype(dtype)
+
+        columns.append(
+            [
+                begin,
+                np.maximum(frame["end"].to_numpy(), begin),
+                thread,
+                frame[name].to_numpy().astype(np.int32),
+                _find_kinds(frame, layout, kind),
+                call,
+                get_field("bytes", np.int64),
+                get_field("source", np.int16),
+                get_field("destination", np.int16),
+            ]
         )
-    if not frames:
-        none = np.zeros(0, np.int64)
-        small = none.astype(np.int32)
-        return Operations(none, none, small, none, none.astype(np.uint8), small, none, none, none)
-    operations = pl.concat(frames)
-    begin, thread = operations["begin"].to_numpy(), operations["thread"].to_numpy()
-    tasks = reader.rows.get_column("task")[thread]
-    call = find_launches(launches, tasks, operations["correlation"].to_numpy())
-    known = np.flatnonzero(call >= 0)
-    call[known[calls.begin[call[known]] > begin[known] + CLOCKS_APART]] = -1
-    call = _order_unlaunched(call, thread, begin, calls)
-    known = np.flatnonzero(call >= 0)
-    launched = begin.copy()
-    launched[known] = calls.begin[call[known]]
+        del frame
+    if not columns:
+        columns = [[np.zeros(0, dtype) for dtype in _OPERATION_COLUMNS]]
+    joined = [_join(parts) for parts in zip(*columns, strict=True)]
+    del columns
+    begin, call = joined[0], _order_unlaunched(joined[5], joined[2], joined[0], calls)
+    joined[5] = call
+    launched = np.where(call >= 0, calls.begin[call] if len(calls.begin) else begin, begin)
     order = np.lexsort((begin, launched))
-    columns = {name: operations[name].to_numpy()[order] for name in operations.columns}
-    return Operations(
-        columns["begin"],
-        np.maximum(columns["end"], columns["begin"]),
-        columns["thread"].astype(np.int32),
-        columns["name"],
-        columns["kind"],
-        call[order].astype(np.int32),
-        np.maximum(columns["bytes"], -1),
-        np.maximum(columns["source"], -1).astype(np.int16),
-        np.maximum(columns["destination"], -1).astype(np.int16),
-    )
+    del begin, call, launched
+    for number, column in enumerate(joined):
+        joined[number] = column[order]
+    return Operations(*joined)
 
 
 def _order_unlaunched(
@@ -237,36 +244,36 @@ def _order_unlaunched(
     return call
 
 
-def _find_kinds(layout: str, kind: Kind) -> pl.Expr:
+def _find_kinds(frame: pl.DataFrame, layout: str, kind: Kind) -> np.ndarray:
     """Return the kind of operations of a layout: kernels that communicate without NCCL, as NCCL's."""
-    if layout != "cuda_kernel":
-        return pl.lit(int(kind), pl.UInt8)
-    communicates = pl.col("class") == map_labels("kernel_class")["communication"]
-    return pl.when(communicates).then(int(Kind.NCCL)).otherwise(int(kind)).cast(pl.UInt8)
+    kinds = np.full(frame.height, kind, np.uint8)
+    if layout == "cuda_kernel":
+        kinds[frame["class"].to_numpy() == map_labels("kernel_class")["communication"]] = Kind.NCCL
+    return kinds
 
 
-def find_launches(launches: np.ndarray, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
-    """Return the call of each (task, correlation), -1 for none. launches: as :func:`read_calls`
-    returns them.
-    """
-    call = np.full(len(tasks), -1, np.int64)
+def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
+    """Return the call of each (task, correlation), -1 for none (int32)."""
+    call = np.full(len(tasks), -1, np.int32)
     for task in np.unique(tasks).tolist():
-        own, wanted = launches[launches[:, 0] == task], np.flatnonzero(tasks == task)
-        if not len(own):
+        own, wanted = launches.task == task, tasks == task
+        keys, calls = launches.correlation, launches.call
+        if not own.all():
+            keys, calls = keys[own], calls[own]
+        if not len(keys):
             continue
-        least, most = int(own[:, 1].min()), int(own[:, 1].max())
-        asked = correlations[wanted]
-        inside = (asked >= least) & (asked <= most)
-        wanted, asked = wanted[inside], asked[inside]
-        if most - least < 16 * len(own) + 1024:
-            table = np.full(most - least + 1, -1, np.int64)
-            table[own[::-1, 1] - least] = own[::-1, 2]
-            call[wanted] = table[asked - least]
+        least, most = int(keys.min()), int(keys.max())
+        rows = np.flatnonzero(wanted & (correlations >= least) & (correlations <= most))
+        asked = correlations[rows]
+        if most - least < 16 * len(keys) + 1024:
+            table = np.full(most - least + 1, -1, np.int32)
+            table[keys[::-1] - least] = calls[::-1]
+            call[rows] = table[asked - least]
         else:
-            order = np.argsort(own[:, 1], kind="stable")
-            place = np.searchsorted(own[order, 1], asked)
-            hit = own[order[place], 1] == asked
-            call[wanted] = np.where(hit, own[order[place], 2], -1)
+            order = np.argsort(keys, kind="stable")
+            place = np.searchsorted(keys[order], asked)
+            hit = keys[order[place]] == asked
+            call[rows] = np.where(hit, calls[order[place]], -1)
     return call
 
 

@@ -1,27 +1,38 @@
-"""The graph of moments and dependencies: its order, typical latencies, and what each moment waited
-for.
+"""The graph of moments and dependencies: typical latencies, what each moment waited for, and times
+with other weights.
+
+A node is the begin of a call or of an operation on a device, an end that waits for more than the
+begin, or a meeting of ranks. Most calls and operations end when their work is done: then the end is
+no node, and the work is the node's. Moments are numbered: twice the number of a node, one more for
+the end of its work. Nodes of a unit stand together, in an order that has sources before targets.
+Edges stand by their targets, those of units first, then those that join units; work of nodes is
+numbered behind all edges, and is treated like an edge from the begin of the work to its end.
 
 Of the edges of a node the one that allows it last is what it waited for. This one gets the weight
 that reproduces the recording, and what it has beyond what is typical of its kind is *unexplained*;
 the others keep their typical weight. So the unchanged replay is exact; the replay with typical
 weights alone shows how much of the time the dependencies explain.
+
+Columns are as narrow as they can be: the graph of a job of ten million calls and operations takes
+half a gigabyte. The loops are in `native/replay.c`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
 
 US = 1_000
-#: Weight of an edge that does not hold.
-NO_WEIGHT = np.iinfo(np.int64).min
+#: Weight of an edge that does not hold (ns); in columns of int32, and what stands there for a weight
+#: that has its place in a table.
+NO_WEIGHT, _NOT_HELD, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
 #: Cases in which an edge was over so long (ns) after all others of its node tell its latency.
@@ -76,33 +87,113 @@ WORK = (Kind.KERNEL, Kind.COPY, Kind.GAP, Kind.CALL, *TRANSFERS)
 _LATENCIES = (
     Kind.LAUNCH, Kind.RETURN, Kind.STREAM, Kind.EVENT, Kind.HANDOFF, Kind.QUEUE, Kind.OTHER,
 )  # fmt: skip
-#: Edges that stay though what is waited for seems to be later: clocks of hosts may be off a bit.
-_KEPT = (*TRANSFERS, Kind.MEET)
-#: Typical weight that is yet to be estimated, or is work.
-UNKNOWN = -1
+#: Latencies whose typical weight depends on the call.
+_NAMED = (Kind.LAUNCH, Kind.RETURN)
+#: Kind of an edge that is left out, and of the work of a node that has none.
+NO_KIND = 255
+#: Typical weights that are yet to be estimated, or are those recorded; below these are the groups that
+#: are estimated together.
+TO_ESTIMATE, AS_RECORDED, _FIRST_GROUP = -1, -2, -3
 
 
-class Edges(Struct):
-    """Edges as columns of one length."""
+#: Edges that get other weights (ns), which may name an edge more than once: the least counts.
+Changes = list[tuple[np.ndarray, np.ndarray]]
 
-    #: Node that waits, and the one that it waits for (int32).
+
+class Column:
+    """A column whose values are looked up by the indices of rows."""
+
+    def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._look_up = look_up
+
+    def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
+        return self._look_up(np.asarray(rows))
+
+
+class Durations(Struct, frozen=True):
+    """A column of durations (ns), as int32."""
+
+    #: LONG for one in the table, the least int32 for an edge that does not hold.
+    value: np.ndarray
+    #: Rows of long ones, ascending, and how long these are (int64).
+    place: np.ndarray
+    length: np.ndarray
+
+    def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
+        values = np.asarray(self.value[rows], np.int64)
+        values = np.where(values == _NOT_HELD, NO_WEIGHT, values)
+        if len(self.place):
+            found = np.minimum(np.searchsorted(self.place, rows), len(self.place) - 1)
+            values = np.where(values == LONG, self.length[found], values)
+        return values
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The columns, as the compiled functions take them."""
+        return self.value, self.place, self.length
+
+    def change(self, changes: Changes) -> Durations:
+        """Return the durations with changes."""
+        value = self.value.copy()
+        place, length, is_old = [self.place], [self.length], [np.ones(len(self.place), bool)]
+        for rows, _ in changes:
+            value[rows] = LONG
+        for rows, new in changes:
+            value[rows] = np.minimum(value[rows], np.clip(new, _NOT_HELD, LONG).astype(np.int32))
+            long = np.flatnonzero(new >= LONG)
+            place.append(rows[long])
+            length.append(new[long])
+            is_old.append(np.zeros(len(long), bool))
+        places, lengths, old = map(np.concatenate, (place, length, is_old))
+        order = np.lexsort((lengths, old, places))
+        places, lengths = places[order].astype(np.int64), lengths[order].astype(np.int64)
+        kept = np.append(True, places[1:] != places[:-1])[: len(places)] & (value[places] == LONG)
+        return Durations(value, places[kept], lengths[kept])
+
+
+def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
+    """Return durations (int32), of which find_long gives the long ones (ns)."""
+    place = np.flatnonzero(value == LONG)
+    return Durations(value, place, find_long(place).astype(np.int64))
+
+
+class Times(Struct, frozen=True):
+    """Times of all moments (ns)."""
+
+    #: Of nodes.
+    nodes: np.ndarray
+    #: Durations of edges, and of nodes' work behind them.
+    weight: Durations
+
+    def __getitem__(self, moments: np.ndarray | int) -> np.ndarray:
+        moments = np.asarray(moments)
+        node = moments >> 1
+        first = len(self.weight) - len(self.nodes)
+        return self.nodes[node] + np.where(moments & 1, self.weight[first + node], 0)
+
+    def __len__(self) -> int:
+        return 2 * len(self.nodes)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self[np.arange(len(self))]
+
+
+class EdgeColumns(Struct):
+    """Columns of edges, by their targets. In `kind` and `key` of a graph its nodes' work follows."""
+
+    #: Node that waits (int32).
     target: np.ndarray
+    #: Moment that it waits for (int32).
     source: np.ndarray
-    #: A Kind (uint8).
+    #: A Kind, or NO_KIND (uint8).
     kind: np.ndarray
-    #: Process whose work it is, -1 for meetings (int32).
-    process: np.ndarray
-    #: What work it is, the same number on all ranks: name, place, or channel of a transfer (int64).
+    #: What work it is, the same number on all ranks: name, place, or channel of a transfer (int32).
     key: np.ndarray
-    #: Typical weight (ns), UNKNOWN where it is work or estimated (int64).
+    #: Typical weight (ns), or TO_ESTIMATE, AS_RECORDED or a group (int32).
     typical: np.ndarray
-    #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the bytes;
-    #: of messages below zero (int32).
-    size: np.ndarray
-
-    def take(self, rows: np.ndarray) -> Edges:
-        """Return the edges at these indices, or in this mask."""
-        return Edges(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -114,193 +205,294 @@ def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return name, of_bytes, is_message
 
 
-def make_edges(
-    kind: Kind | np.ndarray,
-    target: np.ndarray,
-    source: np.ndarray,
-    process: np.ndarray | int,
-    key: np.ndarray | int = 0,
-    typical: np.ndarray | int = UNKNOWN,
-    size: np.ndarray | int = 0,
-) -> Edges:
-    """Return edges; a number fills its column."""
-    count = len(target)
+class NodeColumns(Struct):
+    """Columns of nodes."""
 
-    def fill(values: np.ndarray | int, dtype: type) -> np.ndarray:
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype), count))
-
-    return Edges(
-        fill(target, np.int32),
-        fill(source, np.int32),
-        fill(kind, np.uint8),
-        fill(process, np.int32),
-        fill(key, np.int64),
-        fill(typical, np.int64),
-        fill(size, np.int32),
-    )
+    #: Recorded time (ns).
+    time: np.ndarray
+    #: Row of the trace, -1 of meetings (int32).
+    row: np.ndarray
+    #: Kind of the work, NO_KIND for none (uint8).
+    work: np.ndarray
+    #: Name of the work (int32).
+    key: np.ndarray
+    #: How long the work lasts (ns).
+    lasts: Durations
 
 
-def join_edges(parts: Sequence[Edges]) -> Edges:
-    """Return the edges of all parts, which are left without any."""
-    columns = []
-    for name in Edges.__struct_fields__:
-        columns.append(np.concatenate([getattr(part, name) for part in parts]))
-        for part in parts:
-            setattr(part, name, columns[-1][:0])
-    return Edges(*columns)
+class Edges:
+    """Edges of a graph, and the work of its nodes behind them: columns to be indexed."""
+
+    def __init__(self, graph: Graph) -> None:
+        columns, count, first = graph.columns, len(graph.columns.target), graph.joined
+        sizes = np.append(graph.sizes, 0)
+
+        def find_moments(rows: np.ndarray, of_edges: np.ndarray, factor: int) -> np.ndarray:
+            known = of_edges[np.minimum(rows, count - 1)] if count else np.zeros(rows.shape)
+            ends = 2 * (rows.astype(np.int64) - count) + factor - 1
+            return np.where(rows < count, known.astype(np.int64) * factor, ends)
+
+        #: A Kind, or NO_KIND (uint8).
+        self.kind = columns.kind
+        #: What work it is, the same number on all ranks: name, place, or channel (int32).
+        self.key = columns.key
+        #: Moments that wait, and those that they wait for.
+        self.target = Column(lambda rows: find_moments(rows, columns.target, 2))
+        self.source = Column(lambda rows: find_moments(rows, columns.source, 1))
+        #: Process whose work it is, -1 for meetings.
+        self.process = Column(lambda rows: graph.processes[graph.row[self.target[rows] >> 1]])
+        #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the
+        #: bytes; of messages below zero.
+        self.size = Column(
+            lambda rows: sizes[np.where(rows < count, np.maximum(rows - first, -1), -1)]
+        )
+        #: Typical weight (ns).
+        self.typical = Column(lambda rows: graph.typical[rows])
 
 
 class Graph(Struct, frozen=True, dict=True):
-    """Nodes in an order that has sources before targets, and their edges by target."""
+    """Nodes, and edges by their targets."""
 
-    #: Recorded time of each node, ns.
-    time: np.ndarray
-    #: Edges of node n are first[n] to first[n + 1] (int64).
-    first: np.ndarray
-    #: The edges; their nodes are numbered in the order.
-    edges: Edges
-    #: Weight of each edge that reproduces the recording, ns.
-    weight: np.ndarray
-    #: Whether an edge is what its target waited for.
+    #: The edges, and the kind and name of nodes' work.
+    columns: EdgeColumns
+    #: First of the edges that join units.
+    joined: int
+    #: Class of the size of each of these (int32).
+    sizes: np.ndarray
+    #: Row of the trace of each node, -1 of meetings (int32).
+    row: np.ndarray
+    #: Process of each row, and last -1.
+    processes: np.ndarray
+    #: Recorded times.
+    time: Times
+    #: Weights of edges, and of nodes' work, that reproduce the recording, and typical ones.
+    weight: Durations
+    typical: Durations
+    #: Whether an edge is what its target waited for (uint8).
     binding: np.ndarray
-    #: Number that each node of the builder has got.
-    number: np.ndarray
+    #: In what order a replay goes through the nodes.
+    plan: bytes
     #: Edges left out because what is waited for is later than what waits, by kind.
     contradictions: dict[Kind, int]
     #: Edges left out because they were on cycles.
     cycles: int
 
+    @cached_property
+    def edges(self) -> Edges:
+        """The edges, to be looked up."""
+        return Edges(self)
+
+    @cached_property
+    def core(self) -> object:
+        """The graph of the compiled functions."""
+        return make_core_graph(self.columns, self.joined)
+
+    @property
+    def recorded(self) -> tuple[object, np.ndarray, tuple[np.ndarray, ...]]:
+        """What the compiled functions take: the graph, recorded times and weights."""
+        return self.core, self.time.nodes, self.weight.columns
+
     def run(
-        self,
-        changed: np.ndarray | None = None,
-        weights: np.ndarray | None = None,
-        why: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return the times of all nodes (ns). changed: edges, ascending, with other weights.
-
-        why: takes the edge that each node waited for, -1 for none (int64).
+        self, changes: Changes | None = None, counts: np.ndarray | None = None
+    ) -> tuple[Times, int]:
+        """Return the times of all moments with changes, and the last that counts (ns), of those that
+        :meth:`count_moments` gives.
         """
-        time = self.time.copy()
-        if changed is None or weights is None:
-            changed = weights = np.zeros(0, np.int64)
-        core.replay(self.first, self.edges.source, self.weight, changed, weights, time, why)
-        return time
+        return self._run(self.weight.change(changes) if changes else self.weight, counts)
 
-    def run_typical(self) -> np.ndarray:
-        """Return the times of all nodes if every latency were the typical one (ns)."""
-        time = self.time.copy()
-        none = np.zeros(0, np.int64)
-        weight = np.where(np.isin(self.edges.kind, TRANSFERS), self.weight, self.edges.typical)
-        core.replay(self.first, self.edges.source, weight, none, none, time, None)
-        return time
+    def run_typical(self) -> Times:
+        """Return the times of all moments if every latency were the typical one."""
+        takes = np.flatnonzero(np.isin(self.columns.kind[: len(self.binding)], TRANSFERS))
+        return self._run(self.typical.change([(takes, self.weight[takes])]), None)[0]
+
+    def _run(self, weight: Durations, counts: np.ndarray | None) -> tuple[Times, int]:
+        nodes = self.time.nodes.copy()
+        if counts is None:
+            counts = np.zeros(len(nodes), np.uint8)
+        last = core.replay(self.core, nodes, weight.columns, self.plan, counts)
+        return Times(nodes, weight), last
+
+    def count_moments(self, begin: int, end: int) -> np.ndarray:
+        """Return which moments are later than `begin` and not than `end` (ns), for each node."""
+        counts = np.zeros(len(self.row), np.uint8)
+        core.count_moments(*self.recorded, begin, end, counts)
+        return counts
+
+    def select(self, kinds: Collection[Kind], begin: int, end: int) -> np.ndarray:
+        """Return the edges of some kinds that end later than `begin` and not than `end` (ns)."""
+        bits = sum(1 << kind for kind in {*kinds})
+        return np.frombuffer(core.select_edges(*self.recorded, bits, begin, end), np.int32)
+
+    def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
+        """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""
+        columns, count = self.columns, len(self.columns.target)
+        node, target = moments >> 1, columns.target[: self.joined]
+        edge = np.where(moments & 1, count + node, np.searchsorted(target, node))
+        while True:
+            is_own = (moments & 1 > 0) | (
+                np.append(target, -1)[np.minimum(edge, len(target))] == node
+            )
+            other = is_own & ~np.isin(columns.kind[edge], kinds)
+            if not (other & (edge < self.joined)).any():
+                return np.where(is_own & ~other, edge, -1)
+            edge = edge + (other & (edge < self.joined))
+
+    def trace_path(self, counts: np.ndarray, begin: int) -> np.ndarray:
+        """Return the edges that the last moment that counts waited for, the last first, back to
+        `begin` (ns).
+        """
+        path = core.trace_path(*self.recorded, self.binding, counts, begin)
+        return np.frombuffer(path, np.int32)
 
 
-def arrange_graph(times: np.ndarray, edges: Edges) -> Graph:
-    """Return the graph of nodes with these recorded times (ns): drop what contradicts itself, order
-    the nodes, estimate what is typical, and find what each node waited for. Takes over the edges.
+def make_core_graph(columns: EdgeColumns, joined: int) -> object:
+    """Return the graph of the compiled functions."""
+    return core.make_graph(columns.target, columns.source, columns.kind, joined)
+
+
+def mark_clear(
+    nodes: NodeColumns, columns: EdgeColumns, processes: np.ndarray
+) -> tuple[np.ndarray, pl.DataFrame]:
+    """Put the edges of a unit whose typical weight is to be estimated into groups. Returns which ones
+    tell their latency (uint8), and `kind`, `process`, `key` of each group with `count` and `usual`,
+    the median of these (ns).
     """
-    gap = times[edges.target] - times[edges.source]
-    late = np.flatnonzero(gap < 0)
-    kinds, rows = edges.kind[late], gap[late]
-    tolerated = np.isin(kinds, (Kind.LAUNCH, Kind.RETURN)) & (rows >= -CLOCKS_APART)
-    wrong = late[~tolerated & ~np.isin(kinds, _KEPT)]
-    kinds, counts = np.unique(edges.kind[wrong], return_counts=True)
-    contradictions = {Kind(k): int(n) for k, n in zip(kinds.tolist(), counts.tolist(), strict=True)}
-    if len(wrong):
-        kept = np.ones(len(gap), bool)
-        kept[wrong] = False
-        edges, gap = edges.take(kept), gap[kept]
-    order, edges, gap, cycles = _order_nodes(times, edges, gap)
-    number = np.empty(len(times), np.int32)
-    number[order] = np.arange(len(times), dtype=np.int32)
-    first, rows = np.empty(len(times) + 1, np.int64), np.empty(len(gap), np.int32)
-    core.group_edges(edges.target, number, first, rows)
-    # A column at a time, in place: all of both would take twice the memory. Numpy makes wide indices
-    # of others, each time anew.
-    rows = rows.astype(np.intp)
-    for name in Edges.__struct_fields__:
-        setattr(edges, name, getattr(edges, name)[rows])
-    edges.target, edges.source = number[edges.target], number[edges.source]
-    gap = gap[rows]
-    del rows
-    typical, binding = _find_bindings(first, edges, gap)
-    edges.typical = typical
-    weight = np.where(binding, gap, typical)
-    return Graph(times[order], first, edges, weight, binding, number, contradictions, cycles)
+    marks = np.zeros(len(columns.target), np.uint8)
+    count = len(columns.target)
+    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
+    weight = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
+    kinds = np.append(columns.kind, nodes.work)
+    found = core.group_latencies(
+        core.make_graph(columns.target, columns.source, kinds, count), nodes.time, weight.columns, columns.key,
+        processes[nodes.row], CLEAR, columns.typical, marks,
+    )  # fmt: skip
+    groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
+    cases = _list_cases(np.flatnonzero(marks), columns, Times(nodes.time, weight))
+    medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
+    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
+    return marks, groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
 
 
-def _order_nodes(
-    times: np.ndarray, edges: Edges, gap: np.ndarray
-) -> tuple[np.ndarray, Edges, np.ndarray, int]:
-    """Return the nodes in an order that has sources before targets, without the edges on cycles;
-    at first those whose source is not earlier go.
+def _list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
+    """Return `group` and `gap` (ns) of some edges."""
+    gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
+    return pl.DataFrame({"group": _FIRST_GROUP - columns.typical[rows], "gap": gap})
+
+
+def estimate_usual(
+    groups: pl.DataFrame, marks: np.ndarray, columns: EdgeColumns, time: Times
+) -> np.ndarray:
+    """Return the typical weight of each group (ns): the median of its clear cases, of launches and
+    returns by the name of the call; where these are few, of that name on all processes, of the kind
+    on this process, or of the kind.
     """
-    by_time = np.argsort(times, kind="stable").astype(np.int32)
-    order = np.empty(len(times), np.int32)
-    cycles = 0
-    while True:
-        placed = core.sort_nodes(edges.source, edges.target, by_time, order)
-        if placed == len(times):
-            return order, edges, gap, cycles
-        rest = np.zeros(len(times), bool)
-        rest[order[placed:]] = True
-        wrong = rest[edges.source] & rest[edges.target]
-        if not cycles and (wrong & (gap <= 0)).any():
-            wrong &= gap <= 0
-        cycles += int(wrong.sum())
-        edges, gap = edges.take(~wrong), gap[~wrong]
-
-
-def _find_bindings(
-    first: np.ndarray, edges: Edges, gap: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the typical weight of each edge, and whether it is what its target waited for."""
-    marked = np.zeros(len(gap), np.uint8)
-    core.mark_edges(first, gap, None, CLEAR, marked)
-    typical = _estimate_typical(edges, gap, marked.view(bool))
-    is_met = np.isin(edges.kind, _KEPT)
-    np.minimum(typical, np.where(is_met, np.maximum(gap, 0), gap), out=typical)
-    core.mark_edges(first, gap, typical, 0, marked)
-    return typical, marked.view(bool)
-
-
-def _estimate_typical(edges: Edges, gap: np.ndarray, clear: np.ndarray) -> np.ndarray:
-    """Return typical weights: of latencies medians of clear cases of the kind on this process, of
-    launches and returns by the name of the call; of all else as recorded.
-    """
-    typical = np.where(edges.typical < 0, gap, edges.typical)
-    rows = np.flatnonzero(np.isin(edges.kind, _LATENCIES) & (edges.typical < 0))
-    if not len(rows):
-        return typical
-    own = gap[rows]
-    columns, group = factorize_together(edges.kind[rows], edges.process[rows], edges.key[rows])
-    groups = pl.DataFrame(dict(zip(("kind", "process", "key"), columns, strict=True)))
-    groups = groups.with_row_index("group").cast(pl.Int64)
-    usable = clear[rows]
-    cases = pl.DataFrame({"group": group[usable], "gap": own[usable]}).join(groups, on="group")
-    overall = {}
-    for kind in np.unique(columns[0]).tolist():
-        known = cases.filter(pl.col("kind") == kind)["gap"]
-        if len(known) >= FEWEST_CASES:
-            overall[kind] = int(known.median())
+    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
+    named = pl.col("kind").is_in([int(kind) for kind in _NAMED])
+    enough = pl.col("count") >= pl.when(named).then(5).otherwise(FEWEST_CASES)
+    groups = groups.with_columns(usual=pl.when(enough).then("usual"))
+    for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
+        of_kind = pl.col("kind") == kind
+        rows = np.flatnonzero(
+            (columns.kind[: len(marks)] == kind) & (columns.typical <= _FIRST_GROUP)
+        )
+        cases = _list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
+        for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
+            medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
+            medians = medians.filter(pl.col("len") >= least).drop("len")
+            if by == ["key"] and kind not in _NAMED:
+                continue
+            groups = groups.join(medians, on=by, how="left", maintain_order="left")
+            groups = groups.with_columns(
+                usual=pl.when(of_kind).then(pl.coalesce("usual", "more")).otherwise("usual")
+            ).drop("more")
+        if cases.height >= FEWEST_CASES:
+            overall = int(cases["gap"].median())
         else:
-            overall[kind] = int(np.percentile(own[edges.kind[rows] == kind], 2))
+            overall = int(np.percentile(_list_cases(rows, columns, time)["gap"].to_numpy(), 2))
             if kind == Kind.STREAM:
-                overall[kind] = min(overall[kind], USUAL_STREAM_GAP)
-    named = pl.col("kind").is_in([int(Kind.LAUNCH), int(Kind.RETURN)])
-    for least, by, of in (
-        (5, ("kind", "process", "key"), named),
-        (2, ("kind", "key"), named),
-        (FEWEST_CASES, ("kind", "process"), pl.lit(True)),
-    ):
-        medians = cases.filter(of).group_by(by).agg(pl.len(), usual=pl.col("gap").median())
-        medians = medians.filter(pl.col("len") >= least).drop("len")
-        groups = groups.join(medians, on=by, how="left", maintain_order="left")
-        groups = groups.rename({"usual": f"usual_{least}"})
-    usual = groups.select(
-        pl.coalesce(
-            "usual_5", "usual_2", f"usual_{FEWEST_CASES}", pl.col("kind").replace_strict(overall)
-        ).cast(pl.Int64)
-    )
-    typical[rows] = usual.to_series().to_numpy()[group]
-    return typical
+                overall = min(overall, USUAL_STREAM_GAP)
+        usual = pl.when(of_kind).then(pl.col("usual").fill_null(overall)).otherwise("usual")
+        groups = groups.with_columns(usual=usual)
+    # Longer ones have no place in the columns.
+    return np.minimum(groups["usual"].cast(pl.Int64).to_numpy(), LONG - 1).astype(np.int64)
+
+
+def finish_graph(
+    nodes: NodeColumns,
+    columns: EdgeColumns,
+    joined: int,
+    sizes: np.ndarray,
+    processes: np.ndarray,
+    groups: pl.DataFrame,
+    marks: np.ndarray,
+    bounds: Sequence[int],
+    contradictions: dict[Kind, int],
+    cycles: int,
+) -> Graph:
+    """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
+
+    groups, marks: of latencies, as :func:`mark_clear` returns them. bounds: where the nodes of each
+    unit begin, and last those that are no unit's.
+    """
+    count = len(columns.target)
+    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
+    lasts = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
+    time = Times(nodes.time, lasts)
+
+    def find_gaps(rows: np.ndarray) -> np.ndarray:
+        return nodes.time[columns.target[rows]] - time[columns.source[rows]]
+
+    plan, on_cycles = _plan_replay(columns, joined, len(nodes.time), bounds, find_gaps)
+    usual = estimate_usual(groups, marks, columns, time)
+    graph = make_core_graph(columns, joined)
+    core.find_weights(graph, nodes.time, lasts.columns, usual, columns.typical, marks)
+
+    def make_weights(of_edges: np.ndarray, value: np.ndarray) -> Durations:
+        long = make_durations(of_edges, find_gaps)
+        return Durations(
+            value, np.append(long.place, lasts.place), np.append(long.length, lasts.length)
+        )
+
+    weight = make_weights(value[:count], value)
+    typical = make_weights(columns.typical, np.append(columns.typical, value[count:]))
+    return Graph(
+        columns, joined, sizes, nodes.row, processes, Times(nodes.time, weight), weight, typical,
+        marks, plan, contradictions, cycles + on_cycles,
+    )  # fmt: skip
+
+
+def _plan_replay(
+    columns: EdgeColumns,
+    joined: int,
+    nodes: int,
+    bounds: Sequence[int],
+    find_gaps: Callable[[np.ndarray], np.ndarray],
+) -> tuple[bytes, int]:
+    """Return in what order a replay goes through the nodes, without edges on cycles: the number of
+    these. At first those go whose source is not earlier.
+    """
+    plan, placed = core.plan_replay(make_core_graph(columns, joined), np.array(bounds, np.int64))
+    cycles = 0
+    order = np.empty(nodes, np.int32)
+    while placed < nodes:
+        rows = np.flatnonzero(columns.kind[: len(columns.target)] != NO_KIND)
+        target, source = columns.target[rows], columns.source[rows]
+        placed = core.order_all((target, source), order)
+        if placed == nodes:
+            own, join = columns.target[:joined], columns.target[joined:]
+            stretches = [
+                order,
+                order + 1,
+                own.searchsorted(order),
+                joined + join.searchsorted(order),
+            ]
+            plan = np.stack(stretches, axis=1).astype(np.int32).tobytes()
+            break
+        rest = np.zeros(nodes, bool)
+        rest[order[placed:]] = True
+        wrong = rows[rest[target] & rest[source >> 1]]
+        earlier = wrong[find_gaps(wrong) <= 0]
+        wrong = earlier if not cycles and len(earlier) else wrong
+        columns.kind[wrong] = NO_KIND
+        cycles += len(wrong)
+    return plan, cycles

@@ -51,7 +51,7 @@ def replay_without_transfers(
         return "no communication of ranks with each other was matched"
     if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
         return f"only {graph.met:,} of {graph.kernels:,} kernels of NCCL could be matched with those of other ranks"
-    unexplained = replay.measure_unexplained(replay.trace_path())
+    unexplained = replay.measure_unexplained(replay.path)
     if unexplained > MOST_UNEXPLAINED:
         return (
             f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
@@ -65,8 +65,8 @@ def replay_without_transfers(
     if lasts[known].sum() < LEAST_MPI * lasts.sum():
         return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
     gone = np.union1d(transfers, calls[known])
-    times = graph.graph.run(gone, np.zeros(len(gone), np.int64))
-    ideal = replay.find_end(times) - begin
+    times, last = graph.graph.run([(gone, np.zeros(len(gone), np.int64))], replay.counts)
+    ideal = max(last, begin) - begin
     source, target = edges.source[in_mpi], edges.target[in_mpi]
     lasts = times[target] - np.maximum(times[source], begin)
     of_row = np.bincount(graph.rows[target], lasts)

@@ -8,16 +8,21 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.events import Calls, Operations, label_calls
+from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.graph import (
+    AS_RECORDED,
+    LONG,
+    NO_KIND,
     TRANSFERS,
     US,
-    Edges,
+    Column,
+    Durations,
+    EdgeColumns,
     Graph,
     Kind,
-    arrange_graph,
-    join_edges,
-    make_edges,
+    NodeColumns,
+    Times,
+    finish_graph,
     split_size,
 )
 from nsys2prv.replay.meetings import (
@@ -33,6 +38,8 @@ from nsys2prv.store.event_reader import EventReader
 #: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
 #: so often on a rank.
 LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 8, 300 * US, 3
+#: Edges that are looked at together, which bounds memory.
+PART = 1 << 21
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.
 QUICK_SHARE = 0.3
 
@@ -55,8 +62,24 @@ class JobGraph(Struct, frozen=True, dict=True):
     #: Number of NCCL kernels, and how many of them meet others.
     kernels: int
     met: int
-    #: Row of the trace of each node, -1 of meetings (int32).
-    rows: np.ndarray
+
+    @property
+    def rows(self) -> Column:
+        """Row of the trace of each moment, -1 of meetings."""
+        return Column(lambda moments: self.graph.row[moments >> 1])
+
+
+class _Joining(Struct, frozen=True):
+    """Edges that join units: columns as in :class:`~nsys2prv.replay.graph.EdgeColumns`, and the class
+    of the size of transfers.
+    """
+
+    target: np.ndarray
+    source: np.ndarray
+    kind: np.ndarray
+    key: np.ndarray
+    typical: np.ndarray
+    size: np.ndarray
 
 
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
@@ -69,13 +92,37 @@ def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> 
 def join_units(
     reader: EventReader, labels: Mapping[int, str], units: Sequence[UnitGraph]
 ) -> JobGraph:
-    """Join the graphs of all units by the meetings of ranks. labels: of calls."""
-    offsets = np.cumsum([0, *(len(unit.times) for unit in units)]).tolist()
-    edges = [_take_edges(unit, offset) for unit, offset in zip(units, offsets, strict=False)]
-    kernels = _list_nccl_kernels(units, offsets)
-    task_of = reader.rows.get_column("task") - 1
+    """Join the graphs of all units by the meetings of ranks; takes over their columns. labels: of
+    calls.
+    """
+    task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
+    bounds = np.cumsum([0, *(len(unit.nodes.time) for unit in units)]).tolist()
+    kernels, calls, copies = (
+        pl.concat(
+            [
+                getattr(unit, name).with_columns(pl.col(columns) + factor * first)
+                for unit, first in zip(units, bounds, strict=False)
+            ]
+        )
+        for name, columns, factor in (
+            ("kernels", ["node_begin", "node_end"], 2),
+            ("mpi", ["node_begin", "node_end"], 2),
+            ("copies", ["edge"], 1),
+        )
+    )
+    calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
+    idle_nodes = np.concatenate(
+        [unit.idle_nodes + first for unit, first in zip(units, bounds, strict=False)]
+    )
+    contradictions, cycles = {}, sum(unit.cycles for unit in units)
+    for unit in units:
+        for kind, number in unit.contradictions.items():
+            contradictions[kind] = contradictions.get(kind, 0) + number
+    groups = pl.concat([unit.groups for unit in units])
+    nodes, columns, marks = _concatenate(units, bounds)
+    own = len(columns.target)
     channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
 
     def number_channel(members: np.ndarray) -> int:
@@ -83,117 +130,109 @@ def join_units(
         names = tuple(sorted({hosts[process] for process in processes}))
         return channels.setdefault((processes, names), len(channels))
 
-    times = [unit.times for unit in units]
-    total = offsets[-1]
-    nccl = find_nccl_meetings(reader, kernels)
-    mpi = find_mpi_meetings(reader, _list_mpi_calls(units, offsets, task_of), labels)
-    recorded = np.concatenate(times) if times else np.zeros(0, np.int64)
-    parts, met = [], 0
-    for kind, meetings in ((Kind.NCCL, nccl), (Kind.MPI, mpi)):
+    joining, times, met = [], [nodes.time], 0
+    for kind, meetings in (
+        (Kind.NCCL, find_nccl_meetings(reader, kernels)),
+        (Kind.MPI, find_mpi_meetings(reader, calls, labels)),
+    ):
+        first = sum(map(len, times))
         more, moments = _make_meeting_edges(
-            kind, meetings, total, recorded, task_of, number_channel
+            kind, meetings, first, nodes.time, task_of, number_channel
         )
-        parts.append(more)
+        joining += more
         times.append(moments)
-        total += len(moments)
-        _free_members(edges, kind, meetings, len(recorded))
+        _free_members(columns, kind, meetings)
         met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
     # The clock, which what comes from outside of the job waits for.
+    joining.append(_find_outside(nodes, columns, task_of, sum(map(len, times))))
     times.append(np.zeros(1, np.int64))
-    moments = np.concatenate(times)
-    outside = _find_outside(edges, moments, total)
-    for part in edges:
-        part.key[part.kind == Kind.NCCL] = 0
-    graph = arrange_graph(moments, join_edges([*edges, *parts, outside]))
-    return JobGraph(
-        graph,
-        _list_idle_nodes(graph, units, offsets),
-        list(channels),
-        hosts,
-        labels,
-        _list_copies(graph, units, offsets),
-        kernels.height,
-        met,
-        _list_rows(graph, units),
+    nodes, columns, size = _add_joining(nodes, columns, joining, times)
+    marks = np.append(marks, np.zeros(len(size), np.uint8))
+    graph = finish_graph(
+        nodes, columns, own, size, task_of, groups, marks, bounds, contradictions, cycles
     )
+    copies = copies.with_columns(pl.col("edge") + len(columns.target))
+    return JobGraph(graph, idle_nodes, list(channels), hosts, labels, copies, kernels.height, met)
 
 
-def _list_rows(graph: Graph, units: Sequence[UnitGraph]) -> np.ndarray:
-    """Return the row of each node."""
-    rows = np.full(len(graph.time), -1, np.int32)
-    columns = [
-        column
-        for unit in units
-        for column in (*[unit.operations.stream] * 2, *[unit.calls.thread] * 2)
-    ]
-    if columns:
-        known = np.concatenate(columns)
-        rows[graph.number[: len(known)]] = known
-    return rows
-
-
-def _list_idle_nodes(
-    graph: Graph, units: Sequence[UnitGraph], offsets: Sequence[int]
-) -> np.ndarray:
-    """Return the nodes of calls that only look whether something is done, by which a thread sets its
-    own pace.
-    """
-    nodes = [np.zeros(0, np.int64)]
-    for unit, offset in zip(units, offsets, strict=False):
-        calls = np.flatnonzero(unit.polls)
-        begins = offset + 2 * len(unit.operations.begin)
-        nodes += [begins + calls, begins + len(unit.calls.begin) + calls]
-    return graph.number[np.concatenate(nodes)]
-
-
-def _take_edges(unit: UnitGraph, offset: int) -> Edges:
-    """Take the edges of a unit, whose nodes are numbered from the offset on in the job."""
-    edges, unit.edges = unit.edges, None
-    edges.target += np.int32(offset)
-    edges.source += np.int32(offset)
-    return edges
-
-
-def _list_nccl_kernels(units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:
-    """Return thread, begin, end, node_begin, node_end, name, bytes of the NCCL kernels."""
-    frames = []
-    for unit, offset in zip(units, offsets, strict=False):
-        work = unit.operations
-        rows = np.flatnonzero(work.kind == Kind.NCCL)
-        frame = _list_nodes(work, work.stream, rows, offset)
-        frames.append(frame.with_columns(bytes=pl.Series(work.bytes[rows])))
-    return pl.concat(frames)
-
-
-def _list_mpi_calls(
-    units: Sequence[UnitGraph], offsets: Sequence[int], task_of: np.ndarray
-) -> pl.DataFrame:
-    """Return thread, begin, end, node_begin, node_end, name and task of the calls of MPI."""
-    frames = []
-    for unit, offset in zip(units, offsets, strict=False):
-        calls = unit.calls
-        rows = np.flatnonzero(calls.is_mpi)
-        frame = _list_nodes(calls, calls.thread, rows, offset + 2 * len(unit.operations.begin))
-        frames.append(frame.with_columns(task=pl.Series(task_of[calls.thread[rows]])))
-    return pl.concat(frames)
-
-
-def _list_nodes(
-    events: Operations | Calls, thread: np.ndarray, rows: np.ndarray, first: int
-) -> pl.DataFrame:
-    """Return thread, begin, end, node_begin, node_end and name of some operations or calls. first: the
-    node at which the first of all begins.
-    """
-    return pl.DataFrame(
-        {
-            "thread": thread[rows].astype(np.int64),
-            "begin": events.begin[rows],
-            "end": events.end[rows],
-            "node_begin": first + rows,
-            "node_end": first + len(events.begin) + rows,
-            "name": events.name[rows],
-        }
+def _concatenate(
+    units: Sequence[UnitGraph], bounds: Sequence[int]
+) -> tuple[NodeColumns, EdgeColumns, np.ndarray]:
+    """Return the nodes, edges and marks of all units; a column at a time, and those of the units go."""
+    groups = 0
+    for unit, first in zip(units, bounds, strict=False):
+        columns = unit.columns
+        columns.target[:] += np.int32(first)
+        columns.source[:] += np.int32(2 * first)
+        in_group = columns.typical < AS_RECORDED
+        np.subtract(columns.typical, groups, out=columns.typical, where=in_group)
+        groups += unit.groups.height
+    place = [unit.nodes.lasts.place + first for unit, first in zip(units, bounds, strict=False)]
+    length = [unit.nodes.lasts.length for unit in units]
+    value = np.concatenate([unit.nodes.lasts.value for unit in units])
+    lasts = Durations(value, np.concatenate(place), np.concatenate(length))
+    for unit in units:
+        unit.nodes.lasts = lasts
+    time, row, work, key = (_take(units, "nodes", name) for name in ("time", "row", "work", "key"))
+    columns = EdgeColumns(
+        *(_take(units, "columns", name) for name in EdgeColumns.__struct_fields__)
     )
+    marks = np.concatenate([unit.marks for unit in units])
+    return NodeColumns(time, row, work, key, lasts), columns, marks
+
+
+def _take(units: Sequence[UnitGraph], part: str, name: str) -> np.ndarray:
+    """Return a column of all units, which are left without it."""
+    column = np.concatenate([getattr(getattr(unit, part), name) for unit in units])
+    for unit in units:
+        setattr(getattr(unit, part), name, column[:0])
+    return column
+
+
+def _add_joining(
+    nodes: NodeColumns,
+    columns: EdgeColumns,
+    joining: Sequence[_Joining],
+    times: Sequence[np.ndarray],
+) -> tuple[NodeColumns, EdgeColumns, np.ndarray]:
+    """Return the nodes and edges with those that join units, and the sizes of these. times: of nodes."""
+    added = _Joining(
+        *(
+            np.concatenate([getattr(one, name) for one in joining])
+            for name in _Joining.__struct_fields__
+        )
+    )
+    order = np.argsort(added.target, kind="stable")
+    target, source, kind, key, typical, size = (
+        getattr(added, name)[order] for name in _Joining.__struct_fields__
+    )
+    none = np.zeros(sum(map(len, times[1:])), np.int32)
+    own, value = columns, np.append(nodes.lasts.value, none)
+    columns = EdgeColumns(
+        np.append(own.target, target),
+        np.append(own.source, source),
+        np.concatenate([own.kind, kind, nodes.work, np.full(len(none), NO_KIND, np.uint8)]),
+        np.concatenate([own.key, key, nodes.key, none]),
+        np.append(own.typical, typical),
+    )
+    lasts = Durations(value, nodes.lasts.place, nodes.lasts.length)
+    row = np.append(nodes.row, none - 1)
+    return NodeColumns(np.concatenate(times), row, nodes.work, nodes.key, lasts), columns, size
+
+
+def _make_joining(
+    kind: Kind,
+    target: np.ndarray,
+    source: np.ndarray,
+    key: np.ndarray | int = 0,
+    typical: np.ndarray | int = AS_RECORDED,
+    size: np.ndarray | int = 0,
+) -> _Joining:
+    """Return edges from moments to nodes; a number fills its column."""
+    count = len(target)
+    kinds = np.full(count, kind, np.uint8)
+    filled = (np.full(count, value, np.int32) for value in (key, typical, size))
+    return _Joining(target.astype(np.int32), source.astype(np.int32), kinds, *filled)
 
 
 def _make_meeting_edges(
@@ -203,27 +242,26 @@ def _make_meeting_edges(
     times: np.ndarray,
     task_of: np.ndarray,
     number_channel: Callable[[np.ndarray], int],
-) -> tuple[Edges, np.ndarray]:
+) -> tuple[list[_Joining], np.ndarray]:
     """Return the edges of meetings, and when these are. first: node of the first one."""
     count = int(meetings.meeting.max(initial=-1)) + 1
     moments = np.full(count, np.iinfo(np.int64).min)
     holds = meetings.holds
-    np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds]])
-    come = make_edges(Kind.MEET, first + meetings.meeting[holds], meetings.begin[holds], -1, 0, 0)
+    np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
+    come = _make_joining(Kind.MEET, first + meetings.meeting[holds], meetings.begin[holds], 0, 0)
     channel = _number_channels(meetings, count, task_of, number_channel)
-    goes_on = ~meetings.eager & (times[meetings.end] >= moments[meetings.meeting])
-    rows = np.flatnonzero(goes_on)
-    end, meeting = meetings.end[rows], meetings.meeting[rows]
-    typical: np.ndarray | int = -1
+    ends = meetings.end >> 1
+    rows = np.flatnonzero(~meetings.eager & (times[ends] >= moments[meetings.meeting]))
+    end, meeting = ends[rows], meetings.meeting[rows]
+    typical: np.ndarray | int = AS_RECORDED
     if kind == Kind.MPI:
         _, size, is_message = split_size(meetings.size[rows])
         lasts = times[end] - moments[meeting]
         typical = _find_quick_transfers(lasts, channel[meeting], size, is_message)
-    go = make_edges(
-        kind, end, first + meeting, task_of[meetings.row[rows]], channel[meeting], typical,
-        meetings.size[rows],
-    )  # fmt: skip
-    return join_edges([come, go]), moments
+    go = _make_joining(
+        kind, end, 2 * (first + meeting), channel[meeting], typical, meetings.size[rows]
+    )
+    return [come, go], moments
 
 
 def _number_channels(
@@ -252,52 +290,54 @@ def _number_channels(
 def _find_quick_transfers(
     lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, is_message: np.ndarray
 ) -> np.ndarray:
-    """Return what the messages of one size take on their channel (ns), -1 for collectives."""
+    """Return what the messages of one size take on their channel (ns); of collectives nothing is usual."""
     frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": size, "message": is_message})
     quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "message")
-    typical = frame.select(pl.when("message").then(quick).otherwise(-1))
-    return typical.to_series().cast(pl.Int64).to_numpy()
+    typical = frame.select(pl.when("message").then(quick).otherwise(AS_RECORDED))
+    return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 
 
-def _free_members(parts: Sequence[Edges], kind: Kind, meetings: Meetings, nodes: int) -> None:
+def _free_members(columns: EdgeColumns, kind: Kind, meetings: Meetings) -> None:
     """Let NCCL kernels, and calls of MPI, that meet others last no time by themselves: their work is
     the transfer.
     """
-    meets = np.zeros(nodes, bool)
-    meets[meetings.end] = True
-    for edges in parts:
-        rows = np.flatnonzero(edges.kind == (Kind.NCCL if kind == Kind.NCCL else Kind.CALL))
-        rows = rows[meets[edges.target[rows]]]
-        edges.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
-        if kind == Kind.NCCL:
-            edges.kind[rows] = Kind.MEET
+    # The work of an event is the first edge of its end.
+    rows = np.searchsorted(columns.target, np.unique(meetings.end >> 1))
+    columns.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
+    if kind == Kind.NCCL:
+        columns.kind[rows] = Kind.MEET
 
 
-def _find_outside(parts: Sequence[Edges], times: np.ndarray, clock: int) -> Edges:
+def _find_outside(
+    nodes: NodeColumns, columns: EdgeColumns, task_of: np.ndarray, clock: int
+) -> _Joining:
     """Let pauses that something outside of the job ends wait for the clock: they are much longer than
     usual at their place, and end together with those of other ranks. Returns the further edges.
     """
-    frames = [
-        pl.DataFrame(
-            {
-                "row": rows,
-                "key": edges.key[rows],
-                "process": edges.process[rows],
-                "gap": times[edges.target[rows]] - times[edges.source[rows]],
-                "at": times[edges.target[rows]],
-                "target": edges.target[rows],
-            }
-        ).with_columns(part=pl.lit(number))
-        for number, edges in enumerate(parts)
-        for rows in (np.flatnonzero((edges.kind == Kind.GAP) & (edges.typical < 0)),)
-    ]
-    if not frames:
-        return make_edges(Kind.OUTSIDE, *[np.zeros(0, np.int32)] * 3)
-    frame = pl.concat(frames)
-    usual = pl.col("gap").median().over("key")
-    frame = frame.with_columns(usual=usual)
-    is_long = (pl.col("gap") > LONG_PAUSE) & (pl.col("gap") > TIMES_USUAL * pl.col("usual"))
-    pauses = frame.filter(is_long).sort("at")
+    time = Times(nodes.time, nodes.lasts)
+    parts = range(0, len(columns.target), PART)
+
+    def list_gaps(first: int) -> pl.DataFrame:
+        part = slice(first, first + PART)
+        is_gap = (columns.kind[part] == Kind.GAP) & (columns.typical[part] == AS_RECORDED)
+        rows = first + np.flatnonzero(is_gap)
+        gap = nodes.time[columns.target[rows]] - time[columns.source[rows]]
+        return pl.DataFrame({"row": rows, "key": columns.key[rows], "gap": gap})
+
+    is_long = pl.col("gap") > LONG_PAUSE
+    pauses = pl.concat([list_gaps(first).filter(is_long) for first in parts or (0,)])
+    keys = pauses.select("key").unique()
+    usual = (
+        pl.concat([list_gaps(first).join(keys, on="key", how="semi") for first in parts or (0,)])
+        .group_by("key")
+        .agg(usual=pl.col("gap").median())
+    )
+    pauses = pauses.join(usual, on="key").filter(pl.col("gap") > TIMES_USUAL * pl.col("usual"))
+    target = columns.target[pauses["row"].to_numpy()]
+    pauses = pauses.with_columns(
+        at=pl.Series(nodes.time[target], dtype=pl.Int64),
+        process=pl.Series(task_of[nodes.row[target]], dtype=pl.Int64),
+    ).sort("at")
     follows = (
         (pl.col("at").diff() < TOGETHER)
         & (pl.col("process").diff() != 0)
@@ -305,38 +345,9 @@ def _find_outside(parts: Sequence[Edges], times: np.ndarray, clock: int) -> Edge
     ).fill_null(False)
     pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
     pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
-    for number, edges in enumerate(parts):
-        own = pauses.filter(pl.col("part") == number)
-        edges.typical[own["row"].to_numpy()] = own["usual"].cast(pl.Int64).to_numpy()
-    target = pauses["target"].to_numpy()
-    return make_edges(
-        Kind.OUTSIDE,
-        target,
-        np.full(len(target), clock),
-        pauses["process"].to_numpy(),
-        0,
-        pauses["at"].to_numpy(),
-    )
-
-
-def _list_copies(graph: Graph, units: Sequence[UnitGraph], offsets: Sequence[int]) -> pl.DataFrame:
-    """Return edge, bytes, source, destination (kinds of memory) of each copy."""
-    edges = np.flatnonzero(graph.edges.kind == Kind.COPY)
-    by_node = dict.fromkeys(("bytes", "source", "destination"))
-    frames = []
-    for unit, offset in zip(units, offsets, strict=False):
-        work = unit.operations
-        rows = np.flatnonzero(work.kind == Kind.COPY)
-        frames.append(
-            pl.DataFrame(
-                {
-                    "node": graph.number[offset + len(work.begin) + rows].astype(np.int64),
-                    **{name: getattr(work, name)[rows].astype(np.int64) for name in by_node},
-                }
-            )
-        )
-    ends = pl.DataFrame({"edge": edges, "node": graph.edges.target[edges].astype(np.int64)})
-    return ends.join(pl.concat(frames), on="node", maintain_order="left").drop("node")
+    rows = pauses["row"].to_numpy()
+    columns.typical[rows] = pauses["usual"].cast(pl.Int64).clip(upper_bound=LONG - 1).to_numpy()
+    return _make_joining(Kind.OUTSIDE, columns.target[rows], np.full(len(rows), 2 * clock))
 
 
 __all__ = ["TRANSFERS", "JobGraph", "build_job_graph", "join_units"]

@@ -56,30 +56,32 @@ class PathPieces(Struct, frozen=True):
 
 def find_pieces(replay: Replay) -> PathPieces:
     """Return the pieces of the critical path of the span."""
-    path = replay.trace_path()
+    path = replay.path
     if not len(path):
         return PathPieces(*np.zeros((4, 0), np.int64))
-    graph, edges = replay.job.graph, replay.job.graph.edges.take(path)
-    # Clocks may be apart a bit: what is waited for is over when what waits begins.
-    ends = np.minimum.accumulate(graph.time[edges.target])
-    begins = np.append(ends[1:], min(ends[-1], int(graph.time[edges.source[-1]])))
-    rows, before = (
-        replay.job.rows[nodes].astype(np.int64) for nodes in (edges.target, edges.source)
+    graph, edges = replay.job.graph, replay.job.graph.edges
+    source, target, kind, key = (
+        column[path] for column in (edges.source, edges.target, edges.kind, edges.key)
     )
+    # Clocks may be apart a bit: what is waited for is over when what waits begins.
+    ends = np.minimum.accumulate(graph.time[target])
+    begins = np.append(ends[1:], min(ends[-1], int(graph.time[source[-1]])))
+    rows, before = (replay.job.rows[moments].astype(np.int64) for moments in (target, source))
     rows = np.where(rows >= 0, rows, before)
-    cause = np.array([_CAUSES[kind] for kind in Kind])[edges.kind]
-    cause[(edges.kind == Kind.GAP) & ~graph.binding[path]] = Cause.OUTSIDE
-    is_call = edges.kind == Kind.CALL
+    cause = np.array([_CAUSES[kind] for kind in Kind])[kind]
+    is_pause = np.flatnonzero(kind == Kind.GAP)
+    cause[is_pause[graph.binding[path[is_pause]] == 0]] = Cause.OUTSIDE
+    is_call = kind == Kind.CALL
     waiting = [
         name for name, label in replay.job.calls.items() if CALL_NAMES[SYNCHRONISES].search(label)
     ]
-    cause[is_call & np.isin(edges.key, waiting)] = Cause.WAIT
-    cause[is_call & (edges.key >= MPI_NAMES)] = Cause.MPI
+    cause[is_call & np.isin(key, waiting)] = Cause.WAIT
+    cause[is_call & (key >= MPI_NAMES)] = Cause.MPI
     # From the begin of a call to an operation that it launches: first the call.
     called, returned = _split_launches(replay, path, begins, ends)
     # What a latency has beyond what is usual comes first, as what was really waited for.
-    is_latency = (edges.kind >= Kind.LAUNCH) & ~np.isin(edges.kind, (Kind.MEET, Kind.OUTSIDE))
-    beyond = graph.weight[path] - edges.typical
+    is_latency = (kind >= Kind.LAUNCH) & ~np.isin(kind, (Kind.MEET, Kind.OUTSIDE))
+    beyond = graph.weight[path] - edges.typical[path]
     beyond = np.where(is_latency & (beyond > SLACK), beyond, 0)
     explained = np.clip(returned + beyond, returned, ends)
     first, last = begins[-1:], ends[:1]

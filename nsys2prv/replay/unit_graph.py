@@ -19,15 +19,28 @@ from nsys2prv.replay.events import (
     read_markers,
     read_operations,
 )
-from nsys2prv.replay.graph import US, Edges, Kind, join_edges, make_edges
+from nsys2prv.replay.graph import (
+    AS_RECORDED,
+    LONG,
+    TO_ESTIMATE,
+    US,
+    EdgeColumns,
+    Kind,
+    NodeColumns,
+    make_durations,
+    mark_clear,
+)
 from nsys2prv.store.event_reader import EventReader
 
-#: Places between two calls are numbered below zero: by both names.
-_PLACE = 1 << 24
+#: Places between two calls are numbered below zero: by both names. As in native/arrange.c.
+_PLACE = 1 << 15
+#: Types of the columns of nodes and of edges.
+_COLUMNS = (
+    (np.int64, np.int32, np.uint8, np.int32, np.int32),
+    (np.int32, np.int32, np.uint8, np.int32, np.int32),
+)
 #: What a call that may wait lasts without a reason to, where no such call shows it (ns).
 USUAL_CALL = 8 * US
-#: What a thread needs that another one woke (ns).
-USUAL_WAKE_UP = 5 * US
 #: An operation that begins so long after all that is known to hold it up (ns) may have waited for
 #: another stream of its device that has ended within the other time before.
 LATE_START, JUST_BEFORE = 15 * US, 8 * US
@@ -37,20 +50,25 @@ FEWEST_OUTSTANDING, SLOW_LAUNCH = 500, 20
 
 
 class UnitGraph(Struct):
-    """Moments and dependencies of one unit. Nodes: begins of operations, their ends, begins of calls,
-    their ends.
-    """
+    """Moments and dependencies of one unit, and what of its events the job's graph needs."""
 
-    #: Recorded times of the nodes (ns).
-    times: np.ndarray
-    #: Dependencies within the unit; None once they are part of the job's.
-    edges: Edges | None
-    #: Operations of devices.
-    operations: Operations
-    #: Outermost calls.
-    calls: Calls
-    #: Whether a call only looks whether something is done.
-    polls: np.ndarray
+    #: Nodes, and edges between their moments.
+    nodes: NodeColumns
+    columns: EdgeColumns
+    #: Edges that tell their latency, and groups of latencies (:func:`~nsys2prv.replay.graph.mark_clear`).
+    marks: np.ndarray
+    groups: pl.DataFrame
+    #: NCCL kernels, and calls of MPI: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
+    #: `name`, and `bytes` of kernels.
+    kernels: pl.DataFrame
+    mpi: pl.DataFrame
+    #: Copies: `edge` (node), `bytes`, `source`, `destination` (kinds of memory).
+    copies: pl.DataFrame
+    #: Nodes of calls that only look whether something is done.
+    idle_nodes: np.ndarray
+    #: Edges left out because they contradict themselves, by kind, and because of cycles.
+    contradictions: dict[Kind, int]
+    cycles: int
 
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -73,109 +91,165 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     """Return the graph of a unit. labels: value -> label of calls."""
     calls, launches = read_calls(reader, unit)
     operations = read_operations(reader, unit, calls, launches)
+    del launches
     markers = read_markers(reader, unit)
     task_of = reader.rows.get_column("task").astype(np.int32) - 1
     does = describe_calls(calls, labels)
-    edges = _find_dependencies(calls, operations, markers, does, task_of)
-    times = np.concatenate([operations.begin, operations.end, calls.begin, calls.end])
-    described = _describe_edges(edges, calls, operations, task_of)
-    parts = [
-        described,
-        _make_work(operations, task_of),
-        _find_full_queues(calls, operations, task_of),
-        _find_other_streams(times, described, operations, reader, task_of),
-    ]
-    polls = (does & POLLS) > 0
-    return UnitGraph(times, join_edges(parts), operations, calls, polls)
+    parts = _find_dependencies(reader, calls, operations, markers, does, task_of)
+    edges = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    del parts, markers
+    count, nodes_of = (
+        len(operations.begin),
+        np.empty(2 * (len(operations.begin) + len(calls.begin)), np.int32),
+    )
+    work = np.where(
+        operations.kind == Kind.COPY,
+        operations.name * 1000 + classify_size(operations.bytes),
+        operations.name,
+    ).astype(np.int32)
+    arranged, contradictions, cycles = core.arrange_unit(
+        (operations.begin, operations.end, operations.stream, work, operations.kind),
+        (calls.begin, calls.end, calls.thread, calls.name),
+        edges,
+        nodes_of,
+    )
+    del edges
+    (time, row, kind, key, lasts), columns = (
+        [np.frombuffer(column, dtype) for column, dtype in zip(part, dtypes, strict=True)]
+        for part, dtypes in zip(arranged, _COLUMNS, strict=True)
+    )
+
+    def find_durations(nodes: np.ndarray) -> np.ndarray:
+        begins, ends = (
+            np.concatenate([getattr(operations, side), getattr(calls, side)])
+            for side in ("begin", "end")
+        )
+        event = np.empty(len(time), np.int32)
+        event[begin_nodes] = np.arange(len(begins))
+        return (ends - begins)[event[nodes]]
+
+    begin_nodes = np.concatenate(
+        [nodes_of[:count], nodes_of[2 * count : 2 * count + len(calls.begin)]]
+    )
+    nodes = NodeColumns(time, row, kind, key, make_durations(lasts, find_durations))
+    edge_columns = EdgeColumns(*columns)
+    marks, groups = mark_clear(nodes, edge_columns, np.append(task_of, np.int32(-1)))
+    moments = nodes_of * 2
+    in_mpi, polls = np.flatnonzero(calls.is_mpi), np.flatnonzero(does & POLLS)
+    of_nccl, of_copies = (
+        np.flatnonzero(operations.kind == kind) for kind in (Kind.NCCL, Kind.COPY)
+    )
+    kernels = _list_nodes(operations, operations.stream, of_nccl, moments)
+    idle = 2 * count + np.append(polls, len(calls.begin) + polls)
+    idle_nodes = nodes_of[idle]
+    return UnitGraph(
+        nodes,
+        edge_columns,
+        marks,
+        groups,
+        kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl])),
+        _list_nodes(calls, calls.thread, in_mpi, moments[2 * count :]),
+        pl.DataFrame(
+            {
+                "edge": nodes_of[of_copies].astype(np.int64),
+                **{
+                    name: getattr(operations, name)[of_copies].astype(np.int64)
+                    for name in ("bytes", "source", "destination")
+                },
+            }
+        ).sort("edge"),
+        idle_nodes[idle_nodes >= 0],
+        {Kind(kind): number for kind, number in enumerate(contradictions) if number},
+        cycles,
+    )
+
+
+def _list_nodes(
+    events: Operations | Calls, thread: np.ndarray, rows: np.ndarray, moments: np.ndarray
+) -> pl.DataFrame:
+    """Return thread, begin, end, node_begin, node_end and name of some operations or calls. moments:
+    of the begins of all, then of their ends.
+    """
+    return pl.DataFrame(
+        {
+            "thread": thread[rows].astype(np.int64),
+            "begin": events.begin[rows],
+            "end": events.end[rows],
+            "node_begin": moments[rows].astype(np.int64),
+            "node_end": moments[len(thread) + rows].astype(np.int64),
+            "name": events.name[rows].astype(np.int64),
+        }
+    )
+
+
+_Edges = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _make_edges(
+    kind: Kind, target: np.ndarray, source: np.ndarray, typical: np.ndarray | int = TO_ESTIMATE
+) -> _Edges:
+    """Return targets, sources, kinds and typical weights."""
+    count = len(target)
+    return (
+        target.astype(np.int32),
+        source.astype(np.int32),
+        np.full(count, kind, np.uint8),
+        np.broadcast_to(np.asarray(typical, np.int32), count),
+    )
 
 
 def _find_dependencies(
-    calls: Calls, operations: Operations, markers: Markers, does: np.ndarray, task_of: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return targets, sources and kinds."""
-    target, source, kind = core.find_dependencies(
+    reader: EventReader,
+    calls: Calls,
+    operations: Operations,
+    markers: Markers,
+    does: np.ndarray,
+    task_of: np.ndarray,
+) -> list[_Edges]:
+    """Return targets, sources, kinds and typical weights of edges between moments: begins of
+    operations, their ends, begins of calls, their ends.
+    """
+    count, is_nccl = len(operations.begin), operations.kind == Kind.NCCL
+    begins, ends = 2 * count, 2 * count + len(calls.begin)
+    waited = np.zeros(len(calls.begin), np.uint8)
+    held_until = np.empty(count, np.int64)
+    found = core.find_dependencies(
         (calls.begin, calls.end, calls.thread, does),
         (
             operations.begin,
             operations.end,
             operations.stream,
             operations.call,
-            (operations.kind == Kind.COPY).astype(np.uint8),
+            (operations.kind == Kind.COPY).view(np.uint8),
         ),
         (markers.time, markers.says, markers.thread, markers.stream, markers.event),
         np.maximum(task_of, 0),
+        waited,
+        held_until,
     )
-    return (
-        np.frombuffer(target, np.int32),
-        np.frombuffer(source, np.int32),
-        np.frombuffer(kind, np.uint8),
+    dtypes = (np.int32, np.int32, np.uint8, np.int32)
+    target, source, kind, typical = (
+        np.frombuffer(column, dtype) for column, dtype in zip(found, dtypes, strict=True)
     )
-
-
-def _describe_edges(
-    found: tuple[np.ndarray, np.ndarray, np.ndarray],
-    calls: Calls,
-    operations: Operations,
-    task_of: np.ndarray,
-) -> Edges:
-    """Return the edges with process, key and typical weight, without returns that nothing shows."""
-    target, source, kind = found
-    count, begins = len(operations.begin), 2 * len(operations.begin)
-    ends = begins + len(calls.begin)
-    # Of returns those count that the call was there for.
-    is_return = kind == Kind.RETURN
-    call_of = np.clip(np.where(target >= ends, target - ends, target - begins), 0, None)
-    waited = np.zeros(len(calls.begin) + 1, bool)
-    rows = np.flatnonzero(is_return)
-    unfinished = operations.end[source[rows] - count] > calls.begin[call_of[rows]]
-    waited[call_of[rows[unfinished]]] = True
-    kept = np.ones(len(target), bool)
-    kept[rows] = unfinished | waited[call_of[rows]]
-    target, source, kind, call_of = target[kept], source[kept], kind[kept], call_of[kept]
-
-    process, key = np.zeros(len(target), np.int32), np.zeros(len(target), np.int64)
-    typical = np.full(len(target), -1, np.int64)
-    of_call = target >= begins
-    process[of_call] = task_of[calls.thread[call_of[of_call]]]
-    process[~of_call] = task_of[operations.stream[target[~of_call]]]
-    named = np.isin(kind, (Kind.CALL, Kind.RETURN))
-    key[named] = calls.name[call_of[named]]
-    launch = np.flatnonzero(kind == Kind.LAUNCH)
-    after = source[launch] >= ends
-    launching = source[launch] - np.where(after, ends, begins)
-    key[launch] = calls.name[launching] * 2 + after
-    gap = np.flatnonzero(kind == Kind.GAP)
-    key[gap] = make_place(calls.name[source[gap] - ends], calls.name[call_of[gap]])
-    # A call that another thread woke; one that is the first of its thread.
-    handoff = np.flatnonzero(kind == Kind.HANDOFF)
-    woken = np.zeros(len(calls.begin) + 1, bool)
-    has_gap = np.zeros(len(calls.begin) + 1, bool)
-    has_gap[call_of[gap]] = True
-    woken[call_of[handoff]] = True
-    typical[gap[woken[call_of[gap]]]] = USUAL_WAKE_UP
-    first = handoff[~has_gap[call_of[handoff]]]
-    typical[first] = calls.begin[call_of[first]] - calls.end[source[first] - ends]
-    call = np.flatnonzero(kind == Kind.CALL)
-    typical[call] = _find_own_durations(calls, waited[:-1], task_of)[call_of[call]]
-    return make_edges(kind, target, source, process, key, typical)
-
-
-def _make_work(operations: Operations, task_of: np.ndarray) -> Edges:
-    """Return the edges from the begins of operations to their ends."""
-    count = len(operations.begin)
-    key = np.where(
-        operations.kind == Kind.COPY,
-        operations.name * 1000 + classify_size(operations.bytes),
-        operations.name,
-    )
-    nodes = np.arange(count)
-    return make_edges(operations.kind, count + nodes, nodes, task_of[operations.stream], key)
+    queued = _find_full_queues(calls, operations, task_of)
+    # Ends that wait for more than the begin. Those of transfers wait for other ranks.
+    waits = (waited > 0) | calls.is_mpi
+    waits[queued[0] - ends] = True
+    waiting, transfers = np.flatnonzero(waits), np.flatnonzero(is_nccl)
+    own = _find_own_durations(calls, waited > 0, task_of)[waiting]
+    return [
+        _make_edges(Kind.CALL, ends + waiting, begins + waiting, own),
+        _make_edges(Kind.NCCL, count + transfers, transfers, AS_RECORDED),
+        (target, source, kind, typical),
+        _make_edges(Kind.QUEUE, *queued),
+        _make_edges(Kind.OTHER, *_find_other_streams(held_until, operations, reader)),
+    ]
 
 
 def _find_own_durations(calls: Calls, waited: np.ndarray, task_of: np.ndarray) -> np.ndarray:
-    """Return what calls that have waited last by themselves (ns), -1 for all others."""
+    """Return what calls that have waited last by themselves (ns), AS_RECORDED for all others."""
     if not waited.any():
-        return np.full(len(waited), -1, np.int64)
+        return np.full(len(waited), AS_RECORDED, np.int32)
     over = ("process", "name")
     frame = pl.DataFrame(
         {
@@ -190,14 +264,17 @@ def _find_own_durations(calls: Calls, waited: np.ndarray, task_of: np.ndarray) -
         least=pl.col("lasts").quantile(0.02, "lower").over(over),
     )
     own = frame.select(pl.min_horizontal("idle", "least", "lasts").cast(pl.Int64))
-    return np.where(waited, own.to_series().to_numpy(), -1)
+    own_durations = np.minimum(own.to_series().to_numpy(), LONG - 1)
+    return np.where(waited, own_durations, AS_RECORDED).astype(np.int32)
 
 
-def _find_full_queues(calls: Calls, operations: Operations, task_of: np.ndarray) -> Edges:
-    """Return edges of launches that waited while too many operations of their process were
-    outstanding: on the end of the operation that made room.
+def _find_full_queues(
+    calls: Calls, operations: Operations, task_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ends of launches that waited while too many operations of their process were
+    outstanding, and the ends of the operations that made room, as moments.
     """
-    parts = [make_edges(Kind.QUEUE, *[np.zeros(0, np.int32)] * 3)]
+    targets, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     launched = np.flatnonzero(operations.call >= 0)
     process = task_of[operations.stream[launched]]
     count = len(operations.begin)
@@ -211,40 +288,32 @@ def _find_full_queues(calls: Calls, operations: Operations, task_of: np.ndarray)
         ended = np.searchsorted(operations.end[by_end], calls.end[call])
         outstanding = np.arange(1, len(own) + 1) - ended
         most = int(outstanding.max(initial=0))
+        if most < FEWEST_OUTSTANDING:
+            continue
         lasts = calls.end[call] - calls.begin[call]
         full = (lasts > SLOW_LAUNCH * np.median(lasts)) & (outstanding >= most * 0.97)
-        if most < FEWEST_OUTSTANDING or full.sum() < 3:
+        if full.sum() < 3:
             continue
         limit = int(np.percentile(outstanding[full], 50)) - 1
         rows = np.arange(limit, len(own))
-        target = 2 * count + len(calls.begin) + call[rows]
-        parts.append(make_edges(Kind.QUEUE, target, count + by_end[rows - limit], task))
-    return join_edges(parts)
+        targets.append(2 * count + len(calls.begin) + call[rows])
+        sources.append(count + by_end[rows - limit])
+    return np.concatenate(targets), np.concatenate(sources)
 
 
 def _find_other_streams(
-    times: np.ndarray,
-    edges: Edges,
-    operations: Operations,
-    reader: EventReader,
-    task_of: np.ndarray,
-) -> Edges:
-    """Return edges of operations that begin later than all that is known to hold them up, just after
-    another stream of the device has ended an operation: that one held them up.
+    held_until: np.ndarray, operations: Operations, reader: EventReader
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return begins of operations that are later than all that is known to hold them up, just after
+    another stream of the device has ended an operation, and the ends of these, which held them up.
     """
-    none = make_edges(Kind.OTHER, *[np.zeros(0, np.int32)] * 3)
-    count = len(operations.begin)
-    if not count:
-        return none
-    nothing = np.iinfo(np.int64).min
-    held_until = np.full(count, nothing)
-    rows = np.flatnonzero((edges.target < count) & (times[edges.source] <= times[edges.target]))
-    np.maximum.at(held_until, edges.target[rows], times[edges.source[rows]])
-    late = np.flatnonzero((operations.begin - held_until > LATE_START) & (held_until > nothing))
+    targets, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    late = np.flatnonzero(
+        (operations.begin - held_until > LATE_START) & (held_until > np.iinfo(np.int64).min)
+    )
     if not len(late):
-        return none
+        return targets[0], sources[0]
     device = reader.rows.get_column("device")[operations.stream]
-    targets, sources = [], []
     for one in np.unique(device[late]).tolist():
         own = late[device[late] == one]
         of_device = np.flatnonzero(device == one)
@@ -258,8 +327,5 @@ def _find_other_streams(
             & (operations.end[last] > held_until[own])
         )
         targets.append(own[fits])
-        sources.append(count + last[fits])
-    target = np.concatenate(targets)
-    return make_edges(
-        Kind.OTHER, target, np.concatenate(sources), task_of[operations.stream[target]]
-    )
+        sources.append(len(operations.begin) + last[fits])
+    return np.concatenate(targets), np.concatenate(sources)

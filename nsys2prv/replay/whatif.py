@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
@@ -10,11 +9,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Kind
+from nsys2prv._util.native import core
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Changes, Kind
 from nsys2prv.replay.job_graph import JobGraph
 
-#: Edges that get other weights (ns), which may name an edge more than once: the least counts.
-Changes = list[tuple[np.ndarray, np.ndarray]]
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 #: Kinds of edges that are time of the host.
@@ -27,7 +25,7 @@ TENSOR_SPEED_UP = 3.0
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 
 
-class WorkTable(Struct, frozen=True):
+class WorkTable(Struct, frozen=True, dict=True):
     """Work of some kinds by who does it: the k-th time that a process does it."""
 
     #: Edges of the work.
@@ -39,9 +37,9 @@ class WorkTable(Struct, frozen=True):
     #: (rows, processes) ns, NaN where a process has no such work.
     durations: np.ndarray
 
-    @property
+    @cached_property
     def usual(self) -> np.ndarray:
-        """Return the median of each row (ns)."""
+        """The median of each row (ns)."""
         return median_of_rows(self.durations)
 
 
@@ -68,33 +66,31 @@ class Replay(Struct, frozen=True, dict=True):
     done: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
 
     @cached_property
-    def inside(self) -> np.ndarray:
-        """Edges whose target lies in the span."""
-        at = self.job.graph.time[self.job.graph.edges.target]
-        return (at > self.begin) & (at <= self.end)
-
-    @cached_property
-    def last_nodes(self) -> np.ndarray:
-        """Nodes that lie in the span, without those that only look whether something is done."""
-        time = self.job.graph.time
-        inside = (time > self.begin) & (time <= self.end)
-        inside[self.job.idle_nodes] = False
-        return np.flatnonzero(inside)
+    def counts(self) -> np.ndarray:
+        """Which moments of each node lie in the span, without those that only look whether something is
+        done.
+        """
+        counts = self.job.graph.count_moments(self.begin, self.end)
+        counts[self.job.idle_nodes] = 0
+        return counts
 
     @cached_property
     def processes(self) -> np.ndarray:
         """Processes with work, ascending."""
-        process = self.job.graph.edges.process
-        return np.unique(process[process >= 0])
+        graph = self.job.graph
+        is_there = np.zeros(len(graph.processes), bool)
+        is_there[graph.row] = True
+        found = np.unique(graph.processes[is_there])
+        return found[found >= 0]
 
     @cached_property
     def span(self) -> int:
         """How long the recorded span lasts (ns)."""
-        return self.find_end(self.job.graph.time) - self.begin
+        return self.find_end([]) - self.begin
 
-    def find_end(self, time: np.ndarray) -> int:
-        """Return when the last moment of the span is, by these times of all nodes."""
-        return int(time[self.last_nodes].max()) if len(self.last_nodes) else self.begin
+    def find_end(self, changes: Changes) -> int:
+        """Return when the last moment of the span is with these changes alone (ns of the trace)."""
+        return max(self.job.graph.run(changes, self.counts)[1], self.begin)
 
     def compute_gain(self, changes: Changes) -> float:
         """Return the share of the recorded span that these changes save, beyond those done."""
@@ -106,7 +102,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the replay with these changes done."""
         changed = Replay(self.job, self.begin, self.end, (*self.done, *changes))
         # What was recorded stays the same.
-        for name in ("inside", "last_nodes", "processes", "span", "_tables"):
+        for name in ("counts", "processes", "span", "path", "_tables"):
             changed.__dict__[name] = getattr(self, name)
         return changed
 
@@ -118,8 +114,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return when the span ends with these changes and those done."""
         if not (changes or self.done):
             return self.begin + self.span
-        edges, weights = merge_changes([*self.done, *changes])
-        return self.find_end(self.job.graph.run(edges, weights))
+        return self.find_end([*self.done, *changes])
 
     def select(
         self,
@@ -129,7 +124,7 @@ class Replay(Struct, frozen=True, dict=True):
     ) -> np.ndarray:
         """Return the edges of some kinds in the span. keys, processes: only edges with one of these."""
         edges = self.job.graph.edges
-        rows = np.flatnonzero(self.inside & np.isin(edges.kind, kinds))
+        rows = self.job.graph.select(kinds, self.begin, self.end)
         for column, wanted in ((edges.key, keys), (edges.process, processes)):
             if wanted is not None:
                 rows = rows[np.isin(column[rows], [*wanted])]
@@ -151,16 +146,11 @@ class Replay(Struct, frozen=True, dict=True):
         edges, graph = self.job.graph.edges, self.job.graph
         rows = self.select(kinds)
         rows = rows[np.argsort(graph.time[edges.target[rows]], kind="stable")]
-        frame = pl.DataFrame({"key": edges.key[rows], "process": edges.process[rows]})
-        frame = frame.with_columns(number=pl.int_range(pl.len()).over("key", "process"))
-        row = (
-            frame.select(pl.struct("key", "number").rank("dense"))["key"]
-            .to_numpy()
-            .astype(np.int64)
-            - 1
-        )
-        column = np.searchsorted(self.processes, edges.process[rows])
-        durations = np.full((int(row.max(initial=-1)) + 1, len(self.processes)), np.nan)
+        column = np.searchsorted(self.processes, edges.process[rows]).astype(np.int32)
+        row = np.empty(len(rows), np.int32)
+        processes = len(self.processes)
+        count = core.number_repetitions((edges.key[rows], column), processes, row)
+        durations = np.full((count, processes), np.nan)
         durations[row, column] = graph.weight[rows]
         return WorkTable(rows, row, column, durations)
 
@@ -272,12 +262,14 @@ class Replay(Struct, frozen=True, dict=True):
         edges, graph = self.job.graph.edges, self.job.graph
         waits = self.select(TRANSFERS)
         waits = waits[edges.size[waits] < 0]
-        takes = np.full(len(graph.time), -1, np.int64)
-        np.maximum.at(takes, edges.target[waits], graph.weight[waits])
+        ends, number = np.unique(edges.target[waits], return_inverse=True)
+        takes = np.zeros(len(ends), np.int64)
+        np.maximum.at(takes, number, graph.weight[waits])
         own = self.select((Kind.CALL, Kind.MEET))
-        own = own[takes[edges.target[own]] >= 0]
+        own = own[np.isin(edges.target[own], ends)]
+        lasts = graph.weight[own] + takes[np.searchsorted(ends, edges.target[own])]
         return [
-            (own, graph.weight[own] + takes[edges.target[own]]),
+            (own, lasts),
             (waits, np.full(len(waits), NO_WEIGHT)),
         ]
 
@@ -317,7 +309,9 @@ class Replay(Struct, frozen=True, dict=True):
         for them. pageable, pinned: event values of the kinds of memory.
         """
         copies, edges = self.job.copies, self.job.graph.edges
-        lasts = pl.Series(self.job.graph.weight[copies["edge"].to_numpy()])
+        rows = copies["edge"].to_numpy()
+        at = self.job.graph.time[edges.target[rows]]
+        lasts = pl.Series(self.job.graph.weight[rows])
         copies = copies.with_columns(lasts=lasts)
         is_pinned = (pl.col("source") == pinned) | (pl.col("destination") == pinned)
         fast = copies.filter(is_pinned & (pl.col("bytes") > LARGE_COPY) & (pl.col("lasts") > 0))
@@ -328,7 +322,7 @@ class Replay(Struct, frozen=True, dict=True):
         slow = copies.filter(
             of_pageable
             & (pl.col("bytes") > SMALL_COPY)
-            & pl.Series(self.inside[copies["edge"].to_numpy()])
+            & pl.Series(at).is_between(self.begin, self.end, closed="right")
         )
         if not slow.height:
             return []
@@ -344,26 +338,10 @@ class Replay(Struct, frozen=True, dict=True):
 
     # What the time of the span is made of.
 
-    def trace_path(self) -> np.ndarray:
-        """Return the edges of the critical path of the recorded span, the last first."""
-        graph, edges = self.job.graph, self.job.graph.edges
-        if not len(self.last_nodes):
-            return np.zeros(0, np.int64)
-        awaited = np.full(len(graph.time), -1, np.int32)
-        binding = np.flatnonzero(graph.binding)
-        awaited[edges.target[binding]] = binding
-        # What comes from outside of the job is waited for from the call before on.
-        woken = edges.target[binding[edges.kind[binding] == Kind.OUTSIDE]]
-        pauses = np.flatnonzero((edges.kind == Kind.GAP) & ~graph.binding)
-        pauses = pauses[np.isin(edges.target[pauses], woken)]
-        awaited[edges.target[pauses]] = pauses
-        node = int(self.last_nodes[np.argmax(graph.time[self.last_nodes])])
-        path, time = array("q"), memoryview(graph.time)
-        edge_of, source = memoryview(awaited), memoryview(edges.source)
-        while time[node] > self.begin and (edge := edge_of[node]) >= 0:
-            path.append(edge)
-            node = source[edge]
-        return np.array(path, np.int64)
+    @cached_property
+    def path(self) -> np.ndarray:
+        """The edges of the critical path of the recorded span, the last first."""
+        return self.job.graph.trace_path(self.counts, self.begin)
 
     def measure_unexplained(self, path: np.ndarray) -> float:
         """Return the share of the span in which the path waits for nothing that is known."""
@@ -374,14 +352,4 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
 
-def merge_changes(changes: Changes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of all changes, ascending, with their weights: of several the least."""
-    edges = np.concatenate([rows for rows, _ in changes]).astype(np.int64)
-    weights = np.concatenate([new for _, new in changes]).astype(np.int64)
-    order = np.lexsort((weights, edges))
-    edges, weights = edges[order], weights[order]
-    first = np.append(True, edges[1:] != edges[:-1]) if len(edges) else np.zeros(0, bool)
-    return np.ascontiguousarray(edges[first]), np.ascontiguousarray(weights[first])
-
-
-__all__ = ["COPIES", "GPU", "HOST", "HOST_TIME", "US", "Changes", "Replay", "merge_changes"]
+__all__ = ["COPIES", "GPU", "HOST", "HOST_TIME", "US", "Changes", "Replay"]

@@ -25,26 +25,48 @@ static PyMethodDef FUNCTIONS[] = {
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
     {"find_outermost", find_outermost, METH_VARARGS,
-     "find_outermost(begin, end, thread, rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
+     "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},
     {"find_dependencies", find_dependencies, METH_VARARGS,
-     "find_dependencies((begin, end, thread, does), (begin, end, stream, call, copy), (time, says, thread, stream, event), process): return targets,\n"
-     "sources (int32) and kinds (uint8) of the dependencies of calls, operations and rows about events, as bytes.\n\n"
-     "Nodes are the begins of operations, their ends, the begins of calls and their ends, in this order. Times are int64, what calls do, copy and says\n"
-     "uint8, all else int32. process: of each row of the trace. Raises ValueError where something does not fit."},
-    {"sort_nodes", sort_nodes, METH_VARARGS,
-     "sort_nodes(source, target, order, out): put into `out` the nodes with sources before targets, otherwise as `order` has them (all int32);\n"
-     "returns how many could be placed: the rest, on cycles, is behind them."},
-    {"group_edges", group_edges, METH_VARARGS,
-     "group_edges(target, number, first, out): put into `out` (int32) the edges by the numbers of their targets, and into `first` (int64) where those\n"
-     "of each number begin"},
-    {"mark_edges", mark_edges, METH_VARARGS,
-     "mark_edges(first, gap, typical, clear, out): put into `out` (uint8) for each edge whether its node, whose edges are first[n] to first[n + 1],\n"
-     "waited for it: whose gap exceeds what is typical by least; without typical (None), whose gap is the least by more than `clear`"},
+     "find_dependencies((begin, end, thread, does), (begin, end, stream, call, copy), (time, says, thread, stream, event), process, waited, held):\n"
+     "return targets, sources (int32), kinds (uint8) and typical weights (int32) of the dependencies of calls, operations and rows about events, as\n"
+     "bytes; put into `waited` (uint8) whether each call has waited for operations, and into `held` until when each operation is held up by them.\n\n"
+     "Moments are the begins of operations, their ends, the begins of calls and their ends, in this order. Times are int64, what calls do, copy and\n"
+     "says uint8, all else int32. process: of each row of the trace. Raises ValueError where something does not fit."},
+    {"arrange_unit", arrange_unit, METH_VARARGS,
+     "arrange_unit((begin, end, stream, name, work), (begin, end, thread, name), (target, source, kind, typical), nodes): put into `nodes` (int32) the\n"
+     "node of each moment, -1 for an end that waits for nothing but its begin; returns columns of nodes (time, row, kind of work, key, duration)\n"
+     "and of edges by their targets (target, source, kind, key, typical), the edges left out by kind, and those left out because of cycles.\n\n"
+     "Edges are between moments, and are written over. Sources of the result are moments: twice a node, one more for the end of its work."},
+    {"order_all", order_all, METH_VARARGS,
+     "order_all((target, source), out): put into `out` (int32) the nodes with sources before targets; returns how many could be placed: the rest, on\n"
+     "cycles, is behind them."},
+    {"make_graph", make_graph, METH_VARARGS,
+     "make_graph(target, source, kind, joined): return a graph for the functions below. Edges are by their targets up to `joined`, and from there on;\n"
+     "kind (uint8): of edges, and of the work of nodes. Keeps the columns. Raises ValueError where something does not fit."},
+    {"group_latencies", group_latencies, METH_VARARGS,
+     "group_latencies(graph, time, weight, key, process, clear, typical, marks): put into `typical` the group of each edge of which the typical weight\n"
+     "is to be estimated, as -3 - number, and into `marks` whether it was over later than all others of its target by more than `clear`; returns\n"
+     "(kind, process, key) of each group. weight: (int32, places and lengths of long ones, int64); key: of edges, process: of nodes (int32)."},
+    {"find_weights", find_weights, METH_VARARGS,
+     "find_weights(graph, time, weight, usual, typical, binding): put into `weight` the weights of edges: of those that allow their node last, which\n"
+     "`binding` tells then, what reproduces the recording, of others what is typical. usual: typical weight of each group (int64)."},
+    {"plan_replay", plan_replay, METH_VARARGS,
+     "plan_replay(graph, bounds): return the stretches of nodes in which a replay can go through units, whose nodes are from one bound (int64) to the\n"
+     "next, and through the meetings behind them, as bytes; and how many nodes could be placed."},
     {"replay", replay, METH_VARARGS,
-     "replay(first, source, weight, changed, changed_to, time, why): put into `time` when each node is, its edges being first[n] to first[n + 1],\n"
-     "and into `why` (or None) the edge that it waited for, -1 for none. Nodes are in an order that has sources before targets.\n"
-     "changed: edges, ascending, with another weight; of the least int64 it does not hold. source is int32, all else int64."},
+     "replay(graph, time, weight, plan, counts, /): put into `time` when each node is; returns the last time that counts: of nodes with bit 0 of\n"
+     "`counts` (uint8), of ends of their work with bit 1. A weight of the least int32 does not hold."},
+    {"count_moments", count_moments, METH_VARARGS,
+     "count_moments(graph, time, weight, begin, end, out): put into `out` which moments of nodes are later than `begin` and not than `end`, as bits"},
+    {"trace_path", trace_path, METH_VARARGS,
+     "trace_path(graph, time, weight, binding, counts, begin): return the edges that were waited for, from the last moment that counts back to `begin`,\n"
+     "as bytes (int32)"},
+    {"select_edges", select_edges, METH_VARARGS,
+     "select_edges(graph, time, weight, kinds, begin, end): return the edges, and nodes' work, of kinds (bits) that end between two times, as bytes (int32)"},
+    {"number_repetitions", number_repetitions, METH_VARARGS,
+     "number_repetitions((key, column), columns, out): put into `out` the line of each row in a table with one for the k-th time of each key, by key\n"
+     "and k (all int32); returns how many lines there are. Rows of one key and column stand in order of time."},
     {NULL, NULL, 0, NULL},
 };
 

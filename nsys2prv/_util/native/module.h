@@ -24,13 +24,20 @@ PyObject *fill_records(PyObject *self, PyObject *arguments);
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
 
-/* replay.c */
+/* dependencies.c, arrange.c, replay.c */
 PyObject *find_outermost(PyObject *self, PyObject *arguments);
 PyObject *find_dependencies(PyObject *self, PyObject *arguments);
-PyObject *sort_nodes(PyObject *self, PyObject *arguments);
-PyObject *group_edges(PyObject *self, PyObject *arguments);
-PyObject *mark_edges(PyObject *self, PyObject *arguments);
+PyObject *arrange_unit(PyObject *self, PyObject *arguments);
+PyObject *order_all(PyObject *self, PyObject *arguments);
+PyObject *make_graph(PyObject *self, PyObject *arguments);
+PyObject *group_latencies(PyObject *self, PyObject *arguments);
+PyObject *find_weights(PyObject *self, PyObject *arguments);
+PyObject *plan_replay(PyObject *self, PyObject *arguments);
 PyObject *replay(PyObject *self, PyObject *arguments);
+PyObject *count_moments(PyObject *self, PyObject *arguments);
+PyObject *trace_path(PyObject *self, PyObject *arguments);
+PyObject *select_edges(PyObject *self, PyObject *arguments);
+PyObject *number_repetitions(PyObject *self, PyObject *arguments);
 
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */
 int add_tables(PyObject *module);

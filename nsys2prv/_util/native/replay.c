@@ -1,611 +1,800 @@
-/* The loops of nsys2prv.replay: what each call and operation of a unit waits for, an order of the moments, and times along it. */
-#include "module.h"
+/* The graph of a job, for nsys2prv.replay: what is typical and what each node waited for, times along an order, and the path.
+ *
+ * Nodes of a unit stand together, in an order that has sources before targets; edges stand by their targets, those of the units first, then those that
+ * join them, which are the edges from `joined` on. A source is a moment: twice the number of a node, one more for the end of the node's work. Behind the
+ * weights of edges stand those of the nodes' work.
+ */
+#include "replay.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NOTHING INT64_MIN
-/* How far apart host and device times of one report may be (ns), and what is as good as at once. */
-#define CLOCKS_APART 20000
-#define AT_ONCE 10000
-/* A thread that pauses for so long may have been woken by another. */
-#define LONG_PAUSE 60000
-
-/* Kinds of dependencies, as nsys2prv/replay/graph.py numbers them. */
-enum { KERNEL, COPY, GAP, CALL, NCCL, MPI, LAUNCH, RETURN, STREAM, EVENT, MEET, HANDOFF, QUEUE, OTHER, OUTSIDE };
-/* What a call may do, and what a row of the tables about events and synchronisation says. */
-enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4, POLLS = 8 };
-enum { RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM };
-
-/* Columns of one call of find_dependencies. */
-typedef struct {
-    const int64_t *call_begin, *call_end, *begin, *end, *marker_time;
-    const int32_t *call_thread, *stream, *call, *marker_thread, *marker_stream, *marker_event, *process;
-    const uint8_t *does, *copy, *marker;
-    int64_t calls, operations, markers, rows;
-} Input;
-
-typedef struct {
-    int32_t *target, *source;
-    uint8_t *kind;
-    int64_t count, room;
-    bool failed;
-} Edges;
-
-static void add_edge(Edges *edges, int kind, int64_t target, int64_t source) {
-    if (edges->count == edges->room) {
-        int64_t room = edges->room ? edges->room * 2 : 1 << 16;
-        int32_t *target_ = realloc(edges->target, (size_t)room * 4);
-        if (target_)
-            edges->target = target_;
-        int32_t *source_ = realloc(edges->source, (size_t)room * 4);
-        if (source_)
-            edges->source = source_;
-        uint8_t *kind_ = realloc(edges->kind, (size_t)room);
-        if (kind_)
-            edges->kind = kind_;
-        if (!target_ || !source_ || !kind_) {
-            edges->failed = true;
-            return;
-        }
-        edges->room = room;
-    }
-    edges->target[edges->count] = (int32_t)target;
-    edges->source[edges->count] = (int32_t)source;
-    edges->kind[edges->count++] = (uint8_t)kind;
-}
-
-/* The last operation of a stream so far and the one whose end it must wait for besides, the last call of a thread and the one before, and the rows
- * of each process in a list. */
-typedef struct {
-    int32_t *last_operation, *held, *last_call, *call_before, *next_row, *first_row, *recorded, *next_call;
-    bool *synchronised;
-    int64_t processes, events;
-} State;
-
-static bool make_state(State *state, const Input *in) {
-    memset(state, 0, sizeof *state);
-    for (int64_t row = 0; row < in->rows; row++)
-        if (in->process[row] >= state->processes)
-            state->processes = in->process[row] + 1;
-    for (int64_t k = 0; k < in->markers; k++)
-        if (in->marker_event[k] >= state->events)
-            state->events = in->marker_event[k] + 1;
-    int32_t **columns[] = {&state->last_operation, &state->held, &state->last_call, &state->call_before, &state->next_row};
-    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
-        if (!(*columns[k] = malloc((size_t)(in->rows + 1) * 4)))
-            return false;
-    state->first_row = malloc((size_t)(state->processes + 1) * 4);
-    state->recorded = malloc((size_t)(state->events + 1) * 4);
-    state->next_call = malloc((size_t)(in->calls + 1) * 4);
-    state->synchronised = calloc((size_t)in->calls + 1, sizeof *state->synchronised);
-    if (!state->first_row || !state->recorded || !state->next_call || !state->synchronised)
+bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void **column) {
+    Py_buffer *buffer = &held->buffers[held->count];
+    if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0)
         return false;
-    for (int64_t k = 0; k < state->processes; k++)
-        state->first_row[k] = -1;
-    for (int64_t k = 0; k < state->events; k++)
-        state->recorded[k] = -1;
-    for (int64_t row = in->rows - 1; row >= 0; row--) {
-        state->last_operation[row] = state->held[row] = state->last_call[row] = state->call_before[row] = -1;
-        state->next_row[row] = state->first_row[in->process[row]];
-        state->first_row[in->process[row]] = (int32_t)row;
+    held->count++;
+    int64_t found = (int64_t)buffer->len / size;
+    if (buffer->len % size || (*count >= 0 && found != *count)) {
+        PyErr_SetString(PyExc_ValueError, "columns of other lengths or types than they must be");
+        return false;
     }
-    for (int64_t k = in->calls - 1; k >= 0; k--) {
-        int32_t thread = in->call_thread[k];
-        state->next_call[k] = state->last_call[thread];
-        state->last_call[thread] = (int32_t)k;
-    }
-    for (int64_t row = 0; row < in->rows; row++)
-        state->last_call[row] = -1;
+    *count = found;
+    /* Of no rows there may be no address. */
+    *column = buffer->buf ? buffer->buf : (void *)held;
     return true;
 }
 
-static void free_state(State *state) {
-    void *columns[] = {state->last_operation, state->held, state->last_call, state->call_before, state->next_row,
-                       state->first_row, state->recorded, state->next_call, state->synchronised};
-    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
-        free(columns[k]);
-}
-
-/* A call returns after the end of an operation, if it can have waited for it. */
-static void add_return(Edges *edges, const Input *in, int64_t call, int32_t operation) {
-    if (operation >= 0 && in->end[operation] <= in->call_end[call] + CLOCKS_APART)
-        add_edge(edges, RETURN, 2 * in->operations + in->calls + call, in->operations + operation);
-}
-
-static void return_after_process(Edges *edges, const Input *in, const State *state, int64_t call) {
-    for (int32_t row = state->first_row[in->process[in->call_thread[call]]]; row >= 0; row = state->next_row[row])
-        add_return(edges, in, call, state->last_operation[row]);
-}
-
-/* A synchronising call of which no table says what it waits for: after what was launched before and ended last within it. */
-static void return_after_last(Edges *edges, const Input *in, const State *state, int64_t call) {
-    int32_t last = -1;
-    for (int32_t row = state->first_row[in->process[in->call_thread[call]]]; row >= 0; row = state->next_row[row]) {
-        int32_t one = state->last_operation[row];
-        if (one >= 0 && in->end[one] > in->call_begin[call] && in->end[one] <= in->call_end[call] + CLOCKS_APART
-            && (last < 0 || in->end[one] > in->end[last]))
-            last = one;
+bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns) {
+    *count = -1;
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != (Py_ssize_t)strlen(sizes)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple of columns is missing, or has others");
+        return false;
     }
-    add_return(edges, in, call, last);
+    for (Py_ssize_t k = 0; sizes[k]; k++)
+        if (!get_column(held, PyTuple_GET_ITEM(tuple, k), sizes[k] - '0', count, &columns[k]))
+            return false;
+    return true;
 }
 
-/* The call of another thread of the process that ended last before this time, which none that only looks is; -1 for none. */
-static int32_t find_waker(const Input *in, const State *state, int32_t thread, int64_t time) {
-    int32_t waker = -1;
-    for (int32_t row = state->first_row[in->process[thread]]; row >= 0; row = state->next_row[row]) {
-        if (row == thread)
-            continue;
-        int32_t one = state->last_call[row];
-        if (one >= 0 && in->call_end[one] > time)
-            one = state->call_before[row];
-        if (one >= 0 && !(in->does[one] & POLLS) && in->call_end[one] <= time && (waker < 0 || in->call_end[one] > in->call_end[waker]))
-            waker = one;
-    }
-    return waker;
-}
-
-/* The begin of a call: after the one before on its thread; where that is long ago, after the call of another thread that woke it: both pause, and
- * this one goes on shortly after the other one ends. */
-static void begin_call(Edges *edges, const Input *in, const State *state, int64_t call) {
-    int32_t thread = in->call_thread[call], before = state->last_call[thread];
-    int64_t begin = in->call_begin[call], begins = 2 * in->operations, ends = begins + in->calls;
-    int64_t pause = before < 0 ? INT64_MAX : begin - in->call_end[before];
-    if (pause > LONG_PAUSE) {
-        int32_t waker = find_waker(in, state, thread, begin);
-        if (waker >= 0 && before < 0)
-            add_edge(edges, HANDOFF, begins + call, ends + waker);
-        else if (waker >= 0 && in->call_end[waker] > in->call_end[before]) {
-            int64_t delay = begin - in->call_end[waker], rest = delay > AT_ONCE ? delay : AT_ONCE;
-            int32_t next = state->next_call[waker];
-            if ((next < 0 || in->call_begin[next] - begin > rest) && (delay < pause / 2 || delay < 30000))
-                add_edge(edges, HANDOFF, begins + call, ends + waker);
-        }
-    }
-    if (before >= 0)
-        add_edge(edges, GAP, begins + call, ends + before);
-    add_edge(edges, CALL, ends + call, begins + call);
-}
-
-/* What a row about an event or a synchronisation says, of the call that it lies in. */
-static void take_marker(Edges *edges, const Input *in, State *state, int64_t marker) {
-    int32_t thread = in->marker_thread[marker], stream = in->marker_stream[marker], event = in->marker_event[marker];
-    int32_t call = thread < 0 ? -1 : state->last_call[thread];
-    if (call >= 0 && in->call_end[call] < in->marker_time[marker])
-        call = -1;
-    switch (in->marker[marker]) {
-    case RECORD:
-        if (event >= 0)
-            state->recorded[event] = stream < 0 ? -1 : state->last_operation[stream];
-        break;
-    case HOLD_STREAM:
-        if (event >= 0 && stream >= 0 && state->recorded[event] >= 0 && in->stream[state->recorded[event]] != stream)
-            state->held[stream] = state->recorded[event];
-        break;
-    case WAIT_STREAM:
-        if (call < 0 || stream < 0)
-            return;
-        add_return(edges, in, call, state->last_operation[stream]);
-        state->synchronised[call] = true;
-        break;
-    case WAIT_CONTEXT:
-        if (call < 0)
-            return;
-        return_after_process(edges, in, state, call);
-        state->synchronised[call] = true;
-        break;
-    case WAIT_EVENT:
-        if (call < 0 || event < 0 || state->recorded[event] < 0)
-            return;
-        add_return(edges, in, call, state->recorded[event]);
-        state->synchronised[call] = true;
-    }
-}
-
-/* An operation: after the call that launched it, the one before on its stream, and the event that the stream waits for. A copy that its call has
- * waited for lets that return. */
-static void launch_operation(Edges *edges, const Input *in, State *state, int64_t one) {
-    int32_t stream = in->stream[one], call = in->call[one];
-    int64_t begins = 2 * in->operations, ends = begins + in->calls;
-    if (call >= 0) {
-        bool after = in->begin[one] >= in->call_end[call] && in->end[one] > in->call_end[call] + AT_ONCE;
-        add_edge(edges, LAUNCH, one, (after ? ends : begins) + call);
-        int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
-        if (in->copy[one] && in->does[call] & COPIES && in->end[one] <= in->call_end[call] + AT_ONCE && until > 1000
-            && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART))
-            add_edge(edges, RETURN, ends + call, in->operations + one);
-    }
-    if (state->last_operation[stream] >= 0)
-        add_edge(edges, STREAM, one, in->operations + state->last_operation[stream]);
-    if (state->held[stream] >= 0) {
-        add_edge(edges, EVENT, one, in->operations + state->held[stream]);
-        state->held[stream] = -1;
-    }
-    state->last_operation[stream] = (int32_t)one;
-}
-
-/* Goes through calls, rows about events and operations (by their launches) in the order of their times. */
-static void sweep(Edges *edges, const Input *in, State *state) {
-    int64_t call = 0, marker = 0, one = 0;
-    while (call < in->calls || marker < in->markers || one < in->operations) {
-        int64_t launch = INT64_MAX;
-        if (one < in->operations)
-            launch = in->call[one] < 0 ? in->begin[one] : in->call_begin[in->call[one]];
-        int64_t at_call = call < in->calls ? in->call_begin[call] : INT64_MAX;
-        int64_t at_marker = marker < in->markers ? in->marker_time[marker] : INT64_MAX;
-        if (at_call <= launch && at_call <= at_marker && call < in->calls) {
-            int32_t thread = in->call_thread[call];
-            begin_call(edges, in, state, call);
-            state->call_before[thread] = state->last_call[thread];
-            state->last_call[thread] = (int32_t)call++;
-        } else if (launch <= at_marker && one < in->operations)
-            launch_operation(edges, in, state, one++);
-        else
-            take_marker(edges, in, state, marker++);
-    }
-}
-
-/* Calls that wait by their names, where no row says for what: in a sweep of their own, for the rows lie within the calls. */
-static void sweep_calls_by_name(Edges *edges, const Input *in, State *state) {
-    int64_t one = 0;
-    for (int64_t row = 0; row < in->rows; row++)
-        state->last_operation[row] = -1;
-    for (int64_t call = 0; call < in->calls; call++) {
-        int64_t begin = in->call_begin[call];
-        for (; one < in->operations; one++) {
-            int64_t launch = in->call[one] < 0 ? in->begin[one] : in->call_begin[in->call[one]];
-            if (launch > begin)
-                break;
-            state->last_operation[in->stream[one]] = (int32_t)one;
-        }
-        if (state->synchronised[call])
-            continue;
-        if (in->does[call] & FREES)
-            return_after_process(edges, in, state, call);
-        else if (in->does[call] & SYNCHRONISES)
-            return_after_last(edges, in, state, call);
-    }
-}
-
-/* Buffers of the arguments of a function, released together. */
-typedef struct {
-    Py_buffer buffers[16];
-    int count;
-} Buffers;
-
-static void *get_buffer(Buffers *held, PyObject *object, int64_t size, int64_t *count, int64_t wanted) {
-    Py_buffer *buffer = &held->buffers[held->count];
-    if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0)
-        return NULL;
-    held->count++;
-    *count = (int64_t)buffer->len / size;
-    if (wanted >= 0 && *count != wanted) {
-        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
-        return NULL;
-    }
-    /* Of no rows there may be no address. */
-    return buffer->buf ? buffer->buf : (void *)held;
-}
-
-static void release_buffers(Buffers *held) {
+void release_buffers(Buffers *held) {
     while (held->count)
         PyBuffer_Release(&held->buffers[--held->count]);
 }
 
-static bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most) {
+bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most) {
     for (int64_t k = 0; k < count; k++)
         if (numbers[k] < least || numbers[k] > most)
             return false;
     return true;
 }
 
-PyObject *find_dependencies(PyObject *self, PyObject *arguments) {
-    PyObject *given[15], *result = NULL;
+/* Durations of edges, and of nodes' work behind them. Those that are LONG stand in a table, by their places. */
+typedef struct {
+    const int32_t *value;
+    const int64_t *place, *length;
+    int64_t count, tabled;
+} Durations;
+
+typedef struct {
+    const int32_t *target, *source;
+    const uint8_t *kind;
+    int64_t edges, joined, nodes;
+    Buffers held;
+} Graph;
+
+#define GRAPH "nsys2prv.graph"
+
+static int64_t find_long(const Durations *durations, int64_t at) {
+    int64_t low = 0, high = durations->tabled;
+    while (low + 1 < high) {
+        int64_t middle = (low + high) / 2;
+        if (durations->place[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high ? durations->length[low] : LONG;
+}
+
+static inline int64_t get_duration(const Durations *durations, int64_t at) {
+    int32_t value = durations->value[at];
+    return value < LONG ? value : find_long(durations, at);
+}
+
+static inline int64_t get_moment(const Graph *graph, const int64_t *time, const Durations *weight, int32_t moment) {
+    int64_t node = moment >> 1;
+    return moment & 1 ? time[node] + get_duration(weight, graph->edges + node) : time[node];
+}
+
+static bool get_durations(Buffers *held, PyObject *given, int64_t count, Durations *durations) {
+    PyObject *value, *place, *length;
+    void *column;
+    if (!PyArg_ParseTuple(given, "OOO", &value, &place, &length))
+        return false;
+    durations->count = count;
+    durations->tabled = -1;
+    if (!get_column(held, value, 4, &durations->count, &column))
+        return false;
+    durations->value = column;
+    if (!get_column(held, place, 8, &durations->tabled, &column))
+        return false;
+    durations->place = column;
+    if (!get_column(held, length, 8, &durations->tabled, &column))
+        return false;
+    durations->length = column;
+    return true;
+}
+
+static void free_graph(PyObject *capsule) {
+    Graph *graph = PyCapsule_GetPointer(capsule, GRAPH);
+    if (graph) {
+        release_buffers(&graph->held);
+        PyMem_Free(graph);
+    }
+}
+
+static bool fill_graph(Graph *graph, PyObject *target, PyObject *source, PyObject *kind) {
+    int64_t count = -1;
+    void *column[3];
+    graph->edges = -1;
+    if (!get_column(&graph->held, target, 4, &graph->edges, &column[0]) || !get_column(&graph->held, source, 4, &graph->edges, &column[1])
+        || !get_column(&graph->held, kind, 1, &count, &column[2]))
+        return false;
+    graph->target = column[0], graph->source = column[1], graph->kind = column[2];
+    graph->nodes = count - graph->edges;
+    bool ascending = graph->joined >= 0 && graph->joined <= graph->edges;
+    for (int64_t k = 1; k < graph->edges && ascending; k++)
+        ascending = k == graph->joined || graph->target[k - 1] <= graph->target[k];
+    if (ascending && graph->nodes >= 0 && are_within(graph->target, graph->edges, 0, graph->nodes - 1)
+        && are_within(graph->source, graph->edges, 0, 2 * graph->nodes - 1))
+        return true;
+    PyErr_SetString(PyExc_ValueError, "edges that are not in order, or nodes that there are not");
+    return false;
+}
+
+PyObject *make_graph(PyObject *self, PyObject *arguments) {
+    PyObject *target, *source, *kind, *made;
+    long long joined;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "(OOOO)(OOOOO)(OOOOO)O", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6], &given[7],
-                          &given[8], &given[9], &given[10], &given[11], &given[12], &given[13], &given[14]))
+    if (!PyArg_ParseTuple(arguments, "OOOL", &target, &source, &kind, &joined))
+        return NULL;
+    Graph *graph = PyMem_Calloc(1, sizeof *graph);
+    if (!graph)
+        return PyErr_NoMemory();
+    graph->joined = joined;
+    if (fill_graph(graph, target, source, kind) && (made = PyCapsule_New(graph, GRAPH, free_graph)))
+        return made;
+    release_buffers(&graph->held);
+    PyMem_Free(graph);
+    return NULL;
+}
+
+/* What functions of a graph are given: the graph, times of its nodes, and durations of its edges and of its nodes' work. */
+typedef struct {
+    Buffers held;
+    const Graph *graph;
+    int64_t *time;
+    Durations weight;
+} Given;
+
+static bool get_given(Given *given, PyObject *graph, PyObject *time, PyObject *weight) {
+    void *column;
+    given->held.count = 0;
+    given->graph = PyCapsule_GetPointer(graph, GRAPH);
+    if (!given->graph)
+        return false;
+    int64_t nodes = given->graph->nodes;
+    if (!get_column(&given->held, time, 8, &nodes, &column))
+        return false;
+    given->time = column;
+    return get_durations(&given->held, weight, given->graph->edges + nodes, &given->weight);
+}
+
+/* A column of one item for each edge, or each node, of a graph. */
+static bool get_edges(Given *given, PyObject *object, int size, void *column) {
+    int64_t count = given->graph->edges;
+    return get_column(&given->held, object, size, &count, column);
+}
+
+static bool get_nodes(Given *given, PyObject *object, int size, void *column) {
+    int64_t count = given->graph->nodes;
+    return get_column(&given->held, object, size, &count, column);
+}
+
+/* The next edge of a node, -1 for none: places in both parts of the edges go on. */
+static inline int64_t take_next(const Graph *graph, int64_t node, int64_t *own, int64_t *join) {
+    if (*own < graph->joined && graph->target[*own] == node)
+        return (*own)++;
+    if (*join < graph->edges && graph->target[*join] == node)
+        return (*join)++;
+    return -1;
+}
+
+/* Numbers of distinct keys, in the order in which they come. */
+typedef struct {
+    uint64_t *key;
+    int32_t *number;
+    uint64_t *distinct;
+    int64_t count, room;
+} Codes;
+
+static bool make_room(Codes *codes) {
+    int64_t room = codes->room ? codes->room * 4 : 1024;
+    uint64_t *key = malloc((size_t)room * 8), *distinct = realloc(codes->distinct, (size_t)room * 8);
+    int32_t *number = malloc((size_t)room * 4);
+    if (distinct)
+        codes->distinct = distinct;
+    if (!key || !distinct || !number) {
+        free(key);
+        free(number);
+        return false;
+    }
+    for (int64_t k = 0; k < room; k++)
+        number[k] = -1;
+    free(codes->key);
+    free(codes->number);
+    codes->key = key;
+    codes->number = number;
+    codes->room = room;
+    for (int64_t k = 0; k < codes->count; k++) {
+        uint64_t at = distinct[k] * 0x9E3779B97F4A7C15u >> 20 & (uint64_t)(room - 1);
+        while (number[at] >= 0)
+            at = (at + 1) & (uint64_t)(room - 1);
+        key[at] = distinct[k];
+        number[at] = (int32_t)k;
+    }
+    return true;
+}
+
+/* The number of a key, -1 without memory. */
+static int32_t find_code(Codes *codes, uint64_t key) {
+    if (2 * codes->count >= codes->room && !make_room(codes))
+        return -1;
+    uint64_t mask = (uint64_t)(codes->room - 1), at = key * 0x9E3779B97F4A7C15u >> 20 & mask;
+    while (codes->number[at] >= 0 && codes->key[at] != key)
+        at = (at + 1) & mask;
+    if (codes->number[at] < 0) {
+        codes->key[at] = key;
+        codes->number[at] = (int32_t)codes->count;
+        codes->distinct[codes->count++] = key;
+    }
+    return codes->number[at];
+}
+
+static void free_codes(Codes *codes) {
+    free(codes->key);
+    free(codes->number);
+    free(codes->distinct);
+}
+
+/* Marks latencies that are to be estimated and that tell of themselves, because their source is later than all others of their target by more than
+ * `clear` (ns); the typical weight of each becomes its group: kind, process and key. */
+static bool group_edges(const Graph *graph, const int64_t *time, const Durations *weight, const int32_t *key, const int32_t *process, int64_t clear,
+                        int32_t *typical, uint8_t *marks, Codes *groups) {
+    int64_t own = 0, join = graph->joined;
+    for (int64_t node = 0; node < graph->nodes; node++) {
+        int64_t least = INT64_MAX, next = INT64_MAX, by = -1;
+        for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
+            int64_t gap = time[node] - get_moment(graph, time, weight, graph->source[edge]);
+            marks[edge] = 0;
+            if (gap < least) {
+                next = least;
+                least = gap;
+                by = edge;
+            } else if (gap < next)
+                next = gap;
+            if (typical[edge] == TO_ESTIMATE) {
+                int32_t code = find_code(groups, (uint64_t)graph->kind[edge] << 56 | (uint64_t)process[node] << 32 | (uint32_t)key[edge]);
+                if (code < 0)
+                    return false;
+                typical[edge] = FIRST_GROUP - code;
+            }
+        }
+        if (by >= 0 && typical[by] <= FIRST_GROUP && (next == INT64_MAX || next - least > clear))
+            marks[by] = 1;
+    }
+    return true;
+}
+
+PyObject *group_latencies(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *weights, *keys, *processes, *typicals, *marks, *result = NULL;
+    long long clear;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOOLOO", &graph, &times, &weights, &keys, &processes, &clear, &typicals, &marks))
+        return NULL;
+    Given in;
+    Codes groups = {0};
+    int32_t *key, *process, *typical;
+    uint8_t *mark;
+    bool done = false;
+    if (!get_given(&in, graph, times, weights) || !get_edges(&in, keys, 4, &key) || !get_nodes(&in, processes, 4, &process)
+        || !get_edges(&in, typicals, 4, &typical) || !get_edges(&in, marks, 1, &mark))
+        goto done;
+    Py_BEGIN_ALLOW_THREADS
+    done = group_edges(in.graph, in.time, &in.weight, key, process, clear, typical, mark, &groups);
+    Py_END_ALLOW_THREADS
+    if (!done) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    result = PyList_New((Py_ssize_t)groups.count);
+    for (int64_t k = 0; result && k < groups.count; k++) {
+        uint64_t one = groups.distinct[k];
+        PyObject *group = Py_BuildValue("iii", (int)(one >> 56), (int)(one >> 32 & 0xFFFFFF), (int)(int32_t)(uint32_t)one);
+        if (!group)
+            Py_CLEAR(result);
+        else
+            PyList_SET_ITEM(result, (Py_ssize_t)k, group);
+    }
+done:
+    free_codes(&groups);
+    release_buffers(&in.held);
+    return result;
+}
+
+static int32_t shorten(int64_t duration) { return duration < LONG ? (int32_t)duration : LONG; }
+
+/* Weights: of each node's edges the one that allows it last, of equal ones the last, gets the one that reproduces the recording, and all others what is
+ * typical. usual: of each group. In `binding`, which edges these are. */
+static void weigh_edges(const Graph *graph, const int64_t *time, const Durations *weight, const int64_t *usual, int32_t *weights, int32_t *typical,
+                        uint8_t *binding) {
+    int64_t own = 0, join = graph->joined;
+    const unsigned kept = BIT(NCCL) | BIT(MPI) | BIT(MEET);
+    for (int64_t node = 0; node < graph->nodes; node++) {
+        int64_t by = -1, least = 0, longest = 0;
+        for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
+            binding[edge] = 0;
+            if (graph->kind[edge] == NO_KIND) {
+                weights[edge] = typical[edge] = NOT_HELD;
+                continue;
+            }
+            int64_t gap = time[node] - get_moment(graph, time, weight, graph->source[edge]);
+            int64_t most = BIT(graph->kind[edge]) & kept && gap < 0 ? 0 : gap;
+            int64_t lasts = typical[edge] >= 0 ? typical[edge] : typical[edge] > FIRST_GROUP ? gap : usual[FIRST_GROUP - typical[edge]];
+            lasts = lasts < most ? lasts : most;
+            weights[edge] = typical[edge] = shorten(lasts);
+            if (by < 0 || gap - lasts <= least) {
+                by = edge;
+                least = gap - lasts;
+                longest = gap;
+            }
+        }
+        if (by >= 0) {
+            binding[by] = 1;
+            weights[by] = shorten(longest);
+        }
+    }
+}
+
+PyObject *find_weights(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *durations, *usuals, *typicals, *bindings;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO", &graph, &times, &durations, &usuals, &typicals, &bindings))
+        return NULL;
+    Given in;
+    int64_t groups = -1;
+    int32_t *typical;
+    uint8_t *binding;
+    void *usual;
+    if (get_given(&in, graph, times, durations) && get_column(&in.held, usuals, 8, &groups, &usual) && get_edges(&in, typicals, 4, &typical)
+        && get_edges(&in, bindings, 1, &binding)) {
+        if (!are_within(typical, in.graph->edges, FIRST_GROUP + 1 - groups, INT32_MAX))
+            PyErr_SetString(PyExc_ValueError, "a group that there is not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            weigh_edges(in.graph, in.time, &in.weight, usual, (int32_t *)in.weight.value, typical, binding);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    release_buffers(&in.held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Stretches of consecutive nodes that a replay goes through one after the other: first and last node, first edges of both parts. */
+typedef struct {
+    int32_t first, end, own, join;
+} Stretch;
+
+typedef struct {
+    Stretch *stretches;
+    int64_t count, room, placed;
+    bool failed;
+} Plan;
+
+static void add_stretch(Plan *plan, int64_t first, int64_t end, int64_t own, int64_t join) {
+    if (first == end)
+        return;
+    if (plan->count == plan->room) {
+        plan->room = plan->room ? 2 * plan->room : 1 << 12;
+        Stretch *larger = realloc(plan->stretches, (size_t)plan->room * sizeof *larger);
+        if (!larger) {
+            plan->failed = true;
+            plan->room = plan->count;
+            return;
+        }
+        plan->stretches = larger;
+    }
+    plan->stretches[plan->count++] = (Stretch){(int32_t)first, (int32_t)end, (int32_t)own, (int32_t)join};
+    plan->placed += end - first;
+}
+
+/* The units of a plan: how far each is, and what it waits for. Of meetings, which stand behind all units: how many sources are still to come, the edges
+ * behind which the others of a source are, and the units that wait. */
+typedef struct {
+    int64_t *node, *own, *join, *leaving;
+    int32_t *pending, *waiting, *next_waiting, *ready;
+    int64_t ready_count;
+} Progress;
+
+typedef struct {
+    int32_t source, meeting;
+} Leaving;
+
+static int compare_leaving(const void *first, const void *second) {
+    const Leaving *one = first, *other = second;
+    if (one->source != other->source)
+        return one->source < other->source ? -1 : 1;
+    return one->meeting < other->meeting ? -1 : one->meeting > other->meeting;
+}
+
+/* A meeting takes place: the units that wait for it go on. */
+static void hold_meeting(Plan *plan, const Graph *graph, Progress *state, int64_t meeting, int64_t units_end, const int64_t *first_join) {
+    add_stretch(plan, units_end + meeting, units_end + meeting + 1, graph->joined, first_join[meeting]);
+    for (int32_t unit = state->waiting[meeting]; unit >= 0; unit = state->next_waiting[unit])
+        state->ready[state->ready_count++] = unit;
+    state->waiting[meeting] = -1;
+}
+
+/* Goes on with a unit until its end, or until a node waits for a meeting that has not taken place. */
+static void advance_unit(Plan *plan, const Graph *graph, Progress *state, int32_t unit, const int64_t *bounds, int64_t units_end, const Leaving *leaving,
+                         int64_t leavings, const int64_t *first_join) {
+    int64_t node = state->node[unit], own = state->own[unit], join = state->join[unit], first = node, first_own = own, before = join;
+    int64_t leave = state->leaving[unit];
+    for (; node < bounds[unit + 1]; node++) {
+        for (int64_t edge = join; edge < graph->edges && graph->target[edge] == node; edge++) {
+            int64_t meeting = (graph->source[edge] >> 1) - units_end;
+            if (meeting >= 0 && state->pending[meeting] > 0) {
+                state->next_waiting[unit] = state->waiting[meeting];
+                state->waiting[meeting] = unit;
+                goto pause;
+            }
+        }
+        while (own < graph->joined && graph->target[own] == node)
+            own++;
+        while (join < graph->edges && graph->target[join] == node)
+            join++;
+        for (; leave < leavings && leaving[leave].source >> 1 == node; leave++)
+            if (--state->pending[leaving[leave].meeting] == 0) {
+                add_stretch(plan, first, node + 1, first_own, before);
+                first = node + 1;
+                first_own = own;
+                before = join;
+                hold_meeting(plan, graph, state, leaving[leave].meeting, units_end, first_join);
+            }
+    }
+pause:
+    add_stretch(plan, first, node, first_own, before);
+    state->node[unit] = node;
+    state->own[unit] = own;
+    state->join[unit] = join;
+    state->leaving[unit] = leave;
+}
+
+static void make_plan(Plan *plan, const Graph *graph, const int64_t *bounds, int64_t units) {
+    int64_t units_end = bounds[units], meetings = graph->nodes - units_end, arriving = graph->joined, leavings = 0;
+    while (arriving < graph->edges && graph->target[arriving] < units_end)
+        arriving++;
+    leavings = graph->edges - arriving;
+    Leaving *leaving = malloc((size_t)(leavings + 1) * sizeof *leaving);
+    int64_t *places = malloc((size_t)(4 * units + meetings + 2) * 8), *first_join = places ? places + 4 * units : NULL;
+    int32_t *numbers = malloc((size_t)(2 * meetings + 2 * units + 2) * 4);
+    if (!leaving || !places || !numbers) {
+        plan->failed = true;
+        goto done;
+    }
+    Progress state = {places, places + units, places + 2 * units, places + 3 * units, numbers, numbers + meetings, numbers + 2 * meetings,
+                      numbers + 2 * meetings + units, 0};
+    for (int64_t meeting = 0; meeting < meetings; meeting++) {
+        state.pending[meeting] = 0;
+        state.waiting[meeting] = -1;
+    }
+    int64_t edge = arriving;
+    for (int64_t meeting = 0; meeting < meetings; meeting++) {
+        first_join[meeting] = edge;
+        for (; edge < graph->edges && graph->target[edge] == units_end + meeting; edge++) {
+            leaving[edge - arriving] = (Leaving){graph->source[edge], (int32_t)meeting};
+            state.pending[meeting]++;
+        }
+    }
+    qsort(leaving, (size_t)leavings, sizeof *leaving, compare_leaving);
+    int64_t own = 0, join = graph->joined, leave = 0;
+    for (int64_t unit = 0; unit < units; unit++) {
+        while (own < graph->joined && graph->target[own] < bounds[unit])
+            own++;
+        while (join < arriving && graph->target[join] < bounds[unit])
+            join++;
+        while (leave < leavings && leaving[leave].source >> 1 < bounds[unit])
+            leave++;
+        state.node[unit] = bounds[unit];
+        state.own[unit] = own;
+        state.join[unit] = join;
+        state.leaving[unit] = leave;
+        state.ready[state.ready_count++] = (int32_t)(units - 1 - unit);
+    }
+    for (int64_t meeting = 0; meeting < meetings; meeting++)
+        if (!state.pending[meeting])
+            hold_meeting(plan, graph, &state, meeting, units_end, first_join);
+    while (state.ready_count)
+        advance_unit(plan, graph, &state, state.ready[--state.ready_count], bounds, units_end, leaving, leavings, first_join);
+done:
+    free(leaving);
+    free(places);
+    free(numbers);
+}
+
+PyObject *plan_replay(PyObject *self, PyObject *arguments) {
+    PyObject *given, *ends, *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OO", &given, &ends))
         return NULL;
     Buffers held = {.count = 0};
-    Input in;
-    int64_t count;
-    if (!(in.call_begin = get_buffer(&held, given[0], 8, &in.calls, -1)) || !(in.call_end = get_buffer(&held, given[1], 8, &count, in.calls))
-        || !(in.call_thread = get_buffer(&held, given[2], 4, &count, in.calls)) || !(in.does = get_buffer(&held, given[3], 1, &count, in.calls))
-        || !(in.begin = get_buffer(&held, given[4], 8, &in.operations, -1)) || !(in.end = get_buffer(&held, given[5], 8, &count, in.operations))
-        || !(in.stream = get_buffer(&held, given[6], 4, &count, in.operations)) || !(in.call = get_buffer(&held, given[7], 4, &count, in.operations))
-        || !(in.copy = get_buffer(&held, given[8], 1, &count, in.operations)) || !(in.marker_time = get_buffer(&held, given[9], 8, &in.markers, -1))
-        || !(in.marker = get_buffer(&held, given[10], 1, &count, in.markers))
-        || !(in.marker_thread = get_buffer(&held, given[11], 4, &count, in.markers))
-        || !(in.marker_stream = get_buffer(&held, given[12], 4, &count, in.markers))
-        || !(in.marker_event = get_buffer(&held, given[13], 4, &count, in.markers)) || !(in.process = get_buffer(&held, given[14], 4, &in.rows, -1))) {
-        release_buffers(&held);
-        return NULL;
+    const Graph *graph = PyCapsule_GetPointer(given, GRAPH);
+    Plan plan = {0};
+    int64_t bounds = -1;
+    void *bound;
+    if (graph && get_column(&held, ends, 8, &bounds, &bound)) {
+        const int64_t *each = bound;
+        bool fits = bounds > 0 && each[0] == 0 && each[bounds - 1] <= graph->nodes;
+        for (int64_t k = 1; k < bounds && fits; k++)
+            fits = each[k - 1] <= each[k];
+        for (int64_t edge = graph->joined; edge < graph->edges && fits; edge++)
+            fits = graph->target[edge] < each[bounds - 1] || graph->source[edge] >> 1 < each[bounds - 1];
+        if (!fits)
+            PyErr_SetString(PyExc_ValueError, "units that there are not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            make_plan(&plan, graph, each, bounds - 1);
+            Py_END_ALLOW_THREADS
+            if (plan.failed)
+                PyErr_NoMemory();
+            else
+                result = Py_BuildValue("y#L", plan.stretches ? (char *)plan.stretches : "", (Py_ssize_t)(plan.count * (int64_t)sizeof *plan.stretches),
+                                       (long long)plan.placed);
+        }
     }
-    Edges edges = {0};
-    State state = {0};
-    if (!are_within(in.call_thread, in.calls, 0, in.rows - 1) || !are_within(in.stream, in.operations, 0, in.rows - 1)
-        || !are_within(in.call, in.operations, -1, in.calls - 1) || !are_within(in.marker_thread, in.markers, -1, in.rows - 1)
-        || !are_within(in.marker_stream, in.markers, -1, in.rows - 1) || !are_within(in.process, in.rows, 0, in.rows)
-        || !are_within(in.marker_event, in.markers, -1, in.markers) || 2 * (in.calls + in.operations) > INT32_MAX)
-        PyErr_SetString(PyExc_ValueError, "a row, call or event that there is not, or too many");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (make_state(&state, &in)) {
-            sweep(&edges, &in, &state);
-            sweep_calls_by_name(&edges, &in, &state);
-        } else
-            edges.failed = true;
-        Py_END_ALLOW_THREADS
-        free_state(&state);
-        if (edges.failed)
-            PyErr_NoMemory();
-        else
-            result = Py_BuildValue("y#y#y#", edges.target ? (char *)edges.target : "", (Py_ssize_t)edges.count * 4, edges.source ? (char *)edges.source : "",
-                                   (Py_ssize_t)edges.count * 4, edges.kind ? (char *)edges.kind : "", (Py_ssize_t)edges.count);
-    }
-    free(edges.target);
-    free(edges.source);
-    free(edges.kind);
+    free(plan.stretches);
     release_buffers(&held);
     return result;
 }
 
-PyObject *find_outermost(PyObject *self, PyObject *arguments) {
-    PyObject *given[4];
-    Py_ssize_t rows;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOnO", &given[0], &given[1], &given[2], &rows, &given[3]))
-        return NULL;
-    Buffers held = {.count = 0};
-    int64_t calls, count, found = 0;
-    const int64_t *begin = get_buffer(&held, given[0], 8, &calls, -1), *end = begin ? get_buffer(&held, given[1], 8, &count, calls) : NULL;
-    const int32_t *thread = end ? get_buffer(&held, given[2], 4, &count, calls) : NULL;
-    int32_t *out = thread ? get_buffer(&held, given[3], 4, &count, calls) : NULL;
-    int64_t *reached = out ? malloc((size_t)(rows + 1) * 8) : NULL;
-    int32_t *outer = reached ? malloc((size_t)(rows + 1) * 4) : NULL;
-    if (out && !outer)
-        PyErr_NoMemory();
-    else if (out && !are_within(thread, calls, 0, rows - 1))
-        PyErr_SetString(PyExc_ValueError, "a row that there is not");
-    else if (out) {
-        Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t row = 0; row < rows; row++)
-            reached[row] = NOTHING;
-        for (int64_t k = 0; k < calls; k++) {
-            int32_t row = thread[k];
-            if (begin[k] >= reached[row]) {
-                reached[row] = end[k];
-                outer[row] = (int32_t)found++;
+/* Times of all nodes, and the last of those that count: bit 0 of `counts`, a node; bit 1, the end of its work. */
+static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t count, const Durations *weight, const uint8_t *counts, int64_t *time) {
+    int64_t last = NOTHING;
+    for (int64_t k = 0; k < count; k++) {
+        int64_t own = stretches[k].own, join = stretches[k].join;
+        for (int64_t node = stretches[k].first; node < stretches[k].end; node++) {
+            int64_t best = NOTHING;
+            for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
+                if (weight->value[edge] == NOT_HELD)
+                    continue;
+                int64_t at = get_moment(graph, time, weight, graph->source[edge]) + get_duration(weight, edge);
+                best = at > best ? at : best;
             }
-            out[k] = outer[row];
-        }
-        Py_END_ALLOW_THREADS
-    }
-    free(reached);
-    free(outer);
-    release_buffers(&held);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(found);
-}
-
-/* An order of the nodes in which every source is before its targets, and that keeps to the given one as far as edges allow. Returns how many nodes
- * were placed; the others, which are on cycles, stand behind them. */
-static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, const int32_t *target, const int32_t *order, int32_t *out, int32_t *work) {
-    int32_t *degree = work, *head = work + nodes, *stack = head + nodes, *next = stack + nodes;
-    int64_t placed = 0;
-    memset(degree, 0, (size_t)nodes * 4);
-    for (int64_t node = 0; node < nodes; node++)
-        head[node] = -1;
-    for (int64_t edge = 0; edge < edges; edge++) {
-        degree[target[edge]]++;
-        next[edge] = head[source[edge]];
-        head[source[edge]] = (int32_t)edge;
-    }
-    /* A node that the order has passed waits with its degree below zero for its last source. */
-    for (int64_t node = 0; node < nodes; node++)
-        degree[node] = degree[node] * 2;
-    for (int64_t k = 0; k < nodes; k++) {
-        int64_t top = 0;
-        degree[order[k]] |= 1;
-        if (degree[order[k]] == 1)
-            stack[top++] = order[k];
-        while (top) {
-            int32_t node = stack[--top];
-            out[placed++] = node;
-            for (int32_t edge = head[node]; edge >= 0; edge = next[edge])
-                if ((degree[target[edge]] -= 2) == 1)
-                    stack[top++] = target[edge];
-        }
-    }
-    int64_t rest = placed;
-    for (int64_t k = 0; k < nodes && rest < nodes; k++)
-        if (degree[order[k]] > 1)
-            out[rest++] = order[k];
-    return placed;
-}
-
-PyObject *sort_nodes(PyObject *self, PyObject *arguments) {
-    PyObject *given[4];
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &given[0], &given[1], &given[2], &given[3]))
-        return NULL;
-    Buffers held = {.count = 0};
-    int64_t edges, nodes, count, placed = 0;
-    const int32_t *source = get_buffer(&held, given[0], 4, &edges, -1), *target = source ? get_buffer(&held, given[1], 4, &count, edges) : NULL;
-    const int32_t *order = target ? get_buffer(&held, given[2], 4, &nodes, -1) : NULL;
-    int32_t *out = order ? get_buffer(&held, given[3], 4, &count, nodes) : NULL, *work = NULL;
-    if (out && (!are_within(source, edges, 0, nodes - 1) || !are_within(target, edges, 0, nodes - 1) || !are_within(order, nodes, 0, nodes - 1)))
-        PyErr_SetString(PyExc_ValueError, "a node that there is not");
-    else if (out && !(work = malloc((size_t)(3 * nodes + edges + 1) * 4)))
-        PyErr_NoMemory();
-    else if (out) {
-        Py_BEGIN_ALLOW_THREADS
-        placed = place_nodes(nodes, edges, source, target, order, out, work);
-        Py_END_ALLOW_THREADS
-    }
-    free(work);
-    release_buffers(&held);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(placed);
-}
-
-/* Times of all nodes, in an order that has sources before targets: `first[n]` is the first edge of node n. `changed`: edges, ascending, that have
- * another weight; NOTHING: the edge does not hold. */
-static void run_replay(int64_t nodes, const int64_t *first, const int32_t *source, const int64_t *weight, int64_t changes, const int64_t *changed,
-                       const int64_t *changed_to, int64_t *time, int64_t *why) {
-    int64_t change = 0;
-    for (int64_t node = 0; node < nodes; node++) {
-        int64_t best = NOTHING, by = -1;
-        for (int64_t edge = first[node]; edge < first[node + 1]; edge++) {
-            int64_t lasts = weight[edge];
-            if (change < changes && changed[change] == edge)
-                lasts = changed_to[change++];
-            if (lasts == NOTHING)
-                continue;
-            int64_t at = time[source[edge]] + lasts;
-            if (by < 0 || at > best) {
-                best = at;
-                by = edge;
+            if (best > NOTHING)
+                time[node] = best;
+            if (counts[node]) {
+                if (counts[node] & 1 && time[node] > last)
+                    last = time[node];
+                int64_t end = get_moment(graph, time, weight, (int32_t)(2 * node + 1));
+                if (counts[node] & 2 && end > last)
+                    last = end;
             }
         }
-        if (by >= 0)
-            time[node] = best;
-        if (why)
-            why[node] = by;
     }
+    return last;
 }
 
 PyObject *replay(PyObject *self, PyObject *arguments) {
-    PyObject *given[7];
+    PyObject *given, *plan, *weights, *counted, *times;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6]))
+    if (!PyArg_ParseTuple(arguments, "OOOOO", &given, &times, &weights, &plan, &counted))
         return NULL;
-    Buffers held = {.count = 0};
-    int64_t bounds, edges, changes, nodes, count;
-    const int64_t *first = get_buffer(&held, given[0], 8, &bounds, -1);
-    const int32_t *source = first ? get_buffer(&held, given[1], 4, &edges, -1) : NULL;
-    const int64_t *weight = source ? get_buffer(&held, given[2], 8, &count, edges) : NULL;
-    const int64_t *changed = weight ? get_buffer(&held, given[3], 8, &changes, -1) : NULL;
-    const int64_t *changed_to = changed ? get_buffer(&held, given[4], 8, &count, changes) : NULL;
-    int64_t *time = changed_to ? get_buffer(&held, given[5], 8, &nodes, bounds - 1) : NULL, *why = NULL;
-    if (time && given[6] != Py_None && !(why = get_buffer(&held, given[6], 8, &count, nodes)))
-        time = NULL;
-    if (time && (!are_within(source, edges, 0, nodes - 1) || (nodes && (first[0] != 0 || first[nodes] != edges))))
-        PyErr_SetString(PyExc_ValueError, "edges or nodes that there are not");
-    else if (time) {
-        Py_BEGIN_ALLOW_THREADS
-        run_replay(nodes, first, source, weight, changes, changed, changed_to, time, why);
-        Py_END_ALLOW_THREADS
-    }
-    release_buffers(&held);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* Whether these are bounds of consecutive edges of nodes. */
-static bool are_bounds(const int64_t *first, int64_t nodes, int64_t edges) {
-    if (nodes < 0 || first[0] != 0 || first[nodes] != edges)
-        return false;
-    for (int64_t node = 0; node < nodes; node++)
-        if (first[node] > first[node + 1])
-            return false;
-    return true;
-}
-
-/* For each edge, whether its source is later than all others of its target by more than `clear`: whether its gap (ns) is so much the least. */
-static void mark_clear(int64_t nodes, const int64_t *first, const int64_t *gap, int64_t clear, uint8_t *out) {
-    for (int64_t node = 0; node < nodes; node++) {
-        int64_t least = INT64_MAX, next = INT64_MAX, by = -1;
-        for (int64_t edge = first[node]; edge < first[node + 1]; edge++) {
-            out[edge] = 0;
-            if (gap[edge] < least) {
-                next = least;
-                least = gap[edge];
-                by = edge;
-            } else if (gap[edge] < next)
-                next = gap[edge];
+    Given in;
+    int64_t stretches = -1, last = NOTHING;
+    uint8_t *counts;
+    void *stretch;
+    if (get_given(&in, given, times, weights) && get_column(&in.held, plan, sizeof(Stretch), &stretches, &stretch)
+        && get_nodes(&in, counted, 1, &counts)) {
+        const Stretch *each = stretch;
+        bool fits = true;
+        for (int64_t k = 0; k < stretches && fits; k++)
+            fits = each[k].first >= 0 && each[k].end <= in.graph->nodes && each[k].own >= 0 && each[k].join >= in.graph->joined;
+        if (!fits)
+            PyErr_SetString(PyExc_ValueError, "nodes or edges that there are not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            last = run_replay(in.graph, each, stretches, &in.weight, counts, in.time);
+            Py_END_ALLOW_THREADS
         }
-        if (by >= 0 && (next == INT64_MAX || next - least > clear))
-            out[by] = 1;
     }
+    release_buffers(&in.held);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(last);
 }
 
-/* For each edge, whether it is the one that allows its target last: whose gap exceeds what is typical by least, of equal ones the last. */
-static void mark_binding(int64_t nodes, const int64_t *first, const int64_t *gap, const int64_t *typical, uint8_t *out) {
-    for (int64_t node = 0; node < nodes; node++) {
-        int64_t by = -1;
-        for (int64_t edge = first[node]; edge < first[node + 1]; edge++) {
-            out[edge] = 0;
-            if (by < 0 || gap[edge] - typical[edge] <= gap[by] - typical[by])
-                by = edge;
+/* Which moments lie in a span of time, as run_replay counts them. */
+PyObject *count_moments(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *weights, *counted;
+    long long begin, end;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOLLO", &graph, &times, &weights, &begin, &end, &counted))
+        return NULL;
+    Given in;
+    uint8_t *counts;
+    if (get_given(&in, graph, times, weights) && get_nodes(&in, counted, 1, &counts))
+        for (int64_t node = 0; node < in.graph->nodes; node++) {
+            int64_t ends = get_moment(in.graph, in.time, &in.weight, (int32_t)(2 * node + 1));
+            bool works = in.graph->kind[in.graph->edges + node] != NO_KIND;
+            counts[node] = (in.time[node] > begin && in.time[node] <= end) | (works && ends > begin && ends <= end) << 1;
         }
-        if (by >= 0)
-            out[by] = 1;
+    release_buffers(&in.held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* The last of the moments that count, -1 for none. */
+static int64_t find_last(const Given *in, const uint8_t *counts) {
+    int64_t last = -1, latest = NOTHING;
+    for (int64_t moment = 0; moment < 2 * in->graph->nodes; moment++) {
+        if (!(counts[moment >> 1] & (moment & 1 ? 2 : 1)))
+            continue;
+        int64_t time = get_moment(in->graph, in->time, &in->weight, (int32_t)moment);
+        if (time > latest) {
+            latest = time;
+            last = moment;
+        }
+    }
+    return last;
+}
+
+/* For each node the edge that it waited for, -1 for none. What comes from outside of the job is waited for from the call before on. */
+static void find_awaited(const Graph *graph, const uint8_t *binding, int32_t *awaited) {
+    for (int64_t node = 0; node < graph->nodes; node++)
+        awaited[node] = -1;
+    for (int64_t edge = 0; edge < graph->edges; edge++)
+        if (binding[edge])
+            awaited[graph->target[edge]] = (int32_t)edge;
+    for (int64_t edge = 0; edge < graph->edges; edge++) {
+        int32_t *by = &awaited[graph->target[edge]];
+        if (graph->kind[edge] == GAP && *by >= 0 && graph->kind[*by] == OUTSIDE)
+            *by = (int32_t)edge;
     }
 }
 
-PyObject *mark_edges(PyObject *self, PyObject *arguments) {
-    PyObject *given[4];
-    long long clear;
+PyObject *trace_path(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *weights, *bindings, *counted, *result = NULL;
+    long long begin;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOLO", &given[0], &given[1], &given[2], &clear, &given[3]))
+    if (!PyArg_ParseTuple(arguments, "OOOOOL", &graph, &times, &weights, &bindings, &counted, &begin))
+        return NULL;
+    Given in;
+    uint8_t *binding, *counts;
+    int32_t *awaited = NULL, *path = NULL;
+    int64_t length = 0;
+    if (!get_given(&in, graph, times, weights) || !get_edges(&in, bindings, 1, &binding) || !get_nodes(&in, counted, 1, &counts))
+        goto done;
+    int64_t nodes = in.graph->nodes, edges = in.graph->edges;
+    awaited = malloc((size_t)(nodes + 1) * 4);
+    path = malloc((size_t)(2 * nodes + 1) * 4);
+    if (!awaited || !path) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    find_awaited(in.graph, binding, awaited);
+    /* Each step leads to another moment, which is earlier in the order. */
+    for (int64_t moment = find_last(&in, counts); moment >= 0 && length < 2 * nodes;) {
+        if (get_moment(in.graph, in.time, &in.weight, (int32_t)moment) <= begin)
+            break;
+        int64_t edge = moment & 1 ? edges + (moment >> 1) : awaited[moment >> 1];
+        if (edge < 0)
+            break;
+        path[length++] = (int32_t)edge;
+        moment = moment & 1 ? moment - 1 : in.graph->source[edge];
+    }
+    Py_END_ALLOW_THREADS
+    result = PyBytes_FromStringAndSize((char *)path, (Py_ssize_t)length * 4);
+done:
+    free(awaited);
+    free(path);
+    release_buffers(&in.held);
+    return result;
+}
+
+/* Edges of some kinds, and work of nodes, that end in a span of time. Puts them into `out` if that is not NULL; returns how many there are. */
+static int64_t select_rows(const Graph *graph, const int64_t *time, const Durations *weight, unsigned kinds, int64_t begin, int64_t end, int32_t *out) {
+    int64_t count = 0;
+    for (int64_t k = 0; k < graph->edges + graph->nodes; k++) {
+        if (graph->kind[k] > OUTSIDE || !(kinds & BIT(graph->kind[k])))
+            continue;
+        int64_t at = k < graph->edges ? time[graph->target[k]] : get_moment(graph, time, weight, (int32_t)(2 * (k - graph->edges) + 1));
+        if (at > begin && at <= end) {
+            if (out)
+                out[count] = (int32_t)k;
+            count++;
+        }
+    }
+    return count;
+}
+
+PyObject *select_edges(PyObject *self, PyObject *arguments) {
+    PyObject *graph, *times, *weights, *result = NULL;
+    unsigned int kinds;
+    long long begin, end;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOILL", &graph, &times, &weights, &kinds, &begin, &end))
+        return NULL;
+    Given in;
+    if (get_given(&in, graph, times, weights)) {
+        int64_t count = select_rows(in.graph, in.time, &in.weight, kinds, begin, end, NULL);
+        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * 4);
+        if (result)
+            select_rows(in.graph, in.time, &in.weight, kinds, begin, end, (int32_t *)PyByteArray_AS_STRING(result));
+    }
+    release_buffers(&in.held);
+    return result;
+}
+
+static int compare_keys(const void *first, const void *second) {
+    uint64_t one = *(const uint64_t *)first, other = *(const uint64_t *)second;
+    return one < other ? -1 : one > other;
+}
+
+/* Numbers the repetitions of work: of each row the key, and which of `columns` does it. Rows of a table with a line for the k-th time of each key, by key
+ * and k, go into `out`. Returns the lines, -1 without memory. */
+static int64_t number_rows_of(int64_t rows, const int32_t *key, const int32_t *column, int64_t columns, int32_t *out) {
+    Codes codes = {0};
+    int64_t lines = -1;
+    int32_t *code = malloc((size_t)(rows + 1) * 4), *count = NULL, *first = NULL;
+    uint64_t *ordered = NULL;
+    if (!code)
+        goto done;
+    for (int64_t k = 0; k < rows; k++)
+        /* Keys ascend as numbers without a sign then. */
+        if ((code[k] = find_code(&codes, (uint32_t)key[k] ^ 0x80000000u)) < 0)
+            goto done;
+    count = calloc((size_t)(codes.count * columns + 1), 4);
+    first = malloc((size_t)(codes.count + 1) * 4);
+    ordered = malloc((size_t)(codes.count + 1) * 8);
+    if (!count || !first || !ordered)
+        goto done;
+    for (int64_t k = 0; k < rows; k++)
+        out[k] = count[code[k] * columns + column[k]]++;
+    for (int64_t k = 0; k < codes.count; k++) {
+        int32_t most = 0;
+        for (int64_t c = 0; c < columns; c++)
+            most = count[k * columns + c] > most ? count[k * columns + c] : most;
+        first[k] = most;
+        ordered[k] = codes.distinct[k] << 32 | (uint64_t)k;
+    }
+    qsort(ordered, (size_t)codes.count, sizeof *ordered, compare_keys);
+    lines = 0;
+    for (int64_t k = 0; k < codes.count; k++) {
+        uint32_t one = (uint32_t)ordered[k];
+        int32_t repetitions = first[one];
+        first[one] = (int32_t)lines;
+        lines += repetitions;
+    }
+    for (int64_t k = 0; k < rows; k++)
+        out[k] += first[code[k]];
+done:
+    free(code);
+    free(count);
+    free(first);
+    free(ordered);
+    free_codes(&codes);
+    return lines;
+}
+
+PyObject *number_repetitions(PyObject *self, PyObject *arguments) {
+    PyObject *given, *numbers;
+    long long columns;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OLO", &given, &columns, &numbers))
         return NULL;
     Buffers held = {.count = 0};
-    int64_t bounds, edges, count;
-    const int64_t *first = get_buffer(&held, given[0], 8, &bounds, -1), *gap = first ? get_buffer(&held, given[1], 8, &edges, -1) : NULL;
-    const int64_t *typical = NULL;
-    uint8_t *out = gap ? get_buffer(&held, given[3], 1, &count, edges) : NULL;
-    if (out && given[2] != Py_None && !(typical = get_buffer(&held, given[2], 8, &count, edges)))
-        out = NULL;
-    if (out && !are_bounds(first, bounds - 1, edges))
-        PyErr_SetString(PyExc_ValueError, "edges or nodes that there are not");
-    else if (out) {
-        Py_BEGIN_ALLOW_THREADS
-        if (typical)
-            mark_binding(bounds - 1, first, gap, typical, out);
-        else
-            mark_clear(bounds - 1, first, gap, clear, out);
-        Py_END_ALLOW_THREADS
+    int64_t rows, lines = 0;
+    void *column[2], *out;
+    if (get_columns(&held, given, "44", &rows, column) && get_column(&held, numbers, 4, &rows, &out)) {
+        if (!are_within(column[1], rows, 0, columns - 1))
+            PyErr_SetString(PyExc_ValueError, "a column that there is not");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            lines = number_rows_of(rows, column[0], column[1], columns, out);
+            Py_END_ALLOW_THREADS
+            if (lines < 0)
+                PyErr_NoMemory();
+        }
     }
     release_buffers(&held);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* Puts into `out` the edges by the numbers of their targets, in their order, and into `first` where those of each number begin. */
-static void order_edges(int64_t nodes, int64_t edges, const int32_t *target, const int32_t *number, int64_t *first, int32_t *out) {
-    memset(first, 0, (size_t)(nodes + 1) * 8);
-    for (int64_t edge = 0; edge < edges; edge++)
-        first[number[target[edge]] + 1]++;
-    for (int64_t node = 0; node < nodes; node++)
-        first[node + 1] += first[node];
-    for (int64_t edge = 0; edge < edges; edge++)
-        out[first[number[target[edge]]]++] = (int32_t)edge;
-    for (int64_t node = nodes; node > 0; node--)
-        first[node] = first[node - 1];
-    first[0] = 0;
-}
-
-PyObject *group_edges(PyObject *self, PyObject *arguments) {
-    PyObject *given[4];
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &given[0], &given[1], &given[2], &given[3]))
-        return NULL;
-    Buffers held = {.count = 0};
-    int64_t edges, nodes, count;
-    const int32_t *target = get_buffer(&held, given[0], 4, &edges, -1), *number = target ? get_buffer(&held, given[1], 4, &nodes, -1) : NULL;
-    int64_t *first = number ? get_buffer(&held, given[2], 8, &count, nodes + 1) : NULL;
-    int32_t *out = first ? get_buffer(&held, given[3], 4, &count, edges) : NULL;
-    if (out && (!are_within(target, edges, 0, nodes - 1) || !are_within(number, nodes, 0, nodes - 1)))
-        PyErr_SetString(PyExc_ValueError, "a node that there is not");
-    else if (out) {
-        Py_BEGIN_ALLOW_THREADS
-        order_edges(nodes, edges, target, number, first, out);
-        Py_END_ALLOW_THREADS
-    }
-    release_buffers(&held);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(lines);
 }

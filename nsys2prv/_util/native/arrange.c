@@ -1,0 +1,378 @@
+/* Arranges the moments of a unit, for nsys2prv.replay: which of them are nodes, an order that has what is waited for before what waits, and the edges
+ * by what waits. */
+#include "replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How far host and device times of one report may be apart (ns). */
+#define CLOCKS_APART 20000
+/* Bits of a time that one pass sorts by. */
+#define DIGIT 11
+/* Places between two calls are numbered by both names, as nsys2prv/replay/unit_graph.py does. */
+#define PLACE 32768
+
+/* Operations and calls. Moments: begins of operations, their ends, begins of calls, their ends, in this order. */
+typedef struct {
+    int64_t operations, calls, moments;
+    const int64_t *begin, *end, *call_begin, *call_end;
+    const int32_t *stream, *name, *thread, *call_name;
+    const uint8_t *work;
+} Events;
+
+/* Edges between moments, then between nodes. */
+typedef struct {
+    int32_t *target, *source, *typical;
+    uint8_t *kind;
+    int64_t count;
+} Edges;
+
+static int64_t get_time(const Events *in, int64_t moment) {
+    if (moment < in->operations)
+        return in->begin[moment];
+    moment -= in->operations;
+    if (moment < in->operations)
+        return in->end[moment];
+    moment -= in->operations;
+    return moment < in->calls ? in->call_begin[moment] : in->call_end[moment - in->calls];
+}
+
+static bool is_end(const Events *in, int64_t moment) {
+    return moment < 2 * in->operations ? moment >= in->operations : moment >= 2 * in->operations + in->calls;
+}
+
+/* The begin of what ends at a moment. */
+static int64_t find_begin(const Events *in, int64_t end) { return end < 2 * in->operations ? end - in->operations : end - in->calls; }
+
+/* The number of an event: operations first, then calls. */
+static int64_t find_event(const Events *in, int64_t moment) {
+    if (is_end(in, moment))
+        moment = find_begin(in, moment);
+    return moment < in->operations ? moment : moment - in->operations;
+}
+
+static void take_edge(Edges *edges, int64_t to, int64_t from) {
+    edges->target[to] = edges->target[from];
+    edges->source[to] = edges->source[from];
+    edges->typical[to] = edges->typical[from];
+    edges->kind[to] = edges->kind[from];
+}
+
+/* Drops edges whose source is later than their target by more than clocks may be apart; counts them by kind. */
+static void drop_contradictions(Edges *edges, const Events *in, int64_t *dropped) {
+    int64_t kept = 0;
+    for (int64_t k = 0; k < edges->count; k++) {
+        int64_t gap = get_time(in, edges->target[k]) - get_time(in, edges->source[k]);
+        bool tolerated = BIT(edges->kind[k]) & (BIT(LAUNCH) | BIT(RETURN)) && gap >= -CLOCKS_APART;
+        if (gap < 0 && !tolerated)
+            dropped[edges->kind[k]]++;
+        else
+            take_edge(edges, kept++, k);
+    }
+    edges->count = kept;
+}
+
+/* Sorts moments by time; those of equal time stay as they are. Returns where they are then. */
+static int32_t *sort_moments(const Events *in, int32_t *moments, int32_t *spare, int64_t count) {
+    int64_t least = INT64_MAX, most = INT64_MIN;
+    for (int64_t k = 0; k < count; k++) {
+        int64_t time = get_time(in, moments[k]);
+        least = time < least ? time : least;
+        most = time > most ? time : most;
+    }
+    uint64_t longest = count ? (uint64_t)most - (uint64_t)least : 0;
+    for (int shift = 0; shift < 64 && longest >> shift; shift += DIGIT) {
+        int64_t next[(1 << DIGIT) + 1] = {0};
+        for (int64_t k = 0; k < count; k++)
+            next[(((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & ((1 << DIGIT) - 1)) + 1]++;
+        for (int digit = 0; digit < 1 << DIGIT; digit++)
+            next[digit + 1] += next[digit];
+        for (int64_t k = 0; k < count; k++)
+            spare[next[((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & ((1 << DIGIT) - 1)]++] = moments[k];
+        int32_t *sorted = spare;
+        spare = moments;
+        moments = sorted;
+    }
+    return moments;
+}
+
+/* An order of the nodes in which every source is before its targets, and that keeps to that of their numbers as far as edges allow. Sources are
+ * moments of nodes: twice their number, one more for the end. Returns how many nodes were placed; the others, which are on cycles, stand behind them. */
+static int64_t place_nodes(int64_t nodes, int64_t edges, const int32_t *source, const int32_t *target, int32_t *out, int32_t *work) {
+    int32_t *degree = work, *head = work + nodes, *stack = head + nodes, *next = stack + nodes;
+    int64_t placed = 0;
+    memset(degree, 0, (size_t)nodes * 4);
+    for (int64_t node = 0; node < nodes; node++)
+        head[node] = -1;
+    for (int64_t edge = 0; edge < edges; edge++) {
+        degree[target[edge]] += 2;
+        next[edge] = head[source[edge] >> 1];
+        head[source[edge] >> 1] = (int32_t)edge;
+    }
+    /* A node that was passed, whose degree is odd, waits for its last source. */
+    for (int64_t k = 0; k < nodes; k++) {
+        int64_t top = 0;
+        degree[k] |= 1;
+        if (degree[k] == 1)
+            stack[top++] = (int32_t)k;
+        while (top) {
+            int32_t node = stack[--top];
+            out[placed++] = node;
+            for (int32_t edge = head[node]; edge >= 0; edge = next[edge])
+                if ((degree[target[edge]] -= 2) == 1)
+                    stack[top++] = target[edge];
+        }
+    }
+    int64_t rest = placed;
+    for (int64_t k = 0; k < nodes && rest < nodes; k++)
+        if (degree[k] > 1)
+            out[rest++] = (int32_t)k;
+    return placed;
+}
+
+static bool is_ordered(const Edges *edges) {
+    for (int64_t k = 0; k < edges->count; k++)
+        if (edges->source[k] >> 1 >= edges->target[k])
+            return false;
+    return true;
+}
+
+/* Puts into `order` the nodes with sources before targets, without the edges on cycles, of which those whose source is not earlier go first. `moments`:
+ * of each node, which `order` has then. Returns how many edges were on cycles, -1 without memory. */
+static int64_t order_nodes(Edges *edges, const Events *in, int32_t *moments, int64_t nodes) {
+    if (is_ordered(edges))
+        return 0;
+    int64_t cycles = 0;
+    int32_t *order = malloc((size_t)(nodes + 1) * 4), *number = malloc((size_t)(nodes + 1) * 4);
+    int32_t *work = malloc((size_t)(3 * nodes + edges->count + 1) * 4);
+    for (int64_t placed = -1; order && number && work;) {
+        placed = place_nodes(nodes, edges->count, edges->source, edges->target, order, work);
+        for (int64_t k = 0; k < nodes; k++)
+            number[order[k]] = (int32_t)k;
+        if (placed == nodes)
+            break;
+        bool earlier = false;
+        for (int pass = cycles ? 1 : 0; pass < 2 && !earlier; pass++) {
+            int64_t kept = 0;
+            for (int64_t k = 0; k < edges->count; k++) {
+                int32_t source = edges->source[k], target = edges->target[k];
+                int64_t from = moments[source >> 1];
+                if (source & 1)
+                    from = from < in->operations ? from + in->operations : from + in->calls;
+                bool drop = number[source >> 1] >= placed && number[target] >= placed && (pass || get_time(in, moments[target]) <= get_time(in, from));
+                earlier |= drop;
+                cycles += drop;
+                if (!drop)
+                    take_edge(edges, kept++, k);
+            }
+            edges->count = kept;
+        }
+    }
+    if (order && number && work) {
+        for (int64_t k = 0; k < nodes; k++)
+            order[k] = moments[order[k]];
+        memcpy(moments, order, (size_t)nodes * 4);
+        for (int64_t k = 0; k < edges->count; k++) {
+            edges->target[k] = number[edges->target[k]];
+            edges->source[k] = number[edges->source[k] >> 1] * 2 | (edges->source[k] & 1);
+        }
+    } else
+        cycles = -1;
+    free(order);
+    free(number);
+    free(work);
+    return cycles;
+}
+
+/* What work an edge is, the same number on all ranks: name, or place. `moments`: of each node. */
+static int32_t find_key(const Events *in, const int32_t *moments, int kind, int32_t target, int32_t source) {
+    int64_t to = find_event(in, moments[target]) - in->operations, from = find_event(in, moments[source >> 1]) - in->operations;
+    switch (kind) {
+    case GAP:
+        return -1 - (in->call_name[from] * PLACE + in->call_name[to]);
+    case LAUNCH:
+        return in->call_name[from] * 2 + (source & 1 || is_end(in, moments[source >> 1]));
+    case CALL:
+    case RETURN:
+        return in->call_name[to];
+    default:
+        return 0;
+    }
+}
+
+/* Columns of nodes and edges, as they are returned. */
+typedef struct {
+    int64_t *time;
+    int32_t *row, *key, *lasts;
+    uint8_t *work;
+    int32_t *target, *source, *edge_key, *typical;
+    uint8_t *kind;
+} Arranged;
+
+static void fill_nodes(const Events *in, const int32_t *moments, const int32_t *node_of, int64_t nodes, const Arranged *out) {
+    for (int64_t node = 0; node < nodes; node++) {
+        int64_t moment = moments[node], event = find_event(in, moment), call = event - in->operations;
+        out->time[node] = get_time(in, moment);
+        out->row[node] = call < 0 ? in->stream[event] : in->thread[call];
+        int64_t end = call < 0 ? event + in->operations : 2 * in->operations + in->calls + call;
+        if (node_of[end] < 0) {
+            int64_t lasts = get_time(in, end) - out->time[node];
+            out->lasts[node] = lasts < LONG ? (int32_t)lasts : LONG;
+            out->work[node] = call < 0 ? in->work[event] : CALL;
+            out->key[node] = call < 0 ? in->name[event] : in->call_name[call];
+        } else {
+            out->lasts[node] = out->key[node] = 0;
+            out->work[node] = NO_KIND;
+        }
+    }
+}
+
+/* Puts the edges by their targets, in their order. first: room for a number more than there are nodes. */
+static void fill_edges(const Events *in, const Edges *edges, const int32_t *moments, int64_t nodes, int32_t *first, const Arranged *out) {
+    memset(first, 0, (size_t)(nodes + 1) * 4);
+    for (int64_t k = 0; k < edges->count; k++)
+        first[edges->target[k] + 1]++;
+    for (int64_t node = 0; node < nodes; node++)
+        first[node + 1] += first[node];
+    for (int64_t k = 0; k < edges->count; k++) {
+        int32_t at = first[edges->target[k]]++;
+        out->target[at] = edges->target[k];
+        out->source[at] = edges->source[k];
+        out->kind[at] = edges->kind[k];
+        out->typical[at] = edges->typical[k];
+        out->edge_key[at] = find_key(in, moments, edges->kind[k], edges->target[k], edges->source[k]);
+    }
+}
+
+/* Which moments are nodes: begins, and ends that wait for more than the begin. Returns how many. */
+static int64_t choose_nodes(const Events *in, const Edges *edges, int32_t *node_of, int32_t *moments) {
+    for (int64_t moment = 0; moment < in->moments; moment++)
+        node_of[moment] = is_end(in, moment) ? -1 : 0;
+    for (int64_t k = 0; k < edges->count; k++)
+        node_of[edges->target[k]] = 0;
+    int64_t nodes = 0;
+    for (int64_t moment = 0; moment < in->moments; moment++)
+        if (node_of[moment] == 0)
+            moments[nodes++] = (int32_t)moment;
+    return nodes;
+}
+
+static void number_nodes(const int32_t *moments, int64_t nodes, int32_t *node_of) {
+    for (int64_t node = 0; node < nodes; node++)
+        node_of[moments[node]] = (int32_t)node;
+}
+
+static PyObject *make_column(int64_t count, int size, void *column) {
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * size));
+    *(void **)column = made ? PyByteArray_AS_STRING(made) : NULL;
+    return made;
+}
+
+static PyObject *make_columns(int64_t nodes, int64_t edges, Arranged *out) {
+    PyObject *time = make_column(nodes, 8, &out->time), *row = make_column(nodes, 4, &out->row), *work = make_column(nodes, 1, &out->work);
+    PyObject *key = make_column(nodes, 4, &out->key), *lasts = make_column(nodes, 4, &out->lasts);
+    PyObject *target = make_column(edges, 4, &out->target), *source = make_column(edges, 4, &out->source), *kind = make_column(edges, 1, &out->kind);
+    PyObject *edge_key = make_column(edges, 4, &out->edge_key), *typical = make_column(edges, 4, &out->typical);
+    return Py_BuildValue("(NNNNN)(NNNNN)", time, row, work, key, lasts, target, source, kind, edge_key, typical);
+}
+
+PyObject *arrange_unit(PyObject *self, PyObject *arguments) {
+    PyObject *operations, *calls, *given, *numbers, *columns = NULL, *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOO", &operations, &calls, &given, &numbers))
+        return NULL;
+    Buffers held = {.count = 0};
+    Events in;
+    Edges edges;
+    Arranged out;
+    void *of_operations[5], *of_calls[4], *of_edges[4], *node_numbers[1];
+    int32_t *moments = NULL, *spare = NULL, *sorted = NULL;
+    int64_t dropped[OUTSIDE + 1] = {0}, cycles = 0, nodes = 0;
+    if (!get_columns(&held, operations, "88441", &in.operations, of_operations) || !get_columns(&held, calls, "8844", &in.calls, of_calls)
+        || !get_columns(&held, given, "4414", &edges.count, of_edges))
+        goto done;
+    in.begin = of_operations[0], in.end = of_operations[1], in.stream = of_operations[2], in.name = of_operations[3], in.work = of_operations[4];
+    in.call_begin = of_calls[0], in.call_end = of_calls[1], in.thread = of_calls[2], in.call_name = of_calls[3];
+    edges.target = of_edges[0], edges.source = of_edges[1], edges.kind = of_edges[2], edges.typical = of_edges[3];
+    in.moments = 2 * (in.operations + in.calls);
+    if (!get_column(&held, numbers, 4, &in.moments, node_numbers))
+        goto done;
+    int32_t *node_of = node_numbers[0];
+    if (in.moments > INT32_MAX / 2 || !are_within(edges.target, edges.count, 0, in.moments - 1) || !are_within(edges.source, edges.count, 0, in.moments - 1)
+        || !are_within(in.call_name, in.calls, 0, PLACE - 1)) {
+        PyErr_SetString(PyExc_ValueError, "a moment or name that there is not, or too many");
+        goto done;
+    }
+    for (int64_t k = 0; k < edges.count; k++)
+        if (edges.kind[k] > OUTSIDE) {
+            PyErr_SetString(PyExc_ValueError, "a kind of edges that there is not");
+            goto done;
+        }
+    moments = malloc((size_t)(in.moments + 1) * 4);
+    spare = malloc((size_t)(in.moments + 1) * 4);
+    if (!moments || !spare) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    drop_contradictions(&edges, &in, dropped);
+    nodes = choose_nodes(&in, &edges, node_of, moments);
+    sorted = sort_moments(&in, moments, spare, nodes);
+    number_nodes(sorted, nodes, node_of);
+    for (int64_t k = 0; k < edges.count; k++) {
+        int64_t source = edges.source[k];
+        edges.source[k] = node_of[source] >= 0 ? node_of[source] * 2 : node_of[find_begin(&in, source)] * 2 + 1;
+        edges.target[k] = node_of[edges.target[k]];
+    }
+    cycles = order_nodes(&edges, &in, sorted, nodes);
+    number_nodes(sorted, nodes, node_of);
+    Py_END_ALLOW_THREADS
+    if (cycles < 0) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    columns = make_columns(nodes, edges.count, &out);
+    if (!columns)
+        goto done;
+    Py_BEGIN_ALLOW_THREADS
+    fill_nodes(&in, sorted, node_of, nodes, &out);
+    fill_edges(&in, &edges, sorted, nodes, sorted == moments ? spare : moments, &out);
+    Py_END_ALLOW_THREADS
+    PyObject *counts = PyTuple_New(OUTSIDE + 1);
+    for (int kind = 0; counts && kind <= OUTSIDE; kind++)
+        PyTuple_SET_ITEM(counts, kind, PyLong_FromLongLong(dropped[kind]));
+    result = counts ? Py_BuildValue("NNL", columns, counts, (long long)cycles) : NULL;
+    columns = NULL;
+done:
+    Py_XDECREF(columns);
+    free(moments);
+    free(spare);
+    release_buffers(&held);
+    return result;
+}
+
+/* The order of nodes of all units, where these must be taken one by one: see plan_replay. */
+PyObject *order_all(PyObject *self, PyObject *arguments) {
+    PyObject *given, *numbers;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OO", &given, &numbers))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t edges, nodes = -1, placed = 0;
+    void *columns[2], *order[1];
+    int32_t *work = NULL;
+    if (get_columns(&held, given, "44", &edges, columns) && get_column(&held, numbers, 4, &nodes, order)) {
+        if (!are_within(columns[0], edges, 0, nodes - 1) || !are_within(columns[1], edges, 0, 2 * nodes - 1))
+            PyErr_SetString(PyExc_ValueError, "a node that there is not");
+        else if (!(work = malloc((size_t)(3 * nodes + edges + 1) * 4)))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            placed = place_nodes(nodes, edges, columns[1], columns[0], order[0], work);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    free(work);
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(placed);
+}

@@ -1,0 +1,35 @@
+/* What the parts of nsys2prv.replay that are compiled have in common. */
+#ifndef NSYS2PRV_REPLAY_H
+#define NSYS2PRV_REPLAY_H
+
+#include "module.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Kinds of dependencies, as nsys2prv/replay/graph.py numbers them; NO_KIND: an edge that is left out, a node without work. */
+enum { KERNEL, COPY, GAP, CALL, NCCL, MPI, LAUNCH, RETURN, STREAM, EVENT, MEET, HANDOFF, QUEUE, OTHER, OUTSIDE, NO_KIND = 255 };
+#define BIT(kind) (1u << (kind))
+/* Times: before all others. Weights: one that stands in a table of long ones (ns), and one that does not hold. */
+#define NOTHING INT64_MIN
+#define LONG INT32_MAX
+#define NOT_HELD INT32_MIN
+/* Typical weights that are not known yet: to be estimated; as recorded; from here on downwards the group by which it is estimated. */
+#define TO_ESTIMATE (-1)
+#define AS_RECORDED (-2)
+#define FIRST_GROUP (-3)
+
+/* Buffers of the arguments of a function, released together. */
+typedef struct {
+    Py_buffer buffers[40];
+    int count;
+} Buffers;
+
+/* A column of items of `size` bytes. count: how many there must be, or -1, and then it takes how many there are. */
+bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void **column);
+/* Columns of one length, of a tuple. sizes: bytes of the items of each, a digit for each column. Takes the length. */
+bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns);
+void release_buffers(Buffers *held);
+bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most);
+
+#endif
