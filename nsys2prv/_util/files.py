@@ -47,6 +47,8 @@ _OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-[\w-]+" + re.escape(SUFFI
 #: In a temporary folder: the file that its process keeps locked; the list of files that are to be put
 #: in place; and the folder of what stood there before.
 LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+#: Name of the file that is to be locked, until it is.
+UNLOCKED = ".unlocked"
 #: Seconds after which a folder without a lock file was left by a run that was killed as it began.
 UNLOCKED_SECONDS = 60.0
 #: Errors of a file system without space.
@@ -105,8 +107,10 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
     folder = parent / make_temporary_name()
     try:
         folder.mkdir(0o700)
-        with (folder / LOCK).open("w") as lock:
+        # It gets its name when it is locked: another run takes a lock that nobody has for a dead one's.
+        with (folder / UNLOCKED).open("w") as lock:
             _try_lock(lock)
+            (folder / UNLOCKED).rename(folder / LOCK)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

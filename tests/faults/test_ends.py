@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tools.commands import (
@@ -148,6 +149,23 @@ def test_a_lock_or_its_age_tells_whether_a_folder_is_left(tmp_path: Path) -> Non
         os.utime(new, (0, 0))
         files.remove_leftovers(tmp_path)
         assert list_leftovers(tmp_path) == [held]
+
+
+def test_a_folder_is_never_left_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run begins at the worst moment: before the folder's file is locked."""
+    lock = files._try_lock
+
+    def begin_another(file: BinaryIO) -> bool | None:
+        monkeypatch.setattr(files, "_try_lock", lock)
+        files.remove_leftovers(tmp_path)
+        return lock(file)
+
+    monkeypatch.setattr(files, "_try_lock", begin_another)
+    with files.make_temporary_folder(tmp_path) as folder:
+        files.remove_leftovers(tmp_path)
+        assert list_leftovers(tmp_path) == [folder]
 
 
 def test_a_crash_that_nobody_has_noticed_yet(tmp_path: Path) -> None:
