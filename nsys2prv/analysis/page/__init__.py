@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.page.figures import encode_png, find_range
+from nsys2prv.analysis.page.figures import encode_png
 from nsys2prv.analysis.page.parts import Material, Section
 from nsys2prv.analysis.page.sections import (
     SECTION_OF,
@@ -117,7 +117,6 @@ def _load_environment() -> Environment:
         "level": rate_efficiency,
         "number": "{:,.4g}".format,
         "png": encode_png,
-        "range": find_range,
     }
     return environment
 

@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.text import make_natural_key
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
@@ -55,8 +54,8 @@ FIRST = (
     "IB: Bytes sent [bytes/ms]",
     "IB: Bytes received [bytes/ms]",
 )
-#: Maps of metrics on a page, and operations in the map of ranks.
-MOST_MAPS, MOST_OPERATIONS = 48, 40
+#: Maps of metrics on a page.
+MOST_MAPS = 48
 #: Rows of a figure that are shown one by one; of more, so many that differ most.
 MOST_SHOWN, MOST_WORST = 40, 24
 #: Between the names of a path of operations.
@@ -82,11 +81,12 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
     if overlap is None:
         devices = devices.with_columns(pl.lit(0).alias(name) for name in columns)
     else:
-        devices = devices.join(overlap.select("device", *columns), on="device", how="left")
+        own = overlap.select("device", *columns)
+        devices = devices.join(own, on="device", how="left", maintain_order="left")
     idle = {IDLE["unknown_ns"]: elapsed - pl.col("active_ns")}
     if gaps is not None:
         sums = gaps.group_by("device").agg(pl.col(*IDLE).sum().name.prefix("idle_"))
-        devices = devices.join(sums, on="device", how="left")
+        devices = devices.join(sums, on="device", how="left", maintain_order="left")
         idle = {part: pl.col(f"idle_{column}") for column, part in IDLE.items()}
     times = devices.fill_null(0).select(
         time.alias(name) for (name, _), time in (BUSY | idle).items()
@@ -186,89 +186,22 @@ def _map_over_time(
     unit: str,
     folded: bool,
 ) -> HeatMap:
-    """Show a column of a frame over time, a row for each value of `row`. unit: what is counted; of
-    percentages 100 has the brightest colour.
+    """Show a column of a frame over time (`bin`), a row for each value of `row`. unit: what is
+    counted; of percentages 100 has the brightest colour.
     """
     labels = frame[row].unique(maintain_order=True).to_list()
+    values = np.full((len(labels), int(frame["bin"].max()) + 1), np.nan)
+    at = frame[row].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
+    values[at.to_numpy(), frame["bin"].to_numpy()] = frame[column].to_numpy()
     return HeatMap(
         title=title,
         labels=labels,
-        values=_spread_out(frame, row, labels, "bin", int(frame["bin"].max()) + 1, column),
+        values=values,
         axis="time",
-        ends=("0", f"{material.job['duration_ns'] / 1e9:.4g} s"),
+        end=f"{material.job['duration_ns'] / 1e9:.4g} s",
         quantity=unit,
-        high=100 if unit.startswith("%") else None,
+        high=100 if unit.startswith("%") else np.nanmax(values, initial=0) or 1,
         folded=folded,
-    )
-
-
-def _spread_out(
-    frame: pl.DataFrame, row: str, labels: Sequence[str], across: str, width: int, column: str
-) -> np.ndarray:
-    """Return a column by row and place (`across`, from 0): (rows, width), NaN where there is none."""
-    values = np.full((len(labels), width), np.nan)
-    at = frame[row].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
-    values[at.to_numpy(), frame[across].to_numpy()] = frame[column].to_numpy()
-    return values
-
-
-def map_iterations(material: Material) -> Iterator[Block]:
-    """Show how useful devices are in each iteration that was asked for, or say how to ask."""
-    if "efficiencies" not in material.results:
-        return
-    devices = material.find_frame("efficiencies.iterations_of_devices")
-    if devices is None:
-        hint = (
-            'efficiencies of iterations: give the name of an NVTX range, as in --iterations "step*"'
-        )
-        yield Items(items=[hint], is_missing=True)
-        return
-    count = int(devices["iteration"].max())
-    labels = devices["device"].unique(maintain_order=True).to_list()
-    devices = devices.with_columns(at=pl.col("iteration") - 1)
-    yield HeatMap(
-        title="Useful share of each device in each iteration",
-        labels=labels,
-        values=100 * _spread_out(devices, "device", labels, "at", count, "useful_share"),
-        axis="iteration",
-        ends=("1", f"{count}"),
-        quantity="% of the iteration",
-        high=100,
-    )
-
-
-def _relate_to_mean(values: np.ndarray) -> np.ndarray:
-    """Return values in per cent of the mean of their row; what is not there counts as 0."""
-    values = np.nan_to_num(values)
-    return 100 * values / values.mean(axis=1, keepdims=True)
-
-
-def compare_operations_of_ranks(material: Material) -> Iterator[Block]:
-    """Show where ranks differ: an operation's time on each rank relative to the mean over ranks."""
-    by_rank, whole = (
-        material.find_frame(f"operations.{name}") for name in ("by_rank", "operations")
-    )
-    if by_rank is None or whole is None or by_rank["rank"].n_unique() < 2:
-        return
-    has_work = "gpu_ns" in whole.columns and whole["gpu_ns"].sum()
-    column = "gpu_ns" if has_work else "host_ns"
-    longest = whole.filter(pl.col(column) > 0).sort(column, descending=True, maintain_order=True)
-    names = longest["operation"].head(MOST_OPERATIONS).to_list()
-    if not names:
-        return
-    ranks = sorted(by_rank["rank"].unique().to_list(), key=make_natural_key)
-    chosen = by_rank.filter(pl.col("operation").is_in(names)).with_columns(
-        at=pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64)
-    )
-    yield HeatMap(
-        title="How ranks differ in operations",
-        labels=names,
-        values=_relate_to_mean(_spread_out(chosen, "operation", names, "at", len(ranks), column)),
-        axis="rank",
-        ends=(str(ranks[0]), str(ranks[-1])),
-        quantity=f"{'GPU' if has_work else 'host'} time, % of the mean",
-        low=None,
-        folded=True,
     )
 
 
@@ -356,26 +289,14 @@ def condense_rows(block: Block) -> Block:
     )
 
 
-def find_range(block: HeatMap) -> tuple[float, float]:
-    """Return what the darkest and the brightest colour of a heat map mean."""
-    known = block.values[~np.isnan(block.values)]
-    low = float(known.min(initial=np.inf)) if block.low is None else block.low
-    high = float(known.max(initial=-np.inf)) if block.high is None else block.high
-    if not low < high:
-        return (low, low + 1) if np.isfinite(low) else (0.0, 1.0)
-    return low, high
-
-
 def encode_png(block: HeatMap) -> str:
     """Return the values of a heat map as an image of a pixel each (PNG with a palette) in base64;
     unknown ones are transparent.
     """
-    low, high = find_range(block)
     palette = bytes.fromhex(COLOURS)
-    is_known = ~np.isnan(block.values)
-    scaled = np.clip((np.where(is_known, block.values, low) - low) / (high - low), 0, 1)
+    scaled = np.clip(block.values / block.high, 0, 1) * (len(palette) // 3 - 1)
     # Entry 0 of the palette stands for what is not known.
-    pixels = np.where(is_known, 1 + np.round(scaled * (len(palette) // 3 - 1)), 0).astype(np.uint8)
+    pixels = np.nan_to_num(1 + np.round(scaled)).astype(np.uint8)
     lines = np.pad(pixels, ((0, 0), (1, 0)))
     size = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
     chunks = (

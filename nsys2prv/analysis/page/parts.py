@@ -67,14 +67,12 @@ class Bars(Figure, frozen=True, kw_only=True):
 class HeatMap(Figure, frozen=True, kw_only=True):
     """A quantity over rows and columns, as colours."""
 
-    #: What the first and the last column are, as texts.
-    ends: tuple[str, str]
+    #: Where the last column ends, from 0 on, as a text.
+    end: str
     #: What the colours mean.
     quantity: str
-    #: What the darkest colour means, None for the minimum.
-    low: float | None = 0.0
-    #: What the brightest colour means, None for the maximum.
-    high: float | None = None
+    #: What the brightest colour means; the darkest means 0.
+    high: float
 
 
 class Factor(Struct, frozen=True):

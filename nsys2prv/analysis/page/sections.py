@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from nsys2prv.analysis.page.figures import (
-    compare_operations_of_ranks,
     condense_rows,
     divide_elapsed_time,
     divide_iterations,
     make_operation_tree,
-    map_iterations,
     map_metrics,
     map_use,
 )
@@ -211,6 +209,16 @@ def show_remarks(material: Material) -> Iterator[Block]:
         yield Items(items=remarks)
 
 
+def show_how_to_ask(material: Material) -> Iterator[Block]:
+    """Show how to ask for efficiencies of iterations, where nobody has."""
+    asked = material.find_frame("efficiencies.iterations") is not None
+    if "efficiencies" in material.results and not asked:
+        hint = (
+            'efficiencies of iterations: give the name of an NVTX range, as in --iterations "step*"'
+        )
+        yield Items(items=[hint], is_missing=True)
+
+
 def note_metrics(material: Material) -> Iterator[Block]:
     """Show the notes on sampled metrics; without any only what the reports lack."""
     has_any = material.find_frame("metrics.metrics") is not None
@@ -262,9 +270,7 @@ SECTIONS: dict[str, tuple] = {
         "Operations (NVTX ranges)",
         "operations",
         make_operation_tree,
-        "(operations)",
-        compare_operations_of_ranks,
-        "notes",
+        "(operations) (by_rank) notes",
     ),
     "idle": (
         "Idle devices, launches, copies",
@@ -284,8 +290,9 @@ SECTIONS: dict[str, tuple] = {
         "iterations",
         divide_iterations,
         "summary (each) notes",
-        map_iterations,
         "efficiencies.over_iterations (efficiencies.iterations) (efficiencies.host_iterations)",
+        "(efficiencies.iterations_of_devices)",
+        show_how_to_ask,
     ),
     "scaling": ("Scalability", "scaling", "scaling notes"),
 }

@@ -96,8 +96,6 @@ def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) ->
     drawn = {
         "metrics.map",
         "metrics.use",
-        "operations.by_rank",
-        "efficiencies.iterations_of_devices",
         "idle.gaps_of_devices",
         "efficiencies.device",
         "efficiencies.host",

@@ -24,7 +24,7 @@ def _map_columns(values: np.ndarray, labels: list[str] | None = None) -> HeatMap
         labels=labels or [f"GPU{row}" for row in range(len(values))],
         values=values,
         axis="time",
-        ends=("0", "10 s"),
+        end="10 s",
         quantity="%",
         high=100,
     )
