@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import reduce
+from operator import and_
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis.intervals import Spans, intersect_spans, merge_spans
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
 from nsys2prv.store.event_reader import SAMPLED, EventReader
@@ -96,10 +97,10 @@ def find_coverage(job: Job, reader: EventReader) -> Coverage:
     by_task: dict[int, Spans] = {}
     for report, (begin, end) in spans.items():
         for task in tasks_of[report]:
-            before = by_task.get(task, merge_spans(np.zeros(0), np.zeros(0)))
+            before = by_task.get(task, EMPTY)
             by_task[task] = merge_spans(np.append(before.begin, begin), np.append(before.end, end))
     whole = merge_spans(np.zeros(1), np.array([reader.duration]))
-    common = reduce(intersect_spans, by_task.values(), whole)
+    common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * reader.duration:
         common = whole
     ranks = rows.unique("task").select("task", "rank").rows()

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.intervals import unite_span_sets
+from nsys2prv.analysis.intervals import unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
@@ -78,7 +78,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         begin, end = np.clip(to_arrays(windows, "begin", "end"), *(span or (0, unit.duration)))
         elapsed = unit.covered.within(begin, end)
         in_mpi = unit.find_mpi_spans(main)
-        busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
+        busy = unite(in_mpi, unit.find_thread_spans("cuda_api", main))
         rows = windows.with_columns(
             begin=pl.Series(begin),
             end=pl.Series(end),

@@ -25,15 +25,7 @@ from nsys2prv.analysis.host_time import (
     list_unrecorded,
     sum_ranges,
 )
-from nsys2prv.analysis.intervals import (
-    EMPTY,
-    Spans,
-    clip_spans,
-    intersect_spans,
-    merge_spans,
-    subtract_spans,
-    unite_span_sets,
-)
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
 from nsys2prv.analysis.stacks import measure_places
@@ -90,7 +82,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit)
-    inner = window if unit.options.steady else subtract_spans(subtract_spans(window, before), after)
+    inner = window if unit.options.steady else window - before - after
     for task in unit.tasks:
         devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
         threads = [choose_thread(unit, task)]
@@ -98,16 +90,14 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             threads += [
                 one for one in find_driving_threads(unit, device) if unit.task_of[one] == task
             ]
-        busy = unite_span_sets([unit.find_active_spans(one) for one in devices])
+        busy = unite(*(unit.find_active_spans(one) for one in devices))
         one = pl.lit(task, pl.Int64).alias("task")
         main = threads[0]
         if span := find_mpi_span(unit, main):
             yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-        parts = divide_host_time(
-            unit, main, subtract_spans(_find_outside_calls(unit, main, window), busy)
-        )
+        parts = divide_host_time(unit, main, _find_outside_calls(unit, main, window) - busy)
         yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
-        times = {"before": before, "after": after, "idle": subtract_spans(inner, busy)}
+        times = {"before": before, "after": after, "idle": inner - busy}
         for when, time in times.items() if unit.work.height else [("all", unit.covered)]:
             row = {"length": time.length, **divide_host_time(unit, main, time)}
             labelled = (one, pl.lit(when).alias("when"))
@@ -116,15 +106,14 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         for thread in dict.fromkeys(threads):
             outside = _find_outside_calls(unit, thread, window)
             yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
-            idle = subtract_spans(outside, busy)
-            yield "places", measure_places(unit, thread, idle).with_columns(one)
+            yield "places", measure_places(unit, thread, outside - busy).with_columns(one)
     for device in unit.devices:
         spans = {
             "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
             "active": unit.find_active_spans(device),
             "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
         }
-        row = {name: intersect_spans(window, one).length for name, one in spans.items()}
+        row = {name: (window & one).length for name, one in spans.items()}
         task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
         row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
         yield (
@@ -163,7 +152,7 @@ def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
     if not unit.work.height:
         return EMPTY, EMPTY
     first, last = int(unit.work["begin"].min()), int(unit.work["end"].max())
-    return clip_spans(unit.covered, 0, first), clip_spans(unit.covered, last, unit.duration)
+    return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
 
 
 def _list_device_tasks(unit: Unit, device: int) -> list[int]:
@@ -173,8 +162,8 @@ def _list_device_tasks(unit: Unit, device: int) -> list[int]:
 
 def _find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
     """Return the part of some time in which a thread is in no call of CUDA or MPI."""
-    outside = subtract_spans(time, unit.find_mpi_spans([thread]))
-    return subtract_spans(outside, unit.find_thread_spans("cuda_api", [thread]))
+    outside = time - unit.find_mpi_spans([thread])
+    return outside - unit.find_thread_spans("cuda_api", [thread])
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

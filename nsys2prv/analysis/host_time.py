@@ -13,15 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import (
-    EMPTY,
-    Spans,
-    find_parents,
-    intersect_spans,
-    merge_spans,
-    subtract_spans,
-    unite_span_sets,
-)
+from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
 from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
 from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
 from nsys2prv.events.catalogue import map_labels
@@ -61,16 +53,14 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
         "cuda": unit.find_thread_spans("cuda_api", [thread]),
         "profiler": _find_profiler_spans(unit, thread),
         "io": find_io_spans(unit, [thread]),
-        "os": unite_span_sets([unit.find_thread_spans(layout, [thread]) for layout in OS]),
+        "os": unite(*(unit.find_thread_spans(layout, [thread]) for layout in OS)),
         "off_cpu": _find_state(unit, thread, "Off the CPU"),
-        "computing": unite_span_sets(
-            [_find_state(unit, thread, "Running"), find_sampled_spans(unit, thread)]
-        ),
+        "computing": unite(_find_state(unit, thread, "Running"), find_sampled_spans(unit, thread)),
     }
     parts, left = {}, spans
     for name, where in found.items():
-        parts[name] = intersect_spans(left, where).length
-        left = subtract_spans(left, where)
+        parts[name] = (left & where).length
+        left = left - where
     return {**parts, "unknown": left.length}
 
 
@@ -123,8 +113,8 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
     """
-    outside = subtract_spans(spans, unit.find_mpi_spans([thread]))
-    outside = subtract_spans(outside, unit.find_thread_spans("cuda_api", [thread]))
+    outside = spans - unit.find_mpi_spans([thread])
+    outside = outside - unit.find_thread_spans("cuda_api", [thread])
     frames = [
         _sum_calls(calls, thread, spans, layout, "cuda" if layout == "cuda_api" else "mpi")
         for layout, calls in _list_calls(unit)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.intervals import Spans, make_statistics, spill_durations, subtract_spans
+from nsys2prv.analysis.intervals import Spans, make_statistics, spill_durations
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
 from nsys2prv.analysis.unit import (
     MEMORY,
@@ -64,7 +64,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     chunks = unit.covered.within(edges[:-1], edges[1:])
     for device in unit.known_devices:
         active = unit.find_active_spans(device)
-        idle = subtract_spans(unit.covered, active)
+        idle = unit.covered - active
         length = idle.end - idle.begin
         states = find_host_states(unit, device)
         gaps = pl.DataFrame(

@@ -71,6 +71,32 @@ class Spans(Struct, frozen=True, eq=False):
         last = np.maximum(index - 1, 0)
         return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
 
+    def __and__(self, other: Spans) -> Spans:
+        """Return the times in both sets."""
+        first, second = (self, other) if len(self) <= len(other) else (other, self)
+        # Each interval of the smaller set with all of the other's that reach into it.
+        since = np.searchsorted(second.end, first.begin, "right")
+        count = np.searchsorted(second.begin, first.end, "left") - since
+        at = np.repeat(np.arange(len(first)), count)
+        inner = np.arange(len(at)) + np.repeat(since - (np.cumsum(count) - count), count)
+        return Spans(
+            np.maximum(first.begin[at], second.begin[inner]),
+            np.minimum(first.end[at], second.end[inner]),
+        )
+
+    def __sub__(self, other: Spans) -> Spans:
+        """Return the times in this set that are not in the other."""
+        if not len(self) or not len(other):
+            return self
+        since = np.append(self.begin[:1], other.end)
+        until = np.append(other.begin, self.end[-1:])
+        gaps = until > since
+        return self & Spans(since[gaps], until[gaps])
+
+    def clip(self, begin: int, end: int) -> Spans:
+        """Return the part of the set within [begin, end)."""
+        return self & merge_spans(np.array([begin]), np.array([end]))
+
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return how much of the set lies within each [begin, end)."""
         return self.until(end) - self.until(begin)
@@ -83,7 +109,8 @@ class Spans(Struct, frozen=True, eq=False):
         return (index >= 0) & (times < self.end[np.maximum(index, 0)])
 
 
-EMPTY = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+SIDES = ("begin", "end")
+EMPTY = Spans(*np.zeros((2, 0), np.int64))
 
 
 def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
@@ -103,57 +130,12 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
     return Spans(begin[first], reached[last])
 
 
-def unite_span_sets(sets: Sequence[Spans]) -> Spans:
+def unite(*sets: Spans) -> Spans:
     """Return the times in any of the sets."""
-    sets = [one for one in sets if len(one)]
+    sets = tuple(one for one in sets if len(one))
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
-    return merge_spans(
-        np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
-    )
-
-
-def intersect_spans(first: Spans, second: Spans) -> Spans:
-    """Return the times in both sets."""
-    if len(second) < len(first):
-        first, second = second, first
-    # Each interval of the smaller set with all of the other's that reach into it.
-    since = np.searchsorted(second.end, first.begin, "right")
-    count = np.searchsorted(second.begin, first.end, "left") - since
-    at = np.repeat(np.arange(len(first)), count)
-    other = np.arange(len(at)) + np.repeat(since - (np.cumsum(count) - count), count)
-    return Spans(
-        np.maximum(first.begin[at], second.begin[other]),
-        np.minimum(first.end[at], second.end[other]),
-    )
-
-
-def subtract_spans(first: Spans, second: Spans) -> Spans:
-    """Return the times in the first set that are not in the second."""
-    if not len(first) or not len(second):
-        return first
-    return intersect_spans(first, find_gaps(second, int(first.begin[0]), int(first.end[-1])))
-
-
-def find_gaps(spans: Spans, begin: int, end: int) -> Spans:
-    """Return the times of [begin, end) that are not in the set."""
-    since = np.maximum(np.append(np.int64(begin), spans.end), begin)
-    until = np.minimum(np.append(spans.begin, np.int64(end)), end)
-    kept = until > since
-    return Spans(since[kept], until[kept])
-
-
-def clip_spans(spans: Spans, begin: int, end: int) -> Spans:
-    """Return the part of the set within [begin, end)."""
-    if end <= begin:
-        return Spans(spans.begin[:0], spans.end[:0])
-    first = int(np.searchsorted(spans.end, begin, "right"))
-    last = max(int(np.searchsorted(spans.begin, end, "left")), first)
-    since, until = spans.begin[first:last], spans.end[first:last]
-    if len(since) and (since[0] < begin or until[-1] > end):
-        since, until = since.copy(), until.copy()
-        since[0], until[-1] = max(since[0], begin), min(until[-1], end)
-    return Spans(since, until)
+    return merge_spans(*(np.concatenate([getattr(one, side) for one in sets]) for side in SIDES))
 
 
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:

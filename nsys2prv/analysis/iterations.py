@@ -17,7 +17,6 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
-from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.analysis.unit import (
@@ -384,10 +383,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
-        memory = subtract_spans(
-            unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
-        )
-        for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
+        memory = unit.find_device_spans(device, MEMORY) - compute - nccl
+        for row, spans in enumerate((compute, nccl - compute, memory)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.known_devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(

@@ -7,11 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import (
-    RULE,
-    make_statistics,
-    spill_durations,
-)
+from nsys2prv.analysis.intervals import RULE, make_statistics, spill_durations
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (

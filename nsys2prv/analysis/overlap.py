@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import intersect_spans
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMMUNICATING,
@@ -55,9 +54,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         sums = {
             "device": device,
             "communication_ns": communication.length,
-            "overlapped_ns": intersect_spans(communication, compute).length,
+            "overlapped_ns": (communication & compute).length,
             "nccl_ns": nccl.length,
-            "nccl_overlapped_ns": intersect_spans(nccl, compute).length,
+            "nccl_overlapped_ns": (nccl & compute).length,
         }
         yield "devices", pl.DataFrame([sums])
         work = unit.work.filter(pl.col("device") == device)

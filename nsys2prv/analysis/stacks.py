@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, subtract_spans
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.events.catalogue import map_labels
@@ -89,7 +89,7 @@ def measure_places(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
         begin, end, first, second = to_arrays(calls, "begin", "end", "caller_1", "caller_2")
         time = left.within(begin, end).astype(np.int64)
         pieces.append(pl.DataFrame({"place": _join(first, second), "time": time}))
-        left = subtract_spans(left, merge_spans(begin, end))
+        left = left - merge_spans(begin, end)
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
         samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))

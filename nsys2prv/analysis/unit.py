@@ -15,16 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv.analysis.intervals import (
-    EMPTY,
-    Spans,
-    clip_spans,
-    intersect_spans,
-    merge_spans,
-    order_by_thread,
-    subtract_spans,
-    unite_span_sets,
-)
+from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, merge_spans, order_by_thread, unite
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.store.event_reader import HOST, EventReader, Samples
@@ -120,7 +111,7 @@ class AnalysisOptions(Struct, frozen=True):
         """The covered part of the steady state, or of the whole job."""
         if self.steady is None:
             return self.covered
-        return clip_spans(self.covered, self.steady.begin, self.steady.end)
+        return self.covered.clip(self.steady.begin, self.steady.end)
 
 
 class Unit:
@@ -205,11 +196,8 @@ class Unit:
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these, of the covered time."""
-        if len(what) > 1:
-            sets = [self.find_device_spans(device, one) for one in sorted(what)]
-            return self.remember((device, *sorted(what)), lambda: unite_span_sets(sets))
-        alike = (pl.col("device") == device) & (pl.col("what") == what[0])
-        return self.remember((device, *what), lambda: self.merge_rows(self.work.filter(alike)))
+        alike = (pl.col("device") == device) & pl.col("what").is_in(what)
+        return self.remember((device, what), lambda: self.merge_rows(self.work.filter(alike)))
 
     def find_useful_spans(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
@@ -240,7 +228,7 @@ class Unit:
 
     def merge_rows(self, frame: pl.DataFrame) -> Spans:
         """Return the times of the rows, each from `begin` to `end`, of the covered time."""
-        return intersect_spans(self.covered, merge_rows(frame))
+        return self.covered & merge_spans(*to_arrays(frame, *SIDES))
 
     def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
@@ -260,7 +248,7 @@ class Unit:
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in MPI."""
-        return unite_span_sets([self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS])
+        return unite(*(self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS))
 
     @cached_property
     def gpu_samples(self) -> dict[int, Samples]:
@@ -315,11 +303,6 @@ class Unit:
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     """Return columns without nulls as arrays."""
     return [frame[name].to_numpy() for name in names]
-
-
-def merge_rows(frame: pl.DataFrame) -> Spans:
-    """Return the times of the rows, each from `begin` to `end`."""
-    return merge_spans(*to_arrays(frame, "begin", "end"))
 
 
 def find_rows(
@@ -389,12 +372,11 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
         "synchronisation": synchronising,
         "launch": launching,
     }
-    return {
-        name: subtract_spans(
-            by_state[name], unite_span_sets([by_state[one] for one in STATES[:at]])
-        )
-        for at, name in enumerate(STATES)
-    }
+    states, taken = {}, EMPTY
+    for name in STATES:
+        states[name] = by_state[name] - taken
+        taken = unite(taken, by_state[name])
+    return states
 
 
 def find_io_spans(unit: Unit, threads: list[int]) -> Spans:

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from nsys2prv.analysis import intervals as intervals_module
 from nsys2prv.analysis.intervals import (
     Spans,
-    clip_spans,
-    find_gaps,
-    intersect_spans,
     merge_spans,
-    subtract_spans,
-    unite_span_sets,
+    unite,
 )
 
 LATEST = 60
@@ -56,22 +52,17 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
     left, right = draw_spans(first), draw_spans(second)
     assert list_held_times(left) == list_times(first)
     assert left.length == len(list_times(first))
-    assert list_held_times(intersect_spans(left, right)) == list_times(first) & list_times(second)
-    assert list_held_times(subtract_spans(left, right)) == list_times(first) - list_times(second)
-    assert list_held_times(unite_span_sets([left, right])) == list_times(first) | list_times(second)
+    assert list_held_times(left & right) == list_times(first) & list_times(second)
+    assert list_held_times(left - right) == list_times(first) - list_times(second)
+    assert list_held_times(unite(left, right)) == list_times(first) | list_times(second)
 
 
 @pytest.mark.slow
 @relaxed
 @given(intervals, st.integers(-5, 80), st.integers(0, 40))
-def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
-    window = set(range(begin, begin + length))
-    assert list_held_times(
-        find_gaps(draw_spans(pairs), begin, begin + length)
-    ) == window - list_times(pairs)
-    assert list_held_times(
-        clip_spans(draw_spans(pairs), begin, begin + length)
-    ) == window & list_times(pairs)
+def test_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
+    clipped = draw_spans(pairs).clip(begin, begin + length)
+    assert list_held_times(clipped) == set(range(begin, begin + length)) & list_times(pairs)
 
 
 @pytest.mark.slow
