@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -43,9 +42,26 @@ NUMBER = r"\d+"
 #: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
 #: long run do not.
 MOST_APART = 64
-#: Sums over the work of a range: its time, kernels, communication (NCCL), memory operations, GEMM,
-#: on tensor cores, without.
-SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns", "gemm_without_ns")
+TIME = pl.col("end") - pl.col("begin")
+IS_KERNEL, KIND, TENSOR = pl.col("what") != MEMORY, pl.col("class"), pl.col("tensor")
+
+
+def _time_if(condition: pl.Expr) -> pl.Expr:
+    return pl.when(condition).then(TIME).otherwise(0)
+
+
+#: Sums over the work of a range -> what each operation counts for.
+SUMS = {
+    "gpu_ns": TIME,
+    "kernels": IS_KERNEL.cast(pl.Int64),
+    "nccl_ns": _time_if(pl.col("what").is_in(COMMUNICATING)),
+    "memory_ns": _time_if(~IS_KERNEL),
+    "gemm_ns": _time_if(IS_KERNEL & (KIND == GEMM)),
+    "gemm_tensor_ns": _time_if(IS_KERNEL & (KIND == GEMM) & (TENSOR == TENSOR_YES)),
+    "gemm_without_ns": _time_if(
+        IS_KERNEL & KIND.is_in((GEMM, CONVOLUTION)) & (TENSOR == TENSOR_NO)
+    ),
+}
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
 #: Sums of times beyond it are of damage.
@@ -111,10 +127,11 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             tree[column] = _sum_groups(path, values, count)
 
     add("host_ns", "host_exclusive_ns", end - begin)
-    at_thread, at, values = _find_launching_calls(unit)
-    first, last = find_points_within(thread, begin, end, at_thread, at)
-    for name in SUMS:
-        before = np.concatenate([[0], np.cumsum(values(name))])
+    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
+    work = unit.launched_work.select(columns).sort("sender", "sent", maintain_order=True)
+    first, last = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
+    for name, value in SUMS.items():
+        before = np.concatenate([[0], np.cumsum(work.select(value).to_series().to_numpy())])
         add(name, f"{name}_exclusive", before[last] - before[first])
     yield "names", pl.DataFrame(names)
     yield "tree", pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64))
@@ -136,32 +153,6 @@ def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     group = np.load(str(unit.options.groups), mmap_mode="r")[name]
     order = order_ranges(thread, begin, end)
     return thread[order], begin[order], end[order], group[order]
-
-
-def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.ndarray]]:
-    """Return the threads and the begins of calls that launched work, by thread and begin, and what
-    gives their values by the name of a sum.
-    """
-    if not unit.has("launch", "memory"):
-        nothing = np.zeros(0, np.int64)
-        return nothing, nothing, lambda _: nothing
-    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
-    work = unit.launched_work.select(columns).sort("sender", "sent", maintain_order=True)
-    thread, sent, what, kind, tensor = to_arrays(work, "sender", "sent", "what", "class", "tensor")
-    time = (work["end"] - work["begin"]).to_numpy()
-    kernel = what != MEMORY
-    values = {
-        "gpu_ns": lambda: time,
-        "kernels": lambda: kernel.astype(np.int64),
-        "nccl_ns": lambda: time * np.isin(what, COMMUNICATING),
-        "memory_ns": lambda: time * ~kernel,
-        "gemm_ns": lambda: time * (kernel & (kind == GEMM)),
-        "gemm_tensor_ns": lambda: time * (kernel & (kind == GEMM) & (tensor == TENSOR_YES)),
-        "gemm_without_ns": lambda: (
-            time * (kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO))
-        ),
-    }
-    return thread, sent, lambda name: values[name]()
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
@@ -188,35 +179,27 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
+    has_work = bool(context.reader.layouts & set(WORK))
     whole = names.group_by("operation", maintain_order=True).agg(
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
-    operations = _compute_figures(whole, ["operation", "ranks"])
+    operations = _compute_figures(whole, ["operation", "ranks"], has_work)
     result.add("operations", "Operations (NVTX ranges)", operations, ABOUT)
-    result.add("tree", "Operations as a tree", _make_tree(frames["tree"], texts))
+    tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
+    result.add("tree", "Operations as a tree", tree.sort("path"))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
-    by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))
+    by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", "Operations by rank", by_rank)
-    if not context.reader.layouts & set(WORK):
-        # Without GPUs there are no figures of them.
-        for name, table in result.tables.items():
-            host = table.frame.select(
-                *takewhile(lambda column: column != "gpu_ns", table.frame.columns)
-            )
-            result.add(name, table.title, host, table.about)
-    elif not context.reader.layouts & {"launch", "memory"}:
+    if has_work and not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))
         result.missing.append(
             f"GPU time of operations: {absent}, or no work that its calls launched"
         )
 
 
-def _compute_figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    return rows.sort("gpu_ns", "host_ns", descending=True, maintain_order=True).select(
-        *keys,
-        "calls",
-        "host_ns",
-        "host_exclusive_ns",
+def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:
+    """Return figures of operations, those of GPUs where there is work on any, the longest first."""
+    of_gpus = (
         "gpu_ns",
         pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"),
         "kernels",
@@ -226,29 +209,28 @@ def _compute_figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         divide_columns("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
         pl.col("gemm_without_ns").alias("gemm_without_tensor_cores_ns"),
     )
+    ordered = rows.sort("gpu_ns", "host_ns", descending=True, maintain_order=True)
+    shown = [*keys, "calls", "host_ns", "host_exclusive_ns"]
+    return ordered.select(*shown, *(of_gpus if has_work else ()))
 
 
-def _make_tree(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """Return the tree of all units, parents before what lies in them. `path`: names from the
-    outermost, separated by " / ".
+def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of the trees of all units by `path`: names from the outermost, separated by
+    " / ".
     """
     with_texts = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
     full = with_texts.filter(pl.col("above") < 0).select("unit", "path", text="operation")
     everything = [full]
-    for _ in range(DEEPEST):
+    while full.height:
         full = with_texts.join(
             full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
         ).select("unit", "path", text=pl.format("{} / {}", "outer", "operation"))
-        if not full.height:
-            break
         everything.append(full)
     named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner").drop(
         "path", "unit", "group", "above"
     )
-    sums = pl.exclude("text", "depth").sum()
-    merged = named.group_by("text", maintain_order=True).agg(pl.col("depth").min(), sums)
-    figures = _compute_figures(merged, ["text", "depth"]).rename({"text": "path"})
-    return figures.sort("path")
+    merged = named.group_by(path="text", maintain_order=True)
+    return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())
 
 
 ANALYSIS = Analysis(

@@ -27,20 +27,18 @@ COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
 COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
 BSC = "bsc"
-#: Layouts of work on devices -> what it is, and its naming field.
+#: Layouts of work on devices -> what it is, and the fields of columns of `Unit.work`.
 WORK = {
-    "cuda_kernel": (COMPUTE, "kernel"),
-    "nccl_kernel": (NCCL, "kernel"),
-    "cuda_graph": (GRAPH, "execution"),
-    "memory_operation": (MEMORY, "operation"),
+    "cuda_kernel": (COMPUTE, {"name": "kernel", "class": "class", "tensor": "tensor_cores"}),
+    "nccl_kernel": (
+        NCCL,
+        {"name": "kernel", "class": "class", "tensor": "tensor_cores", "operation": "operation"},
+    ),
+    "cuda_graph": (GRAPH, {"name": "execution"}),
+    "memory_operation": (MEMORY, {"name": "operation"}),
 }
-#: Layouts of kernels -> their further fields.
-WORK_FIELDS = {
-    "cuda_kernel": ("class", "tensor_cores"),
-    "nccl_kernel": ("class", "tensor_cores", "operation"),
-}
-#: Columns of `work` -> the further fields in them.
-FURTHER_WORK_COLUMNS = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
+#: Columns of `Unit.work` that are 0 where a layout lacks the field.
+WORK_COLUMNS = {"name": pl.Int32, "class": pl.Int8, "tensor": pl.Int8, "operation": pl.Int8}
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
@@ -169,23 +167,14 @@ class Unit:
         (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
         """
         frames = []
-        for layout, (what, name) in WORK.items():
-            fields = [name, *WORK_FIELDS.get(layout, ())]
-            frame = self.read_begins(layout, fields, np.int32)
-            further = {
-                alias: pl.col(field).cast(pl.Int8) if field in fields[1:] else pl.lit(0, pl.Int8)
-                for alias, field in FURTHER_WORK_COLUMNS.items()
-            }
-            frames.append(
-                frame.select(
-                    "begin",
-                    "end",
-                    pl.col("thread").cast(pl.Int32),
-                    pl.lit(what, pl.Int8).alias("what"),
-                    pl.col(name).cast(pl.Int32).alias("name"),
-                    **further,
-                )
+        for layout, (what, fields) in WORK.items():
+            columns = (
+                (pl.col(fields[name]) if name in fields else pl.lit(0)).cast(dtype).alias(name)
+                for name, dtype in WORK_COLUMNS.items()
             )
+            thread, kind = pl.col("thread").cast(pl.Int32), pl.lit(what, pl.Int8).alias("what")
+            frame = self.read_begins(layout, [*fields.values()], np.int32)
+            frames.append(frame.select("begin", "end", thread, kind, *columns))
         work = pl.concat(frames)
         if self.options.useful != BSC:
             others = (pl.col("what") == COMPUTE) & (pl.col("class") == COMMUNICATION)
@@ -285,11 +274,8 @@ class Unit:
         line = find_rows(
             *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
         )
-        hit = np.flatnonzero(line >= 0)
-        calls = {name: lines[name].to_numpy()[line[hit]] for name in ("sent", "sender")}
-        return self.work.filter(pl.Series(line >= 0)).with_columns(
-            **{name: pl.Series(column) for name, column in calls.items()}
-        )
+        calls = lines.select("sent", "sender")[line[line >= 0]]
+        return self.work.filter(pl.Series(line >= 0)).hstack(calls)
 
     @cached_property
     def launch_call_rows(self) -> np.ndarray:
