@@ -21,8 +21,8 @@ from nsys2prv.analysis.places import EXPLAINS, Places
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import label_place
 from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.time_use import describe_copies
 from nsys2prv.analysis.unit import WORK
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind, split_size
@@ -509,19 +509,13 @@ class CauseWriter:
     def _measure_copies(self, cause: Cause) -> Iterator[str]:
         edges = cause.changes[0][0]
         copies = self._replay.job.copies.filter(pl.col("edge").is_in(edges.tolist()))
-        lasts = float(self._graph.weight[edges].sum())
-        moved = float(copies["bytes"].sum())
-        kinds = dict(load_catalogue().value_sets["memory_kind"].labels)
-        (source, destination), *_ = (
-            copies.group_by("source", "destination")
-            .agg(pl.col("bytes").sum())
-            .sort("bytes", descending=True)
-            .select("source", "destination")
-            .rows()
-        )
-        yield (
-            f"{len(edges):,} copies from {kinds.get(source, '?')} to {kinds.get(destination, '?')} memory: "
-            f"{moved / 1e9:,.2f} GB at {moved / max(lasts, 1):,.2f} GB/s"
+        edges = copies["edge"].to_numpy()
+        yield from describe_copies(
+            copies.with_columns(
+                operation=pl.Series(split_size(self._edges.key[edges])[0], dtype=pl.Int64),
+                time=pl.Series(self._measure(edges), dtype=pl.Int64),
+                count=pl.lit(1, pl.Int64),
+            )
         )
 
     def _sum_by_name(self, cause: Cause) -> pl.DataFrame:

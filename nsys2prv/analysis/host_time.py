@@ -183,16 +183,17 @@ def _find_set_up(unit: Unit, task: int) -> int:
 
 
 def _find_state(unit: Unit, thread: int, state: str) -> Spans:
-    """Return when a thread was in a state, from the changes of its state: the last one lasts to the end
-    if it is off the CPU.
+    """Return when a thread was in a state, from the changes of its state: the last one lasts until
+    the last change of any thread if it is off the CPU.
     """
     if not unit.has(*STATES_OF_THREADS):
         return EMPTY
     changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
+    last = changes["begin"].max()
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
     off, wanted = _STATES["off the cpu"], _STATES[state.lower()]
-    end = np.append(begin[1:], [unit.duration if value[-1:] == off else begin[-1:]][: len(begin)])
+    end = np.append(begin[1:], [last if value[-1:] == off else begin[-1:]][: len(begin)])
     return merge_spans(begin[value == wanted], end[value == wanted])
 
 

@@ -96,31 +96,36 @@ def find_use(
     if devices.height:
         # Of processes that use GPUs, not of those that start them.
         rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
-    # Of the process of which most is known.
-    rows = rows.filter(pl.col("length") > 0).sort("length", -pl.col("unknown"), "task")
+    rows = rows.filter(pl.col("length") > 0)
+    if when in ("before", "after"):
+        # All GPUs do nothing until the first one works.
+        rows = rows.filter(pl.col("length") == pl.col("length").min())
+    activities = activities.filter(pl.col("when") == when) if activities.height else activities
+    rows = _sort_processes(rows, activities)
     if not rows.height:
         return None
     row = rows.row(-1, named=True)
     parts = {part: int(row[part]) for part in PARTS}
     if activities.height:
-        activities = activities.filter((pl.col("when") == when) & (pl.col("task") == row["task"]))
-    named, inside, where = {}, "", ""
+        activities = activities.filter(pl.col("task") == row["task"])
+    named: dict[str, str] = {}
+    inside, where = "", ""
     if activities.height:
         places = activities.filter(part="where").select("time", place="name")
         where = describe_places(places, row["length"], context)
         activities = activities.filter(pl.col("part") != "where")
     for part, names, name, time, longest, first in _list_longest(activities):
-        label = _label(context, names, name)
+        label = shorten_name(_label(context, names, name))
         share = time / max(row["length"] if part == "range" else parts[part], 1)
         if not label or share < EXPLAINS:
             continue
         if part == "range":
-            inside = f"{min(share, 1.0):.0%} of it in NVTX range {label}"
-        else:
-            named[part] = f"{label} {format_nanoseconds(time)}"
-            if first and longest >= MOST * time:
-                is_launch = "Launch" in label
-                named[part] += ", the first launch" if is_launch else ", which sets CUDA up"
+            inside = inside or f"{min(share, 1.0):.0%} of it in NVTX range {label}"
+            continue
+        text = f"{label} {format_nanoseconds(time)}"
+        if first and longest >= MOST * time:
+            text += ", the first launch" if "Launch" in label else ", which sets CUDA up"
+        named[part] = f"{named[part]}; {text}" if part in named else text
     what = frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
     options = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
     lacking = ", ".join([*options, *(RECORDED_BY[one] for one in what)])
@@ -128,12 +133,27 @@ def find_use(
     return TimeUse(int(row["length"]), parts, named, inside, where, who, lacking)
 
 
+def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
+    """Return the processes (columns of `uses`), last the one that works longest: in calls, samples and
+    ranges rather than waiting for the system; of the others one of which something is known.
+    """
+    if rows.height < 2 or not activities.height:
+        return rows.sort("length", "task")
+    in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
+    rows = rows.join(
+        activities.group_by("task").agg(in_ranges=in_ranges), on="task", how="left"
+    ).with_columns(waiting=pl.sum_horizontal("os", "io", "off_cpu"))
+    in_ranges = (pl.col("in_ranges").fill_null(0) - pl.col("waiting")).clip(0)
+    works = pl.sum_horizontal("mpi", "cuda", "computing") + in_ranges
+    return rows.sort("length", works, pl.col("in_ranges").is_not_null(), -pl.col("waiting"), "task")
+
+
 def _list_longest(activities: pl.DataFrame) -> list[tuple[str, str, int, int, int, bool]]:
-    """Return the activity of each part that takes most time."""
+    """Return the two activities of each part that take most time."""
     if not activities.height:
         return []
     longest = activities.sort("time", descending=True, maintain_order=True)
-    longest = longest.unique("part", keep="first", maintain_order=True)
+    longest = longest.filter(pl.int_range(pl.len()).over("part") < 2)
     return longest.select("part", "names", "name", "time", "longest", "first").rows()
 
 
@@ -177,20 +197,22 @@ def describe_hosts(
     there is no such work.
     """
     use = find_use("all", frames, context, job)
-    if use is None or use.parts["unknown"] >= 0.95 * use.length:
+    if use is None:
         return None
-    known = {part: time for part, time in use.parts.items() if part != "unknown"}
-    part = max(known, key=lambda one: known[one])
+    who = use.who or "the host"
+    part = use.largest
     detail = f" ({use.named[part]})" if part in use.named else ""
-    who = use.who or "The host"
+    length = format_nanoseconds(use.parts[part])
+    title = f"No work of a GPU is recorded. {who[0].upper()}{who[1:]} is {PARTS[part]} for {length}{detail}."
+    if part == "unknown":
+        title = f"No work of a GPU is recorded, and for {length} not what {who} does."
     return Finding(
         "no_gpu_work",
-        f"No work of a GPU is recorded. {who[0].upper()}{who[1:]} is {PARTS[part]} for "
-        f"{format_nanoseconds(known[part])}{detail}.",
-        known[part] / max(context.options.covered.length, 1),
+        title,
+        use.parts[part] / max(context.options.covered.length, 1),
         evidence=(*use.list_evidence(), why),
         where=use.where,
-        advice=ADVICE[part],
+        advice=use.advice,
     )
 
 
@@ -209,23 +231,25 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
             share = time / max(sums["time"].sum(), 1)
             most = f" ({share:.0%} of kernel time in {shorten_name(label)})"
     shares = (
-        (
-            compute,
-            f"compute for {{:.1%}} of the {'steady state' if context.options.steady else 'job'}{most}",
-        ),
-        (active - compute - copies, "only communicate for {:.1%}"),
-        (copies, "only copy for {:.1%}"),
-        (length - active, "are idle for {:.1%}"),
+        (compute, "compute", most),
+        (active - compute - copies, "only communicate", ""),
+        (copies, "only copy", ""),
+        (length - active, "are idle", ""),
     )
-    parts = [text.format(time / length) for time, text in shares if time >= 0.0005 * length]
-    return f"GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    parts = [
+        f"{does} for {'more than 99.9%' if time >= 0.9995 * length else f'{time / length:.1%}'}{more}"
+        for time, does, more in shares
+        if time >= 0.0005 * length
+    ]
+    what = "Of the steady state" if context.options.steady else "Of the job"
+    return f"{what} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
 def describe_loss(
     frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, reason: str
 ) -> Finding | None:
     """Return the finding of what GPUs lose most time to, without what would be gained. reason: why
-    that is not stated.
+    that is not stated, empty where no cause gains enough.
     """
     devices = frames["devices"]
     if not devices.height:
@@ -256,35 +280,33 @@ def describe_loss(
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
             advice = use.advice if use.largest == "unknown" else ELSEWHERE
     elif name == "copies":
-        evidence = _describe_copies(frames["copies"])
+        evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"
     mean = format_nanoseconds(lost / devices.height)
     return Finding(
         "idle",
         f"GPUs {does} for {lost / length:.0%} {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
         share,
-        evidence=(*evidence, reason),
+        evidence=(*evidence, *filter(None, [reason])),
         where=where,
         advice=advice,
         views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),
     )
 
 
-def _describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
-    """Return what is copied most, by direction and kinds of memory."""
+def describe_copies(copies: pl.DataFrame) -> tuple[str, ...]:
+    """Return what is copied most, by direction and kinds of memory. copies: operation, source,
+    destination, count, bytes, time (ns).
+    """
     if not copies.height:
         return ()
     kinds, operations = list_labels("memory_kind"), list_labels("memory_operation")
     keys = ("operation", "source", "destination")
-    sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum()).sort("time")
+    sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum())
+    sums = sums.sort("time", descending=True).select(*keys, "count", "bytes", "time").head(2)
     return tuple(
-        f"{operations.get(operation, 'copies')}: {count:,} from {kinds.get(source, 'unknown')} to "
-        f"{kinds.get(destination, 'unknown')} memory, {moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, "
-        f"{moved / max(time, 1):,.2f} GB/s"
-        for operation, source, destination, count, moved, time in sums.select(
-            *keys, "count", "bytes", "time"
-        )
-        .reverse()
-        .head(2)
-        .rows()
+        f"{operations.get(operation, 'copies').removeprefix('CUDA ')}: {count:,} from "
+        f"{kinds.get(source, 'unknown').lower()} to {kinds.get(destination, 'unknown').lower()} memory, "
+        f"{moved / 1e9:,.2f} GB in {format_nanoseconds(time)}, {moved / max(time, 1):,.2f} GB/s"
+        for operation, source, destination, count, moved, time in sums.rows()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -17,11 +18,14 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_os_call,
 )
 
 import nsys2prv
 from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.time_use import describe_copies
+from nsys2prv.events.catalogue import map_labels
 
 MS, US = 1_000_000, 1_000
 NAMES = ("kern", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020")
@@ -202,4 +206,40 @@ def test_gpus_that_only_copy(tmp_path: Path) -> None:
     findings = find(tmp_path, calls, {0: (98 * MS, 99 * MS)}, {MEMCPY: copies})
     (loss,) = (one for one in findings if one.kind == "idle")
     assert loss.title.startswith("GPUs copy, and do nothing else, for ")
-    assert "10 from Pinned to Device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]
+    assert "10 from pinned to device memory, 0.80 GB in 80.00 ms, 10.00 GB/s" in loss.evidence[0]
+
+
+def test_of_several_processes_the_one_that_works(tmp_path: Path) -> None:
+    """A process waits for its child; what that does is recorded by its ranges alone."""
+    child = PID + 1
+    tables = {
+        "StringIds": [{"id": 1, "value": "waitpid"}, {"id": 2, "value": "read"}],
+        "OSRT_API": [
+            make_os_call(0, 99 * MS, 1),
+            make_os_call(50 * MS, 51 * MS, 2, globalTid=make_global_tid(child, child)),
+        ],
+        "NVTX_EVENTS": [
+            make_nvtx_range(2 * MS, 98 * MS, "solve", globalTid=make_global_tid(child, child))
+        ],
+    }
+    make_export(tmp_path / "one.sqlite", tables)
+    with nsys2prv.open(tmp_path / "one.sqlite", quiet=True, jobs=1) as job:
+        (finding,) = job.findings()
+    assert f"not what {child} does" in finding.title
+    assert any("in NVTX range solve" in line for line in finding.evidence)
+    assert "--sample=process-tree" in finding.advice
+
+
+def test_copies_are_told_by_direction() -> None:
+    kinds, operations = map_labels("memory_kind"), map_labels("memory_operation")
+    to, back = (operations[f"cuda memcpy {way}"] for way in ("host-to-device", "device-to-host"))
+    rows = [
+        (to, kinds["pageable"], kinds["device"], 3, 10_000_000, 5 * MS),
+        (to, kinds["pageable"], kinds["device"], 1, 10_000_000, 5 * MS),
+        (back, kinds["device"], kinds["pinned"], 2, 40_000_000, 8 * MS),
+    ]
+    columns = ("operation", "source", "destination", "count", "bytes", "time")
+    assert describe_copies(pl.DataFrame(rows, schema=columns, orient="row")) == (
+        "memcpy Host-to-Device: 4 from pageable to device memory, 0.02 GB in 10.00 ms, 2.00 GB/s",
+        "memcpy Device-to-Host: 2 from device to pinned memory, 0.04 GB in 8.00 ms, 5.00 GB/s",
+    )
