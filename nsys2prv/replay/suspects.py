@@ -22,8 +22,8 @@ NEARLY_ALL = 0.85
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
 #: What is longer stands out by so many standard errors, or by one moment that is so many times what
-#: nearly all differ by at most.
-MANY_ERRORS, FAR_BEYOND, USUALLY = 4.0, 6.0, 0.97
+#: nearly all differ by at most, and as the longest one of the others but one.
+MANY_ERRORS, FAR_BEYOND, USUALLY, BEYOND_OTHERS = 4.0, 6.0, 0.97, 2.0
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -83,10 +83,10 @@ def list_suspects(replay: Replay) -> list[Suspect]:
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     """Return the smallest set that gains nearly what the best gains; None where it is not one set."""
     suspects = [one for one in suspects if one.gain >= LEAST_CERTAIN and _stands_out(replay, one)]
-    certain = [one for one in suspects if one.ratio]
-    if not suspects or (suspects[0].gain < LEAST_GAIN and not certain):
-        return None
-    near = [one for one in suspects if one.gain >= NEARLY_ALL * suspects[0].gain]
+    certain = next((one for one in suspects if one.ratio), None)
+    if not suspects or suspects[0].gain < LEAST_GAIN:
+        return certain
+    near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
     found = min(near, key=lambda one: (len(one.processes), -one.gain))
     # Who gains much alone is a cause alone: the others of the set are looked at after it.
     alone = [
@@ -97,39 +97,48 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         and one.gain >= max(LEAST_GAIN, MUCH_ALONE * found.gain)
     ]
     found = max(alone, key=lambda one: one.gain, default=found)
-    if found.gain < LEAST_GAIN:
-        return certain[0] if found.processes == certain[0].processes else None
-    is_gpu = found.kind == "gpu"
+    is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
-        return next((one for one in certain if one.processes == found.processes), None)
+        return certain
     return found
 
 
 def _stands_out(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether what processes do longer is more than chance: in the mean of all that they do,
-    or at moments far beyond what is usual.
+    """Return whether what each of some processes does longer is more than chance: in the mean of all
+    that it does, at a moment far beyond what is usual, or in nearly all repetitions.
     """
     if suspect.ratio or suspect.is_link:
         return True
     table = replay.tabulate(KINDS[suspect.kind])
     longer = replay.job.graph.weight[table.edges] - table.usual[table.row]
-    is_own = np.isin(table.column, np.searchsorted(replay.processes, suspect.processes))
-    own, others = longer[is_own], longer[~is_own]
-    error = np.sqrt(own.var() / len(own) + others.var() / max(len(others), 1))
-    usual = np.quantile(np.abs(longer), USUALLY)
-    more = own.mean() - (others.mean() if len(others) else 0.0)
-    if more > MANY_ERRORS * error or own.max() > FAR_BEYOND * max(usual, 1.0):
-        return True
-    errors = _count_errors(replay, table, np.searchsorted(replay.processes, suspect.processes))
-    return errors > NormalDist().inv_cdf(1 - BY_CHANCE / len(replay.processes))
+    count = len(replay.processes)
+    number = np.maximum(np.bincount(table.column, minlength=count), 1)
+    mean = np.bincount(table.column, longer, count) / number
+    error = np.bincount(table.column, (longer - mean[table.column]) ** 2, count) / number**2
+    most = np.zeros(count)
+    np.maximum.at(most, table.column, longer)
+    own = np.searchsorted(replay.processes, suspect.processes)
+    others = np.delete(np.arange(count), own)
+    # One of the others may be a culprit too.
+    usual, error_of_usual = np.median(mean[others]), np.median(error[others])
+    beyond = np.quantile(np.abs(longer), USUALLY)
+    beyond = max(
+        FAR_BEYOND * beyond, BEYOND_OTHERS * np.sort(most[others])[max(len(others) - 2, 0)]
+    )
+    unclear = own[
+        (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
+        & (most[own] <= beyond)
+    ]
+    certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
+    return all(_count_errors(replay, table, one, own) > certain for one in unclear.tolist())
 
 
-def _count_errors(replay: Replay, table: WorkTable, columns: np.ndarray) -> float:
-    """Return by how many standard errors the longest work of these columns is longer than the median
-    of the others' more often than in half of its repetitions, as it would be by chance.
+def _count_errors(replay: Replay, table: WorkTable, column: int, columns: np.ndarray) -> float:
+    """Return by how many standard errors the longest work of a column is longer than the median of
+    those not among `columns` more often than in half of its repetitions, as it would be by chance.
     """
     others = median_of_rows(np.delete(table.durations, columns, axis=1))
-    own = median_of_rows(table.durations[:, columns])
+    own = table.durations[:, column]
     key = np.zeros(len(own), np.int64)
     key[table.row] = replay.job.graph.edges.key[table.edges]
     rows = pl.DataFrame({"key": key, "own": own, "others": others})
