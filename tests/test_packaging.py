@@ -73,8 +73,6 @@ def test_the_container_is_built_from_the_checkout() -> None:
     text = (PACKAGING / "Containerfile").read_text()
     assert "pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /checkout" in text
     assert not re.search(r"pip install[^\n]* nsys2prv", text)
-    (plot,) = re.findall(r'^plot = \["([^"]+)"\]', (ROOT / "pyproject.toml").read_text(), re.M)
-    assert f'"{plot}"' in text
 
 
 def test_the_version_stands_in_one_place() -> None:

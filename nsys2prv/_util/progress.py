@@ -40,18 +40,14 @@ class Progress:
     """Shows bars where people watch: on terminals and in notebooks."""
 
     def __init__(self, quiet: bool) -> None:
-        self._notebook = "ipykernel" in sys.modules
-        self._off = quiet or not (self._notebook or sys.stderr.isatty())
+        self._off = quiet or not ("ipykernel" in sys.modules or sys.stderr.isatty())
 
     def show_bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
         """Return a bar to update by hand."""
         if self._off:
             return _NoBar()
-        # tqdm.auto finds the bar of notebooks, and takes longer to import.
-        if self._notebook:
-            from tqdm.auto import tqdm
-        else:
-            from tqdm import tqdm
+        from tqdm import tqdm
+
         return tqdm(
             total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
         )

@@ -99,10 +99,3 @@ def escape_unprintable(text: str) -> str:
 def escape_to_one_line(text: str) -> str:
     """Return the text as :func:`escape_unprintable` does, with its line ends and tabs replaced, too."""
     return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")
-
-
-def hide_font_notes() -> None:
-    """Hide what matplotlib says where it cannot keep its list of fonts: HOME is not writable."""
-    import logging
-
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -16,10 +16,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError, delay_signals
@@ -292,30 +292,30 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """
     import logging
 
-    from distributed import Client, LocalCluster
+    from distributed import Client
+    from distributed.scheduler import KilledWorker
 
-    if scheduler is None:
-        with ExitStack() as stack:
-            with _delay_interruptions():
-                cluster = stack.enter_context(
-                    LocalCluster(
-                        n_workers=max(1, jobs),
-                        threads_per_worker=1,
-                        dashboard_address=None,
-                        silence_logs=logging.CRITICAL,
-                    )
-                )
-                client = stack.enter_context(Client(cluster))
-            yield _wrap_dask_client(client, one_machine=True)
-        return
     try:
-        client = Client(scheduler, timeout=SCHEDULER_TIMEOUT)
+        if scheduler:
+            client = Client(scheduler, timeout=SCHEDULER_TIMEOUT)
+        else:
+            with _delay_interruptions():
+                client = Client(
+                    n_workers=max(1, jobs),
+                    threads_per_worker=1,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                )
     except (OSError, ValueError) as error:
         raise Nsys2prvError(
             f"--scheduler {scheduler}: no Dask scheduler answers there ({error})"
         ) from None
     with client:
-        yield _wrap_dask_client(client, one_machine=False)
+        # Dask itself gives a lost worker's tasks to others, and names those at which several
+        # workers were lost.
+        workers = max(1, sum(client.nthreads().values()))
+        executor = client.get_executor(pure=False)
+        yield Pool(executor, workers, one_machine=not scheduler, lost=(KilledWorker,))
 
 
 @contextmanager
@@ -336,15 +336,6 @@ def _delay_interruptions() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _wrap_dask_client(client: Any, one_machine: bool) -> Pool:
-    from distributed.scheduler import KilledWorker
-
-    jobs = max(1, sum(client.nthreads().values()))
-    # Dask itself gives a lost worker's tasks to others, and names those at which several workers
-    # were lost.
-    return Pool(client.get_executor(pure=False), jobs, one_machine, lost=(KilledWorker,))
 
 
 @contextmanager

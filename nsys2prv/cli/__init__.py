@@ -10,18 +10,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import FULL, check_not_read, has_report_name
+from nsys2prv._util.files import FULL, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.terminal import print_text
 from nsys2prv._util.text import escape_to_one_line
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
-    WORDS,
     Parser,
     check_command,
     check_conversion,
@@ -32,6 +30,7 @@ from nsys2prv.cli.parsing import (
     is_trace_name,
     refuse_non_traces,
     refuse_traces,
+    suggest_command,
 )
 from nsys2prv.nsight import report_files
 
@@ -116,14 +115,9 @@ def run_help(arguments: list[str]) -> int:
         make_conversion_parser().print_help()
         return 0
     if arguments[0] not in COMMANDS:
-        near = get_close_matches(arguments[0].lower(), COMMANDS, 1)
-        if near:
-            instead = f"did you mean `nsys2prv help {near[0]}`?"
-        elif arguments[0] in WORDS:
-            instead = f"write `{WORDS[arguments[0]]}`; `nsys2prv help` explains it"
-        else:
-            instead = f"the commands are {', '.join(COMMANDS)}"
-        raise UsageError(f"{arguments[0]}: there is no such command; {instead}")
+        hint = suggest_command(arguments[0], COMMANDS, "nsys2prv help")
+        hint = hint or f"the commands are {', '.join(COMMANDS)}"
+        raise UsageError(f"{arguments[0]}: there is no such command; {hint}")
     return COMMANDS[arguments[0]](["--help"])
 
 
@@ -135,12 +129,11 @@ def run_conversion(options: argparse.Namespace) -> int:
     if options.list:
         return _list_reports(options.paths)
     if len(options.paths) < 2:
-        version = "; --version tells the version" if options.verbose and not options.paths else ""
         example = ""
         if options.paths and not is_trace_name(options.paths[0]):
             example = f", as in `nsys2prv {options.paths[0]} out.prv`"
         raise UsageError(
-            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
+            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options"
         )
     check_conversion(options.paths, options.trace)
     *paths, output = options.paths
@@ -255,11 +248,7 @@ def run_cfgs(arguments: list[str]) -> int:
 
 def run_clock(arguments: list[str]) -> int:
     """Run `nsys2prv clock`."""
-    from nsys2prv.conversion.timeline import (
-        describe_hosts,
-        load_clock_file,
-        plot_clocks,
-    )
+    from nsys2prv.conversion.timeline import describe_hosts, load_clock_file
 
     clock = Parser(
         "nsys2prv clock",
@@ -269,10 +258,8 @@ def run_clock(arguments: list[str]) -> int:
         """
   file FILE.clock.yaml
       the clock file beside a trace
-  --plot FILE.png
-      also draw the clocks before and after the alignment to this file (needs matplotlib)
 """,
-        {"file": {"type": Path}, "--plot": {"type": Path}},
+        {"file": {"type": Path}},
     )
     options = clock.parse_args(arguments)
     if is_trace_name(str(options.file)):
@@ -286,14 +273,9 @@ def run_clock(arguments: list[str]) -> int:
         raise UsageError(
             f"{options.file}: is a report; the clock file is written beside its trace, as in out.clock.yaml"
         )
-    if options.plot:
-        check_not_read([options.plot], [options.file])
     record = load_clock_file(options.file)
     lines = *describe_hosts(record), *record.warnings
     print_text("\n".join(lines))
-    if options.plot:
-        plot_clocks(record, options.plot)
-        print(options.plot)
     return 0
 
 

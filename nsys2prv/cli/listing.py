@@ -53,7 +53,7 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     inspected = [_inspect_reports(path) for path in paths]
     reports = _describe_reports(inspected)
     kinds = _describe_kinds(inspected)
-    marked = len(inspected) <= MOST_LINES and any(MARK in line for line in (*reports, *kinds))
+    marked = any(MARK in line for line in (*reports, *kinds))
     first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
     text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected)])
     infos = [one.info for one in inspected]
@@ -94,30 +94,19 @@ def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
     marked = {title: _mark_unusual(columns[title]) for title in ALIKE_EVERYWHERE}
     if len(reports) <= MOST_LINES:
         return _format_table(columns | marked)
-    lasts = [one.info.duration_ns or 0 for one in reports]
-    known = sorted(filter(None, lasts))
-    short = ALIKE * known[len(known) // 2] if known else 0
-    kinds = Counter(name for one in reports for name in one.kinds)
-    often = [name for name, count in kinds.items() if 2 * count > len(reports)]
-    lacking = [[name for name in often if name not in one.kinds] for one in reports]
     odd = [
         place
         for place in range(len(reports))
-        if lacking[place]
-        or lasts[place] < short
-        or any(cells[place].endswith(MARK) for cells in marked.values())
+        if any(cells[place].endswith(MARK) for cells in marked.values())
     ]
-    usual = (
-        next((cell for cell in cells if not cell.endswith(MARK)), "") for cells in marked.values()
-    )
-    hosts = set(columns["host"])
-    alike = "; ".join(f"{title} {cell}" for title, cell in zip(marked, usual, strict=True))
-    lines = [f"  {format_count(len(hosts), 'host')}; {alike}"]
+    hosts, what = format_count(len(set(columns["host"])), "host"), ", ".join(marked)
     if not odd:
-        return [*lines, "  no report differs from the others"]
-    table = {**columns, **marked, "has none of": [list_some(names, 4) for names in lacking]}
-    shown = {title: [cells[place] for place in odd[:MOST_LINES]] for title, cells in table.items()}
-    lines += [f"{len(odd):,} differ from most, in what is listed:", *_format_table(shown)]
+        return [f"  {hosts}; no report differs from the others in {what}"]
+    shown = {
+        title: [cells[place] for place in odd[:MOST_LINES]]
+        for title, cells in (columns | marked).items()
+    }
+    lines = [f"  {hosts}; {len(odd):,} differ from most in {what}:", *_format_table(shown)]
     further = len(odd) - MOST_LINES
     return [*lines, f"  and {further:,} more"] if further > 0 else lines
 

@@ -41,7 +41,6 @@ ELSEWHERE = {
         "--json": "`nsys2prv report REPORT... --json FILE` writes what it finds",
         "--only": "`nsys2prv report REPORT... --only NAMES` analyses",
         "--iterations": "`nsys2prv report REPORT... --iterations PATTERN` analyses",
-        "--plot": "`nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
         "--output": "the trace to write is the last argument",
         "--out": "the trace to write is the last argument",
         "-o": "the trace to write is the last argument",
@@ -162,7 +161,7 @@ NO_TRACES = {
     ".yaml": "",
     ".json": "; `nsys2prv report REPORT... --json FILE` writes JSON",
     ".html": "; `nsys2prv report REPORT... --html FILE` writes a page",
-    ".png": "; `nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
+    ".png": "",
 }
 #: Words that people take for commands, and what does it.
 WORDS = {
@@ -180,19 +179,21 @@ WORDS = {
 }
 
 
+def suggest_command(word: str, commands: Collection[str], before: str = "nsys2prv") -> str:
+    """Return what is meant by a word that is no command, "" where nothing is like it."""
+    if near := get_close_matches(word.lower(), commands, 1):
+        return f"did you mean `{before} {near[0]}`?"
+    return f"write `{WORDS[word]}`" if word in WORDS else ""
+
+
 def check_command(word: str, commands: Collection[str]) -> None:
     """Raise UsageError for a first argument that is nearly a command, and neither an option nor a
     file.
     """
     if word.startswith("-") or set(word) & set("./*?[") or Path(word).exists():
         return
-    if word in WORDS:
-        hint = f"write `{WORDS[word]}`"
-    elif near := get_close_matches(word.lower(), commands, 1):
-        hint = f"did you mean `nsys2prv {near[0]}`?"
-    else:
-        return
-    raise UsageError(f"{word}: there is no such command and no such file; {hint}")
+    if hint := suggest_command(word, commands):
+        raise UsageError(f"{word}: there is no such command and no such file; {hint}")
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Cutting a job to size, a stage between preparing it and writing it.
+"""Cut a job to size, a stage between preparing it and writing it.
 
 A cut takes the job as it is without one, aligned and related by all its events, and rewrites its
 runs in trace time: what straddles the cut is clipped, what was in force at its begin is told there.
@@ -6,8 +6,9 @@ runs in trace time: what straddles the cut is clipped, what was in force at its 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from functools import partial
 
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, format_size, suggest_range
 from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
@@ -24,19 +25,15 @@ from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
     CutPlan,
     CutSpec,
-    Moment,
     Region,
-    add_units,
     check_ranks,
     choose_reports,
     is_in_ranges,
-    parse_span,
 )
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nvtx_names import NamePattern
-from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import (
     GPU_ROW_NAMES,
     GpuNumbers,
@@ -44,13 +41,15 @@ from nsys2prv.paraver.object_model import (
     build_object_model,
     find_process,
 )
-from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
+from nsys2prv.store.windows import to_begin_times, to_trace_times
 
 #: Characters of the beginning of a UUID that is given to choose a device; fewer could be a number.
 SHORTEST_UUID = 6
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
+#: A number without a unit in a span of time; what is said of it where the span is all or nothing.
+BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are seconds"
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
@@ -66,14 +65,11 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     smaller, clipped, notes = job, 0, []
     if rewrites:
         smaller, clipped = cut(plan.spec, "cut")
+    whole = format_seconds(job.duration)
     if (window.first, window.end) != (0, job.duration):
-        notes.append(
-            f"{format_seconds(window.first)} to {format_seconds(window.end)} of {format_seconds(job.duration)}"
-        )
-    elif add_units(plan.options.time):
-        notes.append(
-            f"--time {plan.options.time} is all of the trace; numbers without a unit are seconds"
-        )
+        notes.append(f"{format_seconds(window.first)} to {format_seconds(window.end)} of {whole}")
+    elif BARE_NUMBER.search(plan.options.time):
+        notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
     if plan.options.max_size is not None:
         fitting = Fitting(smaller, plan.spec, plan.options.max_size)
         while not fitting.fits:
@@ -94,34 +90,19 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def _find_window(job: Job, plan: CutPlan) -> CutWindow:
-    first, last = _find_region_span(plan.region, job) if plan.region else (0, job.duration)
-    whole = first, min(last, job.duration)
-    first, last = _intersect(whole, plan.first, plan.last, job.duration)
-    if last <= first and (plan.options.time or plan.region):
-        options = (("--time", plan.options.time), ("--region", plan.options.region))
-        where = " ".join(f"{option} {text}" for option, text in options if text)
+    duration, options = job.duration, plan.options
+    first, last = _find_region_span(plan.region, job) if plan.region else (0, duration)
+    first = max(first, plan.first.resolve(duration) if plan.first else 0)
+    last = min(last, duration, plan.last.resolve(duration) if plan.last else duration)
+    if last <= first and (options.time or plan.region):
+        given = (("--time", options.time), ("--region", options.region))
+        where = " ".join(f"{option} {text}" for option, text in given if text)
         raise NothingToWrite(
-            f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
-            f"{_hint_at_seconds(plan, whole, job.duration)}"
+            f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(duration)}, lies in it"
+            + f"; {SECONDS}; for nanoseconds write ns behind them"
+            * bool(BARE_NUMBER.search(options.time))
         )
-    return CutWindow(first, last, last == job.duration, 0 if plan.options.keep_time else first)
-
-
-def _intersect(
-    whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
-) -> tuple[int, int]:
-    """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
-    begin = first.resolve(duration) if first else 0
-    return max(whole[0], begin), min(whole[1], last.resolve(duration) if last else duration)
-
-
-def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
-    """Return a hint where numbers without a unit would be within if they were ns."""
-    with_units = add_units(plan.options.time)
-    first, last = _intersect(whole, *parse_span(with_units), duration)
-    if not with_units or first >= last:
-        return ""
-    return f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
+    return CutWindow(first, last, last == duration, 0 if options.keep_time else first)
 
 
 def _cut_runs(
@@ -149,13 +130,12 @@ def _cut_runs(
         for report, runs in sorted(by_report.items())
     ]
     parts = list(job.workers.run(cut_task, tasks))
+    left_out = sum_counters(part.left_out for part in parts)
     if not any(part.runs for part in parts):
         lost: Counter[str] = Counter()
-        for (_, reason), count in sum_counters(part.left_out for part in parts).items():
+        for (_, reason), count in left_out.items():
             lost[reason] += count
-        reasons = ", ".join(
-            f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
-        )
+        reasons = ", ".join(f"{count:,} {describe_reason(why)}" for why, count in (+lost).items())
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
     smaller = copy(job)
     smaller.is_cut, smaller.threads, smaller.model = True, threads, model
@@ -168,7 +148,7 @@ def _cut_runs(
         clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
     smaller.written = +sum_counters(part.written for part in parts)
-    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
+    smaller.left_out = +sum_counters([job.left_out, left_out])
     return smaller, sum(part.clipped for part in parts)
 
 
@@ -177,21 +157,33 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     each task of reading the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
     """
-    infos, model, cut = job.infos, job.model, plan.options
+    model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
-    machines = job.machines
-    keys, wanted = list(model.rows), set(choose_reports(infos, plan))
+    keys, wanted = list(model.rows), set(choose_reports(job.infos, plan))
     if plan.ranks:
-        keys = _keep_ranks(keys, model, plan)
+        ranks = [process.rank for process in model.processes]
+        check_ranks({rank for rank in ranks if rank is not None}, plan)
+        keys = [
+            (report, key)
+            for report, key in keys
+            if isinstance(key, DeviceKey)
+            or is_in_ranges(ranks[model.tasks[report, find_process(key)]], plan.ranks)
+        ]
         wanted &= {report for report, key in keys if not isinstance(key, DeviceKey)}
         if not wanted:
             raise Nsys2prvError(
                 "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
             )
-    keys = _keep_reports(keys, wanted, machines)
+    # What is sampled of a machine may be in any of its reports.
+    near = {machines[report] for report in wanted}
+    keys = [
+        (report, key)
+        for report, key in keys
+        if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
+    ]
     if cut.devices:
-        keys = _keep_devices(keys, infos, machines, cut.devices)
+        keys = _keep_devices(keys, job, cut.devices)
     if len(keys) == len(model.rows):
         return model, job.threads
     if not keys:
@@ -199,7 +191,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
             "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
         )
     smaller = build_object_model(
-        infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
+        job.infos, machines, keys, job.captures.firsts, lambda *_: model.ranks_of_processes
     )
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
@@ -207,55 +199,20 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]
     return smaller, [place[threads] for threads in job.threads]
 
 
-def _keep_reports(
-    keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]
-) -> list[tuple[int, ObjectKey]]:
-    """Return the selection without the rows of other reports. What is sampled of a machine may be
-    in any of its reports.
-    """
-    near = {machines[report] for report in wanted}
-    return [
-        (report, key)
-        for report, key in keys
-        if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
-    ]
-
-
-def _keep_ranks(
-    keys: list[tuple[int, ObjectKey]], model: ObjectModel, plan: CutPlan
-) -> list[tuple[int, ObjectKey]]:
-    """Return the selection without the processes of other ranks. Devices stay."""
-    ranks = [process.rank for process in model.processes]
-    check_ranks({rank for rank in ranks if rank is not None}, plan)
-
-    def stays(report: int, key: ObjectKey) -> bool:
-        return isinstance(key, DeviceKey) or is_in_ranges(
-            ranks[model.tasks[report, find_process(key)]], plan.ranks
-        )
-
-    return [(report, key) for report, key in keys if stays(report, key)]
-
-
 def _keep_devices(
-    keys: list[tuple[int, ObjectKey]],
-    infos: list[ReportInfo],
-    machines: list[int],
-    words: Sequence[str],
+    keys: list[tuple[int, ObjectKey]], job: Job, words: tuple[str, ...]
 ) -> list[tuple[int, ObjectKey]]:
     """Return the selection without the rows of other GPUs."""
-    gpus = GpuNumbers(infos, machines)
-    unknown = set(words)
-
-    def wanted(report: int, key: ObjectKey) -> bool:
-        if isinstance(key, ThreadKey) or (
-            isinstance(key, DeviceKey) and key.kind not in GPU_ROW_NAMES
-        ):
-            return True
-        number = (
-            gpus.find_gpu_number(report, key.number)
-            if isinstance(key, DeviceKey)
-            else gpus.find_number(report, key)
-        )
+    gpus = GpuNumbers(job.infos, job.machines)
+    known: set[str] = set()
+    kept = []
+    for report, key in keys:
+        is_device = isinstance(key, DeviceKey)
+        if isinstance(key, ThreadKey) or (is_device and key.kind not in GPU_ROW_NAMES):
+            kept.append((report, key))
+            continue
+        find = gpus.find_gpu_number if is_device else gpus.find_number
+        number = find(report, key.number if is_device else key)
         gpu = gpus.find_gpu(report, key)
         uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
         matching = {
@@ -264,33 +221,19 @@ def _keep_devices(
             if word == str(number)
             or (len(word) >= SHORTEST_UUID and uuid.startswith(_normalize_uuid(word)))
         }
-        unknown.difference_update(matching)
-        return bool(matching)
-
-    kept = [(report, key) for report, key in keys if wanted(report, key)]
-    for word in words:
-        if word in unknown:
-            raise Nsys2prvError(
-                f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
-                f"{SHORTEST_UUID} characters or more of the beginning of its UUID"
-            )
+        known |= matching
+        if matching:
+            kept.append((report, key))
+    if unknown := [word for word in words if word not in known]:
+        raise Nsys2prvError(
+            f"--devices {unknown[0]}: there is no such GPU in the trace; give its number as in the names of rows, or "
+            f"{SHORTEST_UUID} characters or more of the beginning of its UUID"
+        )
     return kept
 
 
 def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").replace("-", "")
-
-
-def _find_region_layouts() -> dict[str, str]:
-    """Return the layouts of NVTX ranges, and of each the field that holds the name."""
-    return {
-        name: layout.fields[0].name
-        for name, layout in load_catalogue().layouts.items()
-        if name != MARKS
-        and layout.fields
-        and isinstance(layout.fields[0].values, NameSet)
-        and layout.fields[0].values.name == NAMES
-    }
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
@@ -300,35 +243,41 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     if NAMES in job.values:
         labels = job.values[NAMES].labels
-    ranges = list(_read_ranges(job, NamePattern.from_glob(region.pattern, labels)))
-    if not ranges:
+    pieces = list(_read_ranges(job, NamePattern.from_glob(region.pattern, labels)))
+    if not pieces:
         raise Nsys2prvError(
             f"--region {region.pattern}: no NVTX range of the reports has such a name; "
             + suggest_range(region.pattern, labels["label"].to_list())
         )
-    thread, begin, end = (np.concatenate(column) for column in zip(*ranges, strict=True))
-    order = np.lexsort((-end, begin, thread))
-    _, codes = factorize(thread[order])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(codes, codes) + 1
-    chosen = (place >= region.first) & (place <= (region.last or len(place)))
-    if not chosen.any():
+    ranges = pl.concat(pieces).sort("thread", "begin", -pl.col("end"))
+    place = pl.int_range(1, pl.len() + 1).over("thread")
+    ranges = ranges.with_columns(place=place)
+    last = ranges["place"].max() if region.last is None else region.last
+    chosen = ranges.filter(pl.col("place").is_between(region.first, last))
+    if chosen.is_empty():
+        most = ranges["place"].max()
         raise Nsys2prvError(
-            f"--region {region.pattern}:{region.first}: a thread has at most {place.max()} of these ranges; "
-            f"give a number from 1 to {place.max()}"
+            f"--region {region.pattern}:{region.first}: a thread has at most {most} of these ranges; "
+            f"give a number from 1 to {most}"
         )
-    return int(begin[chosen].min()), int(end[chosen].max())
+    return chosen["begin"].min(), chosen["end"].max()
 
 
-def _read_ranges(
-    job: Job, pattern: NamePattern
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
     """Yield thread, begin and end of the ranges whose names match."""
-    layouts = _find_region_layouts()
+    # Of each layout of NVTX ranges the field that holds the name.
+    name_fields = {
+        name: layout.fields[0].name
+        for name, layout in load_catalogue().layouts.items()
+        if name != MARKS
+        and layout.fields
+        and isinstance(layout.fields[0].values, NameSet)
+        and layout.fields[0].values.name == NAMES
+    }
     threads: dict[tuple[int, int], int] = {}
-    by_task = sorted(job.results, key=lambda result: result.task)
+    by_task = job.ordered_results
     for run in job.runs:
-        if run.shape.stream != BEGIN or run.shape.name not in layouts:
+        if run.shape.stream != BEGIN or run.shape.name not in name_fields:
             continue
         values = job.names[NAMES][run.task]
         if not pattern.may_match(values):
@@ -336,7 +285,7 @@ def _read_ranges(
         records = read_run(run)
         numbered = "number" in records.dtype.names
         numbers = records["number"] if numbered else np.full(len(records), ABSENT)
-        names = values[records[layouts[run.shape.name]]]
+        names = values[records[name_fields[run.shape.name]]]
         records = take_records(records, pattern.find_matches(names, numbers))
         if not len(records):
             continue
@@ -345,9 +294,10 @@ def _read_ranges(
         owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
         own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
         clock = job.clocks[run.report]
-        end = windows.to_trace_times(records["end"], clock, job.duration)
-        yield (
-            own[records["object"]],
-            windows.to_begin_times(records["time"], records["end"], clock),
-            end,
+        yield pl.DataFrame(
+            {
+                "thread": own[records["object"]],
+                "begin": to_begin_times(records["time"], records["end"], clock),
+                "end": to_trace_times(records["end"], clock, job.duration),
+            }
         )

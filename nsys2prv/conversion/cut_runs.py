@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +91,7 @@ class CutRuns(Struct):
 
 def cut_task(task: CutTask) -> CutRuns:
     """Cut the runs of a task and return what stays of them."""
-    with (
-        closing(SpillReader()) as reader,
-        closing(SpillWriter(task.spill_file, TRACE, 0)) as writer,
-    ):
+    with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
         return _Cutter(task, reader, writer).cut()
 
 
@@ -150,17 +146,10 @@ class _Cutter:
         self.samples.finish()
         return self.out
 
-    def _to_trace_time(self, local: int) -> int:
-        return int(self.clock.to_global(np.int64(local)))
-
     def _read_up_to_end(self, run: Run) -> np.ndarray:
         """Return the records of a run that may be before the cut's end."""
-        if self.window.closed:
-            until = None
-        elif self._to_trace_time(run.first_time) > self.window.end + self.clock.slack:
-            until = run.first_time
-        else:
-            until = self.clock.to_local(self.window.end) + self.clock.slack + 1
+        end = self.window.end
+        until = None if self.window.closed else self.clock.to_local(end) + self.clock.slack + 1
         return self.reader.read_between(run, run.first_time, until)
 
     def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
@@ -175,7 +164,8 @@ class _Cutter:
 
     def _cut_ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
-        if not opened and self._to_trace_time(run.greatest_time) <= window.first:
+        greatest = int(self.clock.to_global(np.int64(run.greatest_time)))
+        if not opened and greatest <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._read_up_to_end(run)

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.conversion.options import (
     NAMED_RANGES,
     CutSpec,
@@ -20,8 +20,9 @@ from nsys2prv.conversion.options import (
     leave_out_attributes,
     leave_out_lines,
 )
-from nsys2prv.events.catalogue import DomainCode, NameSet, assign_counter_codes, load_catalogue
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
+from nsys2prv.events.catalogue import DomainCode, assign_counter_codes, load_catalogue
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
+from nsys2prv.store.windows import WindowRecords
 
 #: Records in the sample of a run; runs of fewer are looked at as a whole.
 SAMPLE_SIZE = 4096
@@ -72,83 +73,72 @@ def _weigh_runs(job: Job) -> list[Weight]:
     """Return the weight of every run of a job that is ready to be written, in which all runs are in
     trace time.
     """
-    weigher = _Weigher(job)
-    with weigher.reader:
-        return [weigher.weigh(run) for run in job.runs if run.shape.stream in WEIGHED]
+    weigher, ids = _Weigher(job), make_global_ids(job)
+    weights = []
+    with SpillReader() as reader:
+        for run in job.runs:
+            if run.shape.stream in WEIGHED:
+                sample = reader.read_every(run, -(-run.rows // SAMPLE_SIZE))
+                records = WindowRecords(run.shape, ids, [(run, sample)])
+                weights.append(weigher.weigh(run, records, run.rows / len(sample)))
+    return weights
 
 
 class _Weigher:
     """Weighs the lines of runs by samples of their records."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.reader = job, SpillReader()
+        self._job = job
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
         metrics = job.collect_metrics()
         self._codes = assign_counter_codes(
             {layout: [metric.name for metric in metrics[layout]] for layout in metrics}
         )
 
-    def weigh(self, run: Run) -> Weight:
-        """Return the weight of a run."""
-        records = self.reader.read_every(run, -(-run.rows // SAMPLE_SIZE))
-        each = run.rows / len(records)
-        clock = self.job.clocks[run.report]
-        time = clock.to_global(records["time"])
+    def weigh(self, run: Run, records: WindowRecords, each: float) -> Weight:
+        """Return the weight of a run, of which each of these records stands for so many."""
+        name = run.shape.name
+        if run.shape.stream == BEGIN:
+            return self._weigh_events(run.shape, records, each)
         if run.shape.stream == LINE:
-            line = load_catalogue().lines[run.shape.name]
-            base = 10 + _count_digits(records["size"])
-            base += _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
+            tag = load_catalogue().lines[name].tag
+            base = 10 + _count_digits(records.column("size"))
+            base += _count_digits(records.column("tag")) if tag is None else len(str(tag))
             # Each time is there twice, as a logical and as a physical one.
-            for times in (time, clock.to_global(records["receive"])):
-                base += 2 * _count_digits(times)
+            base += 2 * (_count_digits(records.times) + _count_digits(records.column("receive")))
             for end in ("sender", "receiver"):
-                base += self._find_address_width(run, records[end])
-            return Weight(run.shape.name, each, base)
-        if run.shape.stream == COUNTER:
-            objects = np.full(len(records), run.object)
-            base = 4 + _count_digits(time) + self._find_address_width(run, objects)
-            numbers = 0.0
-            for place, metric in enumerate(run.shape.metrics):
-                stored = records["values"][:, place].astype(np.int64)
-                code = 2 + len(str(self._codes[run.shape.name, metric.name]))
-                numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
-            samples = run.rows, run.first_time, run.last_time
-            return Weight(run.shape.name, each, base, numbers=numbers, samples=samples)
-        return self._weigh_events(run, records, time, each)
+                base += self._addresses[records.column(end)]
+            return Weight(name, each, base)
+        base = 4 + _count_digits(records.times) + self._addresses[records.column("object")]
+        stored = records.column("values").astype(np.int64)
+        codes = [2 + len(str(self._codes[name, metric.name])) for metric in run.shape.metrics]
+        numbers = float(((np.array(codes) + _count_digits(stored - 1)) * (stored > 0)).sum())
+        samples = run.rows, run.first_time, run.last_time
+        return Weight(name, each, base, numbers=numbers * each, samples=samples)
 
-    def _weigh_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
-        layout = load_catalogue().layouts[run.shape.name]
-        end = self.job.clocks[run.report].to_global(np.minimum(records["end"], 1 << 61))
+    def _weigh_events(self, shape: Shape, records: WindowRecords, each: float) -> Weight:
+        layout = load_catalogue().layouts[shape.name]
+        time, end = records.times, records.column("end")
         lines = 1 if layout.is_state else 2
-        base = lines * (4 + self._find_address_width(run, records["object"])) + _count_digits(time)
+        base = lines * (4 + self._addresses[records.column("object")]) + _count_digits(time)
         if lines == 2:
-            base = base + _count_digits(np.minimum(end, self.job.duration))
+            base = base + _count_digits(np.minimum(end, self._job.duration))
         fields = {}
         for bit, layout_field in enumerate(layout.fields):
-            if not run.shape.present >> bit & 1:
-                continue
-            values = records[layout_field.name].astype(np.int64)
-            if isinstance(layout_field.values, NameSet):
-                values = self.job.names[layout_field.values.name][run.task][values]
-            code = self._find_code_width(run, records, layout_field.code)
-            # The value, and where the range ends, 0.
-            fields[bit] = (
-                lines * (2 + code) + _count_digits(values + layout_field.offset) + (lines - 1)
-            )
+            if shape.present >> bit & 1:
+                values = records.column(layout_field.name).astype(np.int64)
+                code = 2 + self._find_code_width(layout_field.code, records)
+                # The value, and where the range ends, 0.
+                width = _count_digits(values + layout_field.offset) + (lines - 1)
+                fields[bit] = lines * code + width
         base = base + fields.pop(0)
         return Weight(layout.name, each, base, fields, None if layout.is_state else end - time)
 
-    def _find_code_width(
-        self, run: Run, records: np.ndarray, code: int | DomainCode
-    ) -> np.ndarray | int:
+    def _find_code_width(self, code: int | DomainCode, records: WindowRecords) -> np.ndarray | int:
         if not isinstance(code, DomainCode):
             return len(str(code))
-        codes = [code.code_of(name, number) for name, number in self.job.domain_codes]
-        domains = self.job.domains[run.task][records["domain"]]
-        return _count_digits(np.array(codes, np.int64))[domains]
-
-    def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
-        return self._addresses[self.job.threads[run.task][objects]]
+        codes = [code.code_of(name, number) for name, number in self._job.domain_codes]
+        return _count_digits(np.array(codes, np.int64))[records.column("domain")]
 
 
 def _count_digits(numbers: np.ndarray) -> np.ndarray:

@@ -5,22 +5,26 @@ time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import Rows
 from nsys2prv.relations import write_result
 from nsys2prv.store.overlaps import NEVER
-from nsys2prv.store.runs import BEGIN, Run, SpillReader
+from nsys2prv.store.runs import BEGIN, Run, Shape
 from nsys2prv.store.task_result import TaskResult
-from nsys2prv.store.windows import choose_window_bounds, read_window
+from nsys2prv.store.windows import (
+    WindowReader,
+    WindowRecords,
+    choose_window_bounds,
+    load_global_ids,
+)
 
 #: The kind and the layout of the states of devices.
 DEVICE_STATE = "device_state"
@@ -62,39 +66,40 @@ class DeviceStateTask(Struct, frozen=True):
 
     #: Number of the task.
     number: int
-    #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
-    runs: tuple[tuple[Run, np.ndarray], ...]
-    #: Map of each report to trace time.
-    clocks: Mapping[int, ClockMap]
+    #: Begins of the operations.
+    runs: tuple[Run, ...]
+    #: File with what their times and numbers mean.
+    global_ids: Path
+    #: Thread of the trace -> that of its GPU.
+    gpu_of: np.ndarray
     #: Folder for its runs.
     folder: Path
 
 
 def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
     """Return the states of all GPUs, by tasks from `number` on."""
-    runs: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
-    gpus_of: dict[int, set[int]] = {}
-    for result in job.ordered_results:
-        own = [run for run in result.runs if run.shape.stream == BEGIN and run.shape.name in BITS]
-        if not own:
-            continue
-        report, info = result.report, job.infos[result.report]
-        devices = [
-            find_stream_device(info, key) if isinstance(key, StreamKey) else None
-            for key in result.objects
-        ]
-        gpus = [-1 if one is None else job.model.rows[report, one] for one in devices]
-        runs[report] += [(run, np.array(gpus)) for run in own]
-        # A number of its own for a report without any.
-        gpus_of.setdefault(report, {-1 - report}).update(gpu for gpu in gpus if gpu >= 0)
+    gpu_of = np.full(job.model.tree.threads, -1)
+    gpus_of: dict[int, set[int]] = defaultdict(set)
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            device = find_stream_device(job.infos[report], key)
+            gpu_of[thread] = job.model.rows[report, device]
+            gpus_of[report].add(gpu_of[thread])
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for run in job.runs:
+        if run.shape.stream == BEGIN and run.shape.name in BITS:
+            runs[run.report].append(run)
+    global_ids = job.folder / "ids-of-operations"
+    make_global_ids(job).save(global_ids)
     tasks = [
         DeviceStateTask(
             number + place,
-            tuple(entry for report in reports for entry in runs[report]),
-            {report: job.clocks[report] for report in reports},
+            tuple(run for report in reports for run in runs[report]),
+            global_ids,
+            gpu_of,
             job.folder,
         )
-        for place, reports in enumerate(_group_sharing(gpus_of))
+        for place, reports in enumerate(_group_sharing({one: gpus_of[one] for one in sorted(runs)}))
     ]
     return job.run(make_device_states, tasks)
 
@@ -114,11 +119,12 @@ def _group_sharing(gpus_of: Mapping[int, Iterable[int]]) -> list[list[int]]:
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
+    global_ids = load_global_ids(task.global_ids)
     sweeps: dict[int, GpuStateSweep] = defaultdict(GpuStateSweep)
-    bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
-    with SpillReader() as reader:
+    bounds = choose_window_bounds(task.runs, global_ids.clocks)
+    with WindowReader(task.runs, global_ids) as reader:
         states = (
-            _find_window_states(task, reader, sweeps, first, last)
+            _find_window_states(task, reader.read(first, last), sweeps, last)
             for first, last in pairwise([*bounds, None])
         )
         found = (rows for rows in states if len(rows.begin))
@@ -185,24 +191,22 @@ class GpuStateSweep:
 
 def _find_window_states(
     task: DeviceStateTask,
-    reader: SpillReader,
+    operations: Mapping[Shape, WindowRecords],
     sweeps: dict[int, GpuStateSweep],
-    first: int,
     last: int | None,
 ) -> Rows:
-    """Return the states of all GPUs that end in a window; `sweeps` go from window to window."""
-    pieces: list[tuple[np.ndarray, ...]] = []
-    for run, gpus in task.runs:
-        clock = task.clocks[run.report]
-        if clock.to_global(np.int64(run.last_time)) < first or (
-            last is not None and clock.to_global(np.int64(run.first_time)) > last
-        ):
-            continue
-        begin, records = read_window(reader, run, clock, first, last)
-        bits = np.full(len(begin), BITS[run.shape.name])
-        end = clock.to_global(records["end"])
-        pieces.append((gpus[records["object"]], bits, begin, end))
-    gpu, bit, begin, end = _concatenate_columns(pieces)
+    """Return the states of all GPUs that end in a window; `sweeps` go from window to window.
+    operations: that begin in it.
+    """
+    gpu, bit, begin, end = _concatenate_columns(
+        (
+            task.gpu_of[records.column("object")],
+            np.full(len(records), BITS[shape.name]),
+            records.times,
+            records.column("end"),
+        )
+        for shape, records in operations.items()
+    )
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
         gpu_rows = np.flatnonzero(gpu == number)
@@ -216,7 +220,7 @@ def _find_window_states(
     return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})
 
 
-def _concatenate_columns(pieces: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+def _concatenate_columns(pieces: Iterable[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Return the four columns (int64) of all pieces."""
     none = (np.zeros(0, np.int64),) * 4
     return [np.concatenate(column) for column in zip(none, *pieces, strict=True)]

@@ -251,12 +251,17 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
     """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
     and the global ids of what they refer to), and the times (ns) at which its windows begin.
     """
-    global_ids = GlobalIds(
+    global_ids = make_global_ids(job)
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
+    return runs, global_ids, choose_window_bounds(runs, job.clocks)
+
+
+def make_global_ids(job: Job) -> GlobalIds:
+    """Return what the times and numbers in a job's runs mean."""
+    return GlobalIds(
         job.clocks,
         job.duration,
         IdTable.from_columns(job.threads),
         IdTable.from_columns(job.domains),
         {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
     )
-    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
-    return runs, global_ids, choose_window_bounds(runs, job.clocks)

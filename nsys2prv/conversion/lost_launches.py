@@ -5,14 +5,15 @@ somebody has removed it.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize, read_frame
-from nsys2prv.events.call_indexes import Launches, Segment
+from nsys2prv._util.columns import read_frame
+from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.cuda import COPIES, GRAPH_TABLE, KERNEL_TABLE, SETS
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL
@@ -28,6 +29,13 @@ CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
 WORK_TABLES, ROWS = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS), 1_000_000
 
 
+#: Columns of work -> those of its tables.
+WORK_COLUMNS = {
+    "process": "globalPid",
+    "id": "correlationId",
+    "begin": "start",
+    "end": "end",
+}
 #: From this share of lost launches on it is not known when the GPUs of a process were idle.
 FEW_LOST = 0.01
 
@@ -63,25 +71,6 @@ class LaunchTask(Struct, frozen=True):
     end: int
 
 
-class _Launches(Struct):
-    """Launching calls of one piece of the index."""
-
-    #: globalPid.
-    process: int
-    #: The calls, ascending by correlation id.
-    calls: Launches
-    #: Whether no work of each call was found yet.
-    left: np.ndarray
-
-
-class _Work(Struct):
-    """The work of one process."""
-
-    #: When the last of it ends (local ns), and how long the longest takes.
-    end: int
-    longest: int = 0
-
-
 def find_lost_launches(
     infos: Sequence[ReportInfo],
     results: Iterable[TaskResult],
@@ -113,30 +102,31 @@ def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
             for kinds in {segment.kinds for segment in task.segments}
             for name in read_frame(kinds)["name"]
         }
-        launches = list(_find_launches(task.segments, source.read_strings(sorted(names))))
-        parts = [piece for table in tables for piece in task.info.parts[table].split(ROWS)]
-        work: dict[int, _Work] = {}
-        for part in parts if launches else ():
+        frames = list(_find_launches(task.segments, source.read_strings(sorted(names))))
+        if not frames:
+            return []
+        launches = left = pl.concat(frames)
+        busy = []
+        for part in (piece for table in tables for piece in task.info.parts[table].split(ROWS)):
             columns = source.read(part, ("globalPid", "correlationId", "start", "end"))
-            _unmark_found(launches, columns["globalPid"], columns["correlationId"])
-            _extend_work(work, columns)
-    for process, busy in work.items():
-        if task.end - busy.end <= busy.longest:
-            _unmark_cut_off([one for one in launches if one.process == process])
-    total: Counter[int] = Counter()
-    lost: Counter[int] = Counter()
-    for one in launches:
-        total[one.process] += len(one.left)
-        lost[one.process] += int(one.left.sum())
-    return [
-        LostLaunches(task.report, process, total[process], count)
-        for process, count in lost.items()
-        if count
-    ]
+            work = pl.DataFrame({name: columns[old] for name, old in WORK_COLUMNS.items()})
+            left = left.join(work, on=("process", "id"), how="anti")
+            timed = work.filter((pl.col("begin") != NULL) & (pl.col("end") != NULL))
+            lasts = pl.col("end") - pl.col("begin")
+            busy.append(timed.group_by("process").agg(pl.max("end"), longest=lasts.max()))
+    if busy:
+        to_the_end = task.end - pl.max("end") <= pl.max("longest")
+        ends = pl.concat(busy).group_by("process").agg(to_the_end=to_the_end)
+        left = _leave_out_cut_off(launches, left, ends.filter("to_the_end")["process"])
+    total = launches.group_by("process", maintain_order=True).len("launches")
+    lost = total.join(left.group_by("process").len("lost"), on="process", maintain_order="left")
+    return [LostLaunches(task.report, *row) for row in lost.rows()]
 
 
-def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterator[_Launches]:
-    """Yield the launching calls of each segment. texts: names of functions by their ids."""
+def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterator[pl.DataFrame]:
+    """Yield the launching calls of each segment that has any. texts: names of functions by their
+    ids.
+    """
     launch, begin, end = (
         [number for number, text in texts.items() if pattern.match(text)]
         for pattern in (LAUNCHING, CAPTURE_BEGIN, CAPTURE_END)
@@ -150,7 +140,10 @@ def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterat
             at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
         if rows.any():
-            yield _Launches(segment.process, calls.take(rows), np.ones(int(rows.sum()), bool))
+            own = calls.take(rows)
+            columns = {"process": np.full(len(own.ids), segment.process), "id": own.ids}
+            columns |= {"begin": own.begin, "thread": own.get("thread"), "name": own.get("name")}
+            yield pl.DataFrame(columns).cast(pl.Int64)
 
 
 def _find_captures(
@@ -176,43 +169,15 @@ def _find_captures(
     return captures
 
 
-def _unmark_found(
-    launches: Sequence[_Launches], processes: np.ndarray, correlations: np.ndarray
-) -> None:
-    """Take off the calls that launched work. processes, correlations: of the work."""
-    distinct, codes = factorize(processes)
-    for number, process in enumerate(distinct):
-        found = np.unique(correlations[codes == number])
-        for one in launches:
-            if one.process == process:
-                one.left &= ~np.isin(one.calls.ids, found, assume_unique=True)
-
-
-def _extend_work(work: dict[int, _Work], columns: Mapping[str, np.ndarray]) -> None:
-    """Take account of rows of work, except those without times."""
-    begin, end = columns["start"], columns["end"]
-    usable = (begin != NULL) & (end != NULL)
-    processes, codes = factorize(columns["globalPid"][usable])
-    for number, process in enumerate(processes.tolist()):
-        own = np.flatnonzero(usable)[codes == number]
-        busy = work.setdefault(process, _Work(int(end[own[0]])))
-        busy.end = max(busy.end, int(end[own].max()))
-        busy.longest = max(busy.longest, int((end[own] - begin[own]).max()))
-
-
-def _unmark_cut_off(launches: Sequence[_Launches]) -> None:
-    """Take off the calls of a process whose work begins after the report: those after the last call
-    of the same function and thread, or of any, whose work is there. The process's GPUs are busy to
-    the end of the report.
+def _leave_out_cut_off(launches: pl.DataFrame, left: pl.DataFrame, busy: pl.Series) -> pl.DataFrame:
+    """Return the launches without work, but those whose work begins after the report: of processes
+    that are busy to its end those after the last call of the same function and thread, or of any,
+    whose work is there.
     """
-    last: defaultdict[tuple[int, int], int] = defaultdict(lambda: NULL)
-    keys = [one.calls.kinds.select("thread", "name").rows() for one in launches]
-    for one, of_kind in zip(launches, keys, strict=True):
-        latest = np.full(len(of_kind), NULL)
-        np.maximum.at(latest, one.calls.code[~one.left], one.calls.begin[~one.left])
-        for key, time in zip(of_kind, latest.tolist(), strict=True):
-            last[key] = max(last[key], time)
-    of_any = max(last.values())
-    for one, of_kind in zip(launches, keys, strict=True):
-        until = np.array([of_any if last[key] == NULL else last[key] for key in of_kind])
-        one.left &= one.calls.begin < until[one.calls.code]
+    found = launches.join(left, on=("process", "id"), how="anti")
+    kind = ["process", "thread", "name"]
+    left = left.join(found.group_by(kind).agg(last=pl.max("begin")), on=kind, how="left")
+    of_any = found.group_by("process").agg(last_of_any=pl.max("begin"))
+    left = left.join(of_any, on="process", how="left")
+    before = pl.col("begin") < pl.coalesce("last", "last_of_any")
+    return left.filter(~pl.col("process").is_in(busy.implode()) | before.fill_null(False))

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, to_builtins
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from nsys2prv._util.version import __version__
 from nsys2prv.conversion.job import Job, sum_counters
-from nsys2prv.conversion.options import Options
+from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table
 
@@ -158,10 +158,7 @@ def make_metadata(
             "rows": summary.threads,
             "ranks_by": summary.ranks_by,
         },
-        # Those that are not what they are by default; of files the names.
-        "options": {
-            name: told for name, told in _to_plain(options).items() if name not in UNRECORDED
-        },
+        "options": _describe_options(options),
         "checksum": CHECKSUM,
         "inputs": [
             {
@@ -204,23 +201,26 @@ def make_metadata(
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
-def _to_plain(value: object) -> Any:
-    if isinstance(value, Path):
-        return value.name
-    if isinstance(value, Struct):
-        default = type(value)()
-        values = {name: getattr(value, name) for name in value.__struct_fields__}
-        return {
-            name: _to_plain(one) for name, one in values.items() if one != getattr(default, name)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")):
-        # A clock file is given in place of a method.
-        return Path(value).name
-    return value
+def _describe_options(options: Options) -> dict[str, Any]:
+    """Return the options that are not what they are by default; of files the names."""
+    named = replace(
+        options,
+        align=Path(options.align).name,
+        nvtx_rules=options.nvtx_rules and Path(options.nvtx_rules).name,
+    )
+    told, usual = (to_builtins(one, enc_hook=lambda path: path.name) for one in (named, DEFAULTS))
+    return _find_changes(
+        {name: value for name, value in told.items() if name not in UNRECORDED}, usual
+    )
+
+
+def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return what differs, of dictionaries too."""
+    return {
+        name: _find_changes(value, usual[name] or {}) if isinstance(value, dict) else value
+        for name, value in told.items()
+        if name not in usual or value != usual[name]
+    }
 
 
 def _describe_account(account: Account) -> dict[str, Any]:

@@ -39,7 +39,6 @@ from nsys2prv.paraver.pcf import read_base_names
 from nsys2prv.relations import Relation, all_relations
 
 _MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
-_TIME = re.compile(_MOMENT)
 _SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 #: Ranks have no more digits.
@@ -134,17 +133,6 @@ def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
     if ns >= 1 << 61:
         raise UsageError(f"--time {whole}: later than any trace lasts")
     return Moment(ns)
-
-
-def add_units(text: str) -> str:
-    """Return FROM:TO with ns added to the numbers without a unit, which mean seconds; "" where all
-    have one.
-    """
-    ends = [end.strip() for end in text.split(":")]
-    with_units = ":".join(
-        f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
-    )
-    return "" if with_units == ":".join(ends) else with_units
 
 
 def _parse_region(text: str) -> Region | None:
@@ -348,18 +336,17 @@ def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
     """Return the numbers of the reports from hosts that are asked for. Raises Nsys2prvError where a
     host is in none.
     """
-    hosts, patterns = [info.host or "unknown-host" for info in infos], plan.options.hosts
-    for pattern in patterns:
-        if not any(fnmatchcase(host, pattern) for host in hosts):
+    hosts = [info.host or "unknown-host" for info in infos]
+    chosen = set() if plan.options.hosts else set(range(len(infos)))
+    for pattern in plan.options.hosts:
+        matching = {at for at, host in enumerate(hosts) if fnmatchcase(host, pattern)}
+        if not matching:
             known_hosts = list_some(sorted(set(hosts)), MOST_LISTED)
             raise Nsys2prvError(
                 f"--hosts {pattern}: no report is from this host; the reports are from {known_hosts}"
             )
-    return [
-        at
-        for at, host in enumerate(hosts)
-        if not patterns or any(fnmatchcase(host, pattern) for pattern in patterns)
-    ]
+        chosen |= matching
+    return sorted(chosen)
 
 
 class Options(Struct, frozen=True):

@@ -306,6 +306,7 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
     )
     related = run_relations(book, job.folder, job.run)
     if devices:
+        job.settle()
         number = 1 + max(result.task for result in (*job.results, *related))
         job.results += device_states.find_device_states(job, number)
     job.results += related
@@ -316,6 +317,7 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
 
 def _add_states(job: Job) -> None:
     """Add the states of all rows."""
+    job.settle()
     from nsys2prv.conversion import state_records
 
     states = list(job.run(state_records.make_states, state_records.plan_state_tasks(job)))

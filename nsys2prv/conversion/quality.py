@@ -93,6 +93,11 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
     return shown
 
 
+def _note(kind: str, names: Sequence[str], text: str, advice: str) -> list[QualityNote]:
+    """Return a note on the reports of these names, if there are any."""
+    return [QualityNote(kind, f"{list_some(names)}: {text}", advice)] if names else []
+
+
 def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
     if not job.lost:
         return
@@ -138,12 +143,12 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]
     if tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus:
         # A job of CPUs.
         return
-    if idle := [info.name for info in infos if not list_gpu_work(info)]:
-        yield QualityNote(
-            "no_gpu_work",
-            f"{list_some(idle)}: no work on any GPU",
-            "if the program uses one, profile it itself and with --trace=cuda",
-        )
+    yield from _note(
+        "no_gpu_work",
+        [info.name for info in infos if not list_gpu_work(info)],
+        "no work on any GPU",
+        "if the program uses one, profile it itself and with --trace=cuda",
+    )
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:
@@ -153,13 +158,13 @@ def list_gpu_work(info: ReportInfo) -> list[str]:
     ]
 
 
-def _note_whole_graphs(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    if whole := [info.name for info in infos if GRAPH_TABLE in info.parts]:
-        yield QualityNote(
-            "graphs_as_a_whole",
-            f"{list_some(whole)}: CUDA graphs were traced as a whole, so the kernels inside them are not in the report",
-            "profile with --cuda-graph-trace=node to see them",
-        )
+def _note_whole_graphs(infos: Sequence[ReportInfo]) -> list[QualityNote]:
+    return _note(
+        "graphs_as_a_whole",
+        [info.name for info in infos if GRAPH_TABLE in info.parts],
+        "CUDA graphs were traced as a whole, so the kernels inside them are not in the report",
+        "profile with --cuda-graph-trace=node to see them",
+    )
 
 
 def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
@@ -183,29 +188,25 @@ def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
         )
 
 
-def _note_missing_payloads(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on reports that do not tell the communicators of NCCL kernels."""
-    if silent := job.silent_in_nccl:
-        kernels, matched = (sum(counts) for counts in zip(*silent.values(), strict=True))
-        names = list_some(list(dict.fromkeys(job.infos[report].name for report, _ in silent)))
-        yield QualityNote(
-            "nccl_payloads_missing",
-            f"{names}: no payload names the communicators of the NCCL kernels; {matched:,} of {kernels:,} were matched by "
-            "their order and ends",
-            "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
-        )
+def _note_missing_payloads(job: Job) -> list[QualityNote]:
+    """Return a note on reports that do not tell the communicators of NCCL kernels."""
+    kernels, matched = map(sum, zip((0, 0), *job.silent_in_nccl.values(), strict=True))
+    return _note(
+        "nccl_payloads_missing",
+        list(dict.fromkeys(job.infos[report].name for report, _ in job.silent_in_nccl)),
+        f"no payload names the communicators of the NCCL kernels; {matched:,} of {kernels:,} were matched by "
+        "their order and ends",
+        "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
+    )
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     """Yield notes on what some reports lack that others have."""
     for table, (what, option) in TRACED.items():
         lacking = [info.name for info in infos if table not in info.parts]
-        if 0 < len(lacking) < len(infos):
-            yield QualityNote(
-                "not_traced",
-                f"{list_some(lacking)}: no {what}, unlike in other reports",
-                f"profile all ranks with {option}",
-            )
+        if len(lacking) < len(infos):
+            advice = f"profile all ranks with {option}"
+            yield from _note("not_traced", lacking, f"no {what}, unlike in other reports", advice)
     versions: dict[str, list[str]] = {}
     for info in infos:
         versions.setdefault(info.product or "an unknown version", []).append(info.name)
@@ -221,7 +222,7 @@ def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 def _note_missing_names(job: Job) -> Iterator[QualityNote]:
     """Yield a note on functions and kernels whose names are not in the reports."""
     count, reports = 0, set()
-    by_task = sorted(job.results, key=lambda result: result.task)
+    by_task = job.ordered_results
     for name_set in NAME_SETS & job.names.keys():
         labels = job.values[name_set].labels
         unnamed = labels.filter(pl.col("label").str.contains(UNNAMED))["value"].to_numpy()
@@ -229,13 +230,13 @@ def _note_missing_names(job: Job) -> Iterator[QualityNote]:
         for result, values in zip(by_task, job.names[name_set] if count else (), strict=False):
             if np.isin(values, unnamed).any():
                 reports.add(job.infos[result.report].name)
-    if count:
-        yield QualityNote(
-            "names_missing",
-            f"{list_some(sorted(reports))}: the table StringIds lacks the names of {count:,} functions and kernels, which are "
-            'called "string 14" and the like; kernels of NCCL and classes of kernels cannot be told',
-            "export again with all tables",
-        )
+    yield from _note(
+        "names_missing",
+        sorted(reports),
+        f"the table StringIds lacks the names of {count:,} functions and kernels, which are called "
+        '"string 14" and the like; kernels of NCCL and classes of kernels cannot be told',
+        "export again with all tables",
+    )
 
 
 def _classify_message(message: Message) -> str:

@@ -1,8 +1,8 @@
-"""Make state records of threads and streams: a task for each report, in chunks of its time.
+"""Make state records of threads and streams: a task for each report, in windows of its time.
 
 For every time the state of the innermost open range of each row counts; ranges may overlap
-arbitrarily. What finds it is vectorized and about one stretch of time, first <= time < limit. Times
-are int64 ns; objects are small indices.
+arbitrarily. What finds it is vectorized and about one window, first <= time < limit. Times are
+int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import filterfalse
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, StoredFrame, Table, read_frame
-from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import Layout, NameSet, load_catalogue
+from nsys2prv._util.columns import OPEN, Table
+from nsys2prv.conversion.job import Job, make_global_ids
+from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey
-from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
@@ -30,16 +28,21 @@ from nsys2prv.store.runs import (
     TRACE,
     Run,
     Shape,
-    SpillReader,
     SpillWriter,
     list_present_fields,
+    read_run,
 )
 from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.windows import (
+    GlobalIds,
+    WindowReader,
+    WindowRecords,
+    choose_window_bounds,
+    load_global_ids,
+)
 
 #: What the runs that tell of rows hold.
 STREAMS = BEGIN, COUNTER, LINE
-#: Ranges looked at together.
-CHUNK_RECORDS = 300_000
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 #: The state where no range tells one.
@@ -47,35 +50,32 @@ NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
 
+#: Layout -> values of its deciding names, ascending, and the state that each implies.
+NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
-class ThreadStateTask(Struct, frozen=True):
+
+class StateTask(Struct, frozen=True):
     """A report's runs, and what is needed to make states of them."""
 
     #: Number of the task.
     number: int
-    #: Begins of layouts that imply states.
+    #: Begins, samples and lines.
     runs: tuple[Run, ...]
-    #: Source of runs -> names per name set.
-    names: Mapping[int, Mapping[str, StoredFrame]]
-    #: Source of runs -> thread of the trace of each object.
-    threads: Mapping[int, np.ndarray]
+    #: File with what their times and numbers mean.
+    global_ids: Path
+    #: States that names imply.
+    name_states: NameStates
     #: Thread -> the state in which it is outside of all ranges; only these have states.
     states: Mapping[int, int]
     #: Threads that have states only if a range implies one.
     with_states: frozenset[int]
-    #: Map to trace time.
-    clock: ClockMap
-    #: Length of the trace, ns.
-    duration: int
-    #: Folder for runs.
-    spill_folder: Path
-    #: Runs of begins, samples and lines that imply no states.
-    others: tuple[Run, ...] = ()
+    #: Folder for its runs.
+    folder: Path
     #: Begin and end (ns) of what the report captured; rows have no states outside. None: all.
-    captured: tuple[int, int] | None = None
+    captured: tuple[int, int] | None
 
 
-def plan_state_tasks(job: Job) -> list[ThreadStateTask]:
+def plan_state_tasks(job: Job) -> list[StateTask]:
     """Return a task for each report that has rows with states."""
     states: dict[int, dict[int, int]] = defaultdict(dict)
     queues: dict[int, set[int]] = defaultdict(set)
@@ -85,169 +85,160 @@ def plan_state_tasks(job: Job) -> list[ThreadStateTask]:
         # Further rows of a thread are for ranges that overlap others, and no threads.
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
             states[report][thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
-    first = 1 + max((result.task for result in job.results), default=-1)
-    duration = job.find_duration()
-    captured = _find_captured_times(job, duration)
-    tasks = []
-    for number, report in enumerate(sorted(states), first):
-        own = [result for result in job.results if result.report == report]
-        runs = [run for result in own for run in result.runs if run.shape.stream in STREAMS]
-        tasks.append(
-            ThreadStateTask(
-                number,
-                tuple(filter(_has_states, runs)),
-                {result.task: result.names for result in own},
-                {result.task: job.find_threads(result) for result in own},
-                states[report],
-                frozenset(queues[report]),
-                job.clocks[report],
-                duration,
-                job.folder,
-                tuple(filterfalse(_has_states, runs)),
-                captured.get(report),
-            )
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for run in job.runs:
+        if run.shape.stream in STREAMS:
+            runs[run.report].append(run)
+    global_ids = job.folder / "ids-of-states"
+    make_global_ids(job).save(global_ids)
+    captured, name_states = _find_captured_times(job), _find_name_states(job)
+    first = 1 + max(result.task for result in job.results)
+    return [
+        StateTask(
+            number,
+            tuple(runs[report]),
+            global_ids,
+            name_states,
+            states[report],
+            frozenset(queues[report]),
+            job.folder,
+            captured.get(report),
         )
-    return tasks
+        for number, report in enumerate(sorted(states), first)
+    ]
 
 
-def _find_captured_times(job: Job, duration: int) -> dict[int, tuple[int, int]]:
+def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
     """Return begin and end (ns of the trace) of each capture of processes that have several: the
     first lasts from the begin of the trace, the last to its end.
     """
     captured = {}
     for chain in job.captures.chains:
         spans = [job.clocks[one].to_global(np.array(job.spans[one])).tolist() for one in chain]
-        spans[0][0], spans[-1][1] = 0, duration
+        spans[0][0], spans[-1][1] = 0, job.duration
         captured |= {report: tuple(span) for report, span in zip(chain, spans, strict=True)}
     return captured
 
 
-def _has_states(run: Run) -> bool:
-    """Return whether these are begins of a layout that implies states."""
-    layout = load_catalogue().layouts.get(run.shape.name)
-    return run.shape.stream == BEGIN and layout.state is not None
+def _find_name_states(job: Job) -> NameStates:
+    """Return the states that the names in a job imply, by layout."""
+    found: NameStates = {}
+    for name, layout in load_catalogue().layouts.items():
+        names = layout.state.names if layout.state is not None else ()
+        values = _find_deciding_field(layout).values if names else None
+        if isinstance(values, NameSet) and values.name in job.values:
+            patterns = [(state, re.compile(pattern)) for state, pattern in names]
+            labels = job.values[values.name].labels.sort("value")
+            default = _find_default(layout)
+            states = [
+                next((state for state, pattern in patterns if pattern.search(text)), default)
+                for text in labels["label"].to_list()
+            ]
+            found[name] = labels["value"].to_numpy(), np.array(states, np.int64)
+    return found
 
 
-def make_states(task: ThreadStateTask) -> TaskResult:
+def _find_deciding_field(layout: Layout) -> Field:
+    wanted = layout.state.field or layout.fields[0].name
+    return next(field for field in layout.fields if field.name == wanted)
+
+
+def _find_default(layout: Layout) -> int:
+    return NOTHING if layout.state.otherwise is None else layout.state.otherwise
+
+
+def make_states(task: StateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
-    writer = SpillWriter(task.spill_folder / f"runs-{task.number}.bin", TRACE, task.number)
     shape = Shape(STATE, STATE)
-    try:
-        for thread, begin, end, state in _make_records(task):
+    path = task.folder / f"runs-{task.number}.bin"
+    with SpillWriter(path, TRACE, task.number) as writer:
+        for thread, begin, end, state in _make_records(task, load_global_ids(task.global_ids)):
             if task.captured is not None:
                 begin, end = np.maximum(begin, task.captured[0]), np.minimum(end, task.captured[1])
                 thread, begin, end, state = (
                     column[begin < end] for column in (thread, begin, end, state)
                 )
             if len(thread):
-                records = np.empty(len(thread), shape.dtype)
-                records["time"], records["end"] = begin, end
-                records["object"], records["state"] = thread, state
-                result.runs.append(writer.append(shape, records, int(end.max())))
-    finally:
-        writer.close()
+                columns = {"time": begin, "end": end, "object": thread, "state": state}
+                greatest = int(end.max())
+                result.runs.append(writer.append_columns(shape, columns, slice(None), greatest))
     return result
 
 
-def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
+def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
     the other.
     """
     threads = np.array(sorted(task.states), np.int64)
     outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
-    outside[_find_idle_threads(task, threads)] = NOT_CREATED
+    outside[_find_idle_threads(task, global_ids, threads)] = NOT_CREATED
     wanted = ~np.isin(threads, np.fromiter(task.with_states, np.int64, len(task.with_states)))
     records = OpenStates(outside)
-    ranges, holding = Ranges.make_empty(), Ranges.make_empty()
-    first = 0
-    for new_ranges, new_holding, limit in read_range_chunks(task, threads):
-        wanted[new_ranges.object] = True
-        ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
-        # What a clock moved to the limit or behind it is for the next chunk.
-        begun, held = (part[part.begin < limit] for part in (ranges, holding))
-        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
-        layers = [
-            find_innermost_states(begun[begun.yields == yields], keys) for yields in (False, True)
-        ]
-        layers.append((keys.join(held.object, held.begin), held.state))
-        objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
-        yield threads[objects], *columns
-        outside[held.object] = held.state
-        # What ends at the limit is told to end with the next chunk.
-        ranges, holding = ranges[ranges.end >= limit], holding[holding.begin >= limit]
-        first = limit
-    objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
+    ranges = Ranges.make_empty()
+    layouts, duration = load_catalogue().layouts, global_ids.duration
+    telling = [
+        run
+        for run in task.runs
+        if run.shape.stream == BEGIN and layouts[run.shape.name].state is not None
+    ]
+    bounds = [one for one in choose_window_bounds(telling, global_ids.clocks) if one < duration]
+    with WindowReader(telling, global_ids) as reader:
+        for first, last in pairwise([*bounds, None]):
+            limit = duration if last is None else last
+            begun, holding = [ranges], [Ranges.make_empty()]
+            for shape, found in reader.read(first, last).items():
+                part = _read_ranges(task, layouts[shape.name], shape, found, threads, duration)
+                if layouts[shape.name].is_state:
+                    holding.append(part)
+                else:
+                    begun.append(part)
+                    wanted[part.object] = True
+            ranges, held = Ranges.concat(begun), Ranges.concat(holding)
+            held = held[np.argsort(held.begin, kind="stable")]
+            keys = Keys(first, limit, len(threads), (ranges.begin, ranges.end, held.begin))
+            layers = [
+                find_innermost_states(ranges[ranges.yields == yields], keys)
+                for yields in (False, True)
+            ]
+            layers.append((keys.join(held.object, held.begin), held.state))
+            objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
+            yield threads[objects], *columns
+            outside[held.object] = held.state
+            # What ends at the limit is told to end with the next window.
+            ranges = ranges[ranges.end >= limit]
+    objects, *columns = records.close_at_end(np.flatnonzero(wanted), duration)
     yield threads[objects], *columns
 
 
-def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
+def _find_idle_threads(task: StateTask, global_ids: GlobalIds, threads: np.ndarray) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
     silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
-    reader = SpillReader()
-    for run in (*task.runs, *task.others):
+    for run in task.runs:
         if not silent.any():
             break
-        objects = [run.object]
+        objects = np.array([run.object])
         if run.object < 0:
-            records = reader.read_between(run, -OPEN, None)
+            records = read_run(run)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.task][objects])
-    reader.close()
+        silent &= ~np.isin(threads, global_ids.objects.get_table(run.task)[objects])
     return silent
 
 
-def read_range_chunks(
-    task: ThreadStateTask, threads: np.ndarray
-) -> Iterator[tuple[Ranges, Ranges, int]]:
-    """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
-    begin), and up to when all that began is told.
-
-    Objects are indices into `threads`.
-    """
-    reader = SpillReader()
-    rules = _StateRules(task.names)
-    for first, last, limit in _choose_chunks(task):
-        ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
-        for run in task.runs:
-            if run.last_time < first or (last is not None and run.first_time >= last):
-                continue
-            records = reader.read_between(run, first, last)
-            if len(records):
-                part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
-                part.append(_read_ranges(task, run, records, threads, rules))
-        states = Ranges.concat(holding)
-        yield Ranges.concat(ranges), states[np.argsort(states.begin, kind="stable")], limit
-    reader.close()
-
-
-def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int, int | None, int]]:
-    """Yield chunks of local time (None: without an end), and the trace time up to which each and
-    those before it are complete.
-    """
-    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
-    step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
-    first, done = -OPEN, 0
-    for time in sorted({int(time) for time in samples[step::step]}):
-        # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
-        limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
-        if done < limit < task.duration:
-            yield first, time, limit
-            first, done = time, limit
-    yield first, None, task.duration
-
-
 def _read_ranges(
-    task: ThreadStateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
+    task: StateTask,
+    layout: Layout,
+    shape: Shape,
+    records: WindowRecords,
+    threads: np.ndarray,
+    duration: int,
 ) -> Ranges:
-    """Return the records of a run that imply states of rows with states."""
-    layout = load_catalogue().layouts[run.shape.name]
-    begin = windows.to_begin_times(records["time"], records["end"], task.clock)
-    end = windows.to_trace_times(records["end"], task.clock, task.duration)
-    thread = task.threads[run.task][records["object"]]
+    """Return the records of a layout that imply states of rows with states."""
+    begin, end, thread = records.times, records.column("end"), records.column("object")
+    end = np.where(end == OPEN, duration, end)
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = rules.find_states(run, layout, records)
+    state = _find_states(task.name_states, layout, shape, records)
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
@@ -255,42 +246,22 @@ def _read_ranges(
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
 
-class _StateRules:
-    """State rules of layouts, applied to records; caches the states of the names of each task."""
-
-    def __init__(self, names: Mapping[int, Mapping[str, StoredFrame]]) -> None:
-        self._names = names
-        self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
-
-    def find_states(self, run: Run, layout: Layout, records: np.ndarray) -> np.ndarray:
-        """Return the state that each record implies, NOTHING where it implies none."""
-        rule = layout.state
-        default = NOTHING if rule.otherwise is None else rule.otherwise
-        wanted = rule.field or layout.fields[0].name
-        field = next(field for field in layout.fields if field.name == wanted)
-        if field in list_present_fields(layout, run.shape.present):
-            if rule.names and isinstance(field.values, NameSet):
-                states = self._map_names(run.task, layout, field.values.name, default)
-                return states[records[wanted]]
-            if rule.values:
-                # Of each value up to one more than the greatest that the rule knows.
-                known = dict(rule.values)
-                states = np.full(max(known) + 2, default)
-                states[list(known)] = list(known.values())
-                return states[np.minimum(records[wanted], len(states) - 1)]
-        return np.full(len(records), default)
-
-    def _map_names(self, task: int, layout: Layout, name_set: str, default: int) -> np.ndarray:
-        """Return the state for each of the names that a task met."""
-        key = task, layout.name, name_set
-        if key not in self._of_names:
-            patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
-            states = [
-                next((state for state, pattern in patterns if pattern.search(text)), default)
-                for text in read_frame(self._names[task][name_set])["text"].to_list()
-            ]
-            self._of_names[key] = np.array(states, np.int64)
-        return self._of_names[key]
+def _find_states(
+    name_states: NameStates, layout: Layout, shape: Shape, records: WindowRecords
+) -> np.ndarray:
+    """Return the state that each record implies, NOTHING where it implies none."""
+    default, field = _find_default(layout), _find_deciding_field(layout)
+    if field in list_present_fields(layout, shape.present):
+        if layout.name in name_states:
+            values, states = name_states[layout.name]
+            return states[np.searchsorted(values, records.column(field.name))]
+        if layout.state.values:
+            # Of each value up to one more than the greatest that the rule knows.
+            known = dict(layout.state.values)
+            states = np.full(max(known) + 2, default)
+            states[list(known)] = list(known.values())
+            return states[np.minimum(records.column(field.name), len(states) - 1)]
+    return np.full(len(records), default)
 
 
 class Ranges(Table, frozen=True):

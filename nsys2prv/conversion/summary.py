@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from html import escape
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -171,15 +170,6 @@ class Summary(Struct, dict=True):
             f"{self.lines:,} lines, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
-    def _repr_html_(self) -> str:
-        """Return the summary for notebooks, with its warnings first."""
-        parts = {"warnings": self.warnings, **_make_parts(self, verbose=False)}
-        return "".join(
-            f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_format_html_line(line)}</li>' for line in lines)}</ul>"
-            for title, lines in parts.items()
-            if lines
-        )
-
     def text(self, verbose: bool = False) -> str:
         """Return the closing summary for people. verbose: with all events by kind, every note and
         where the time went.
@@ -204,14 +194,10 @@ def _list_counts(accounts: Mapping[str, Account], name: str) -> dict[tuple[str, 
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     earliest = min(placement.map.offset for placement in placements)
     return [
-        f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+        f"{info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
         f"after the first report's, by {placement.method}"
         for info, placement in zip(infos, placements, strict=True)
     ]
-
-
-def _format_html_line(line: str) -> str:
-    return escape(line.strip()).replace("  ", " &nbsp;")
 
 
 def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
@@ -233,7 +219,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     }
     if verbose:
         parts["where the reports were placed, and where the time went"] = [
-            *map(str.strip, summary.placed),
+            *summary.placed,
             *filter(None, [summary.cpu]),
         ]
     return parts

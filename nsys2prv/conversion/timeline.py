@@ -1,5 +1,5 @@
 """The timeline of a trace, which places each report in trace time by the clock of its host; and what
-people are told of these clocks, in words and as a picture.
+people are told of these clocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv._util.text import format_count, hide_font_notes, list_some
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import (
     UNPLACED,
@@ -51,8 +51,6 @@ NOTICEABLE_RATIO = 1.2
 SHORTEST_IN_MS = 10_000_000
 #: Times (UTC, ns) before which a trace begins.
 END_OF_DATES = 250_000_000_000_000_000_000
-#: Colour-blind safe: before, after.
-BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
 def load_clock_file(path: Path, complaint: str = "") -> ClockRecord:
@@ -166,7 +164,16 @@ def make_timeline(
             for placement, clock in zip(placements, host_clocks, strict=True)
         ]
         record = replace(record, hosts=hosts) if len(names) > 1 else None
-    return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
+    epoch = min(_find_first_times(placements, spans).values())
+    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
+    # the very first.
+    epoch -= any(
+        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
+        for clock in (placement.map for placement in placements)
+        if clock.slack
+    )
+    clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
+    return Timeline(list(placements), record, clocks, epoch, tuple(warnings))
 
 
 def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
@@ -196,25 +203,6 @@ def find_clock_error(timeline: Timeline, infos: Sequence[ReportInfo]) -> int:
     if len(bounds) < 2 or None in bounds:
         return ALIGNED_ERROR
     return min(sum(sorted(bounds)[-2:]), ALIGNED_ERROR)
-
-
-def start_at_first_event(timeline: Timeline, spans: Mapping[int, Span]) -> Timeline:
-    """Return the timeline, of these placements, with the epoch and the clocks that follow from
-    them. spans: of the events of each report, local ns.
-    """
-    epoch = min(_find_first_times(timeline.placements, spans).values())
-    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
-    # the very first.
-    slowed = [placement.map for placement in timeline.placements if placement.map.slack]
-    epoch -= any(
-        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
-        for clock in slowed
-    )
-    return replace(
-        timeline,
-        clocks=[*(placement.map.delay(-epoch) for placement in timeline.placements), ClockMap()],
-        epoch=epoch,
-    )
 
 
 def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
@@ -358,43 +346,3 @@ def _escape_comment(text: str) -> str:
     return "".join(
         character if character.isprintable() and character != ":" else " " for character in text
     )
-
-
-def plot_clocks(record: ClockRecord, path: Path) -> None:
-    """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
-    matplotlib.
-    """
-    hide_font_notes()
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
-    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
-    if not hosts:
-        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
-    start = min(sample[0] for samples in hosts.values() for sample in samples)
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    # at: place in a sample, of which the first number is its time.
-    for at, axes, name, colour in (
-        (1, upper, "before: the reports' own clocks", BEFORE),
-        (2, lower, "after the correction", AFTER),
-    ):
-        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
-        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
-        for samples in hosts.values():
-            seconds = [(sample[0] - start) / 1e9 for sample in samples]
-            ends = [sample[at] / size for sample in samples]
-            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
-        axes.set_title(name, loc="left", fontsize=10)
-        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
-        axes.axhline(0, color="black", linewidth=0.5)
-        axes.grid(alpha=0.3)
-    axes.set_xlabel("time (s)")
-    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
-    try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise Nsys2prvError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
-        ) from None

@@ -18,10 +18,19 @@ from itertools import chain, pairwise
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import count_occurrences, factorize_together, reduce_slices
+from nsys2prv._util.columns import OPEN, count_occurrences, factorize_together, reduce_slices
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account, Reason
-from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
+from nsys2prv.store.runs import (
+    BEGIN,
+    LINE,
+    Run,
+    SpillReader,
+    choose_chunks,
+    pair_runs,
+    read_run,
+    rewrite_run,
+)
 from nsys2prv.store.spilling import make_end_records
 from nsys2prv.store.task_result import TaskResult
 
@@ -119,27 +128,24 @@ def _read_chunks(
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
     """
-    reader = SpillReader()
-    samples = np.sort(np.concatenate([run.samples for _, run in runs]))
-    total = sum(run.rows for _, run in runs)
-    step = max(1, len(samples) * CHUNK_RECORDS // total)
-    bounds = np.unique(np.append(samples[:1], samples[step::step])).tolist()
-    for first, last in pairwise([*bounds, None]):
-        pieces = []
-        for index, (result, run) in enumerate(runs):
-            if run.last_time < first or (last is not None and run.first_time >= last):
-                continue
-            start, records = reader.find_places(run, first, last)
-            if len(records):
-                owner, position = np.full(len(records), index), start + np.arange(len(records))
-                object_ = locals_of[result.task][records["object"]]
-                pieces.append((owner, position, object_, records["time"], records["end"]))
-        if pieces:
-            columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-            _, _, object_, begin, end = columns
-            order = np.lexsort((-end, begin, object_))
-            yield tuple(column[order] for column in columns)
-    reader.close()
+    own = [run for _, run in runs]
+    with SpillReader() as reader:
+        for first, last in pairwise([-OPEN, *choose_chunks(own, CHUNK_RECORDS), None]):
+            pieces = [
+                (
+                    np.full(len(records), index),
+                    start + np.arange(len(records)),
+                    locals_of[runs[index][0].task][records["object"]],
+                    records["time"],
+                    records["end"],
+                )
+                for index, start, records in reader.read_chunk(own, first, last)
+            ]
+            if pieces:
+                columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+                _, _, object_, begin, end = columns
+                order = np.lexsort((-end, begin, object_))
+                yield tuple(column[order] for column in columns)
 
 
 def assign_first_free_lanes(

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -179,35 +178,20 @@ class Run(Struct, frozen=True, eq=False):
         return self.values if self.shape.stream == COUNTER else self.rows
 
 
-#: A run, wherever its records are: what has a shape.
-R = TypeVar("R")
-
-
-def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
+def pair_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Run | None]]:
     """Yield each run of a list but those of ends; with a run of begins that of their ends, which
-    must directly follow it.
-
-    Raises ValueError where one of the two stands alone.
+    directly follows it.
     """
-    begins: R | None = None
-    for run in runs:
-        if begins is not None:
-            if (run.shape.stream, run.shape.name, run.shape.present) != (
-                END,
-                begins.shape.name,
-                begins.shape.present,
-            ):
-                raise ValueError(f"ends of {begins.shape.name} are missing")
-            yield begins, run
-            begins = None
-        elif run.shape.stream == BEGIN:
-            begins = run
-        elif run.shape.stream == END:
-            raise ValueError(f"ends of {run.shape.name} follow no begins")
-        else:
-            yield run, None
-    if begins is not None:
-        raise ValueError(f"ends of {begins.shape.name} are missing")
+    left = iter(runs)
+    for run in left:
+        yield run, next(left) if run.shape.stream == BEGIN else None
+
+
+def choose_chunks(runs: Sequence[Run], records: int) -> list[int]:
+    """Return local times that cut the runs into chunks of about so many records."""
+    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in runs)]))
+    step = max(1, len(samples) * records // max(1, sum(run.rows for run in runs)))
+    return np.unique(samples[step::step]).tolist()
 
 
 class SpillWriter:
@@ -230,19 +214,7 @@ class SpillWriter:
         """
         offset = self._open_file.tell()
         self._open_file.write(memoryview(records).cast("B"))
-        times = records["time"]
-        samples = times[::SAMPLE_EVERY].copy()
-        return self._make_run(
-            shape,
-            offset,
-            len(records),
-            times[0],
-            times[-1],
-            greatest_time,
-            samples,
-            object_,
-            values,
-        )
+        return self._make_run(shape, offset, records["time"], greatest_time, object_, values)
 
     def append_columns(
         self,
@@ -257,27 +229,28 @@ class SpillWriter:
 
         They are put together a block at a time, which stays in the processor's cache.
         """
-        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"]
+        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"][rows]
         every = isinstance(rows, slice)
-        count = len(times) if every else len(rows)
         used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
-        block = np.empty(min(count, BLOCK_RECORDS), dtype)
-        for first in range(0, count, BLOCK_RECORDS):
-            records = block[: count - first]
+        block = np.empty(min(len(times), BLOCK_RECORDS), dtype)
+        for first in range(0, len(times), BLOCK_RECORDS):
+            records = block[: len(times) - first]
             fill_records(records, used, None if every else rows, first)
             self._open_file.write(memoryview(records).cast("B"))
-        first, last = (0, -1) if every else (rows[0], rows[-1])
-        samples = times[::SAMPLE_EVERY].copy() if every else times[rows[::SAMPLE_EVERY]]
-        return self._make_run(
-            shape, offset, count, times[first], times[last], greatest_time, samples, object_
-        )
+        return self._make_run(shape, offset, times, greatest_time, object_, 0)
 
     def _make_run(
-        self, shape: Shape, offset: int, rows: int, first: int, last: int, *rest: object
+        self,
+        shape: Shape,
+        offset: int,
+        times: np.ndarray,
+        greatest_time: int,
+        object_: int,
+        values: int,
     ) -> Run:
-        """Return a run of this file. rest: what follows in :class:`Run`."""
-        origin = self.report, self.task
-        return Run(shape, self.path, offset, rows, *origin, int(first), int(last), *rest)
+        place = shape, self.path, offset, len(times), self.report, self.task
+        bounds = int(times[0]), int(times[-1]), greatest_time
+        return Run(*place, *bounds, times[::SAMPLE_EVERY].copy(), object_, values)
 
     def close(self) -> None:
         """Close the file."""
@@ -366,6 +339,18 @@ class SpillReader:
             end = max(len(times) - SAMPLE_EVERY, 0)
             records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
+
+    def read_chunk(
+        self, runs: Sequence[Run], first: int, last: int | None
+    ) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yield what :meth:`find_places` returns of each run with such records, behind the index of
+        the run.
+        """
+        for index, run in enumerate(runs):
+            if run.last_time >= first and (last is None or run.first_time < last):
+                start, records = self.find_places(run, first, last)
+                if len(records):
+                    yield index, start, records
 
     def read_every(self, run: Run, step: int) -> np.ndarray:
         """Return every `step`-th record of a run."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -82,13 +81,6 @@ def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
 
 
-def to_record_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Return trace times (ns) of records; what is open is at the end of the trace."""
-    if shape.stream == BEGIN:
-        return to_begin_times(records["time"], records["end"], clock)
-    return to_trace_times(records["time"], clock, duration)
-
-
 def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     """Return times that cut the trace into windows of about equally many records."""
     if not runs:
@@ -107,34 +99,6 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
     count = max(1, round(float(total[-1]) / size)) if len(total) else 1
     cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
-
-
-def read_window(
-    reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return trace times and records of a run of begins within a window."""
-    records = read_around_window(reader, run, clock, first, last)
-    times = to_begin_times(records["time"], records["end"], clock)
-    if clock.slack:
-        inside = mask_window(times, first, last)
-        times, records = times[inside], take_records(records, inside)
-    return times, records
-
-
-def read_around_window(
-    reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
-) -> np.ndarray:
-    """Return the records of a run within a window, and where its clock has slack some beside it."""
-    return reader.read_between(
-        run,
-        clock.to_local(first) - clock.slack,
-        None if last is None else clock.to_local(last) + clock.slack,
-    )
-
-
-def mask_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
-    """Return a mask (bool) of the times in a window."""
-    return (times >= first) & (True if last is None else times < last)
 
 
 class IdTable(Struct):
@@ -236,7 +200,9 @@ class WindowReader:
         for index in np.flatnonzero(touched):
             run = self._runs[index]
             clock = self._global_ids.clocks[run.report]
-            records = read_around_window(self._reader, run, clock, first, last)
+            # Where its clock has slack, some beside the window too.
+            until = None if last is None else clock.to_local(last) + clock.slack
+            records = self._reader.read_between(run, clock.to_local(first) - clock.slack, until)
             if len(records):
                 runs[run.shape].append((run, records))
         return {
@@ -248,6 +214,12 @@ class WindowReader:
     def close(self) -> None:
         """Close the files of the runs."""
         self._reader.close()
+
+    def __enter__(self) -> WindowReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _to_trace_time(self, run: Run, time: int) -> int:
         if time == OPEN:
@@ -280,10 +252,16 @@ class WindowRecords:
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
         #: Trace times (ns).
-        self.times = to_record_times(shape, self._records, self._clock, global_ids.duration)
+        local = self._records["time"]
+        self.times = (
+            to_begin_times(local, self._records["end"], self._clock)
+            if shape.stream == BEGIN
+            else to_trace_times(local, self._clock, global_ids.duration)
+        )
         if window is None or not self._clock.slack:
             return
-        inside = mask_window(self.times, *window)
+        first, last = window
+        inside = (self.times >= first) & (True if last is None else self.times < last)
         if not inside.all():
             self.times, self._records = self.times[inside], take_records(self._records, inside)
             if self._which is not None:
@@ -409,7 +387,7 @@ def join_task(task: JoinTask) -> list[Run]:
     """Return a run for each group."""
     global_ids = load_global_ids(task.folder / GLOBAL_IDS)
     path = task.folder / f"runs-{task.number}.bin"
-    with closing(SpillWriter(path, TRACE, RESOLVED)) as writer:
+    with SpillWriter(path, TRACE, RESOLVED) as writer:
         return [_join_group(group, global_ids, writer) for group in task.groups]
 
 

@@ -99,7 +99,7 @@ def test_times_that_were_meant_in_ns(
     time: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = read_error(capsys, "--time", time, REPORT, tmp_path / "o")
-    assert f"numbers without a unit are seconds; for nanoseconds write --time {message}\n" in error
+    assert "numbers without a unit are seconds; for nanoseconds write ns behind them\n" in error
     convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=message)))
 
 

@@ -39,7 +39,6 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion import state_records
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store import runs, windows
 
@@ -77,7 +76,7 @@ def test_what_ends_where_a_chunk_does_ends_there(
         tmp_path / "r.sqlite", {RUNTIME: calls, "OSRT_API": waits, "StringIds": NAMES}
     )
     for number, records in enumerate((300_000, 9, 7)):
-        monkeypatch.setattr(state_records, "CHUNK_RECORDS", records)
+        monkeypatch.setattr(windows, "WINDOW_RECORDS", records)
         monkeypatch.setattr(runs, "SAMPLE_EVERY", 1)
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
@@ -212,7 +211,7 @@ def test_no_states_unless_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_clocks_that_stretch_leave_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_records, "CHUNK_RECORDS", 300)
+    monkeypatch.setattr(windows, "WINDOW_RECORDS", 300)
     monkeypatch.setattr(runs, "SAMPLE_EVERY", 16)
     generate(
         tmp_path,
@@ -245,14 +244,12 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check_states(trace)
-    task = state_records.ThreadStateTask(
-        0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
-    )
+    clock = ClockMap(drift=-0.4)
     result = np.zeros(len(begins), runs.STATE_DTYPE)
     result["time"], result["end"] = begins, begins + 1
     begin, end = (
-        windows.to_begin_times(result["time"], result["end"], task.clock),
-        windows.to_trace_times(result["end"], task.clock, task.duration),
+        windows.to_begin_times(result["time"], result["end"], clock),
+        windows.to_trace_times(result["end"], clock, 3_000_000),
     )
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()

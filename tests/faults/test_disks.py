@@ -151,7 +151,7 @@ def test_temporary_files_go_where_they_should(
     folders = []
     original = reading.read_task
     monkeypatch.setattr(
-        reading, "read_task", lambda task: (folders.append(task.spill_folder), original(task))[1]
+        reading, "read_task", lambda task: (folders.append(task.folder), original(task))[1]
     )
     convert(REPORTS[:1], tmp_path / "out.prv", Options(tmp=tmp_path / "tmp"))
     assert folders

@@ -249,7 +249,6 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
         ["report", table.parent, "--json", table],
         ["report", GRAPHS, "--json", tmp_path / "link.json"],
         ["diff", job, GRAPHS, "--json", job],
-        ["clock", clocks, "--plot", clocks],
         ["report", GRAPHS, "--json", tmp_path / "new", "--html", tmp_path / "new"],
     ):
         assert main(list(map(str, arguments))) == 2, arguments

@@ -113,15 +113,6 @@ def test_few_open_files(tmp_path: Path) -> None:
     assert run_in_shell(script, "-q", *reports, tmp_path / "out.prv").returncode == 0
 
 
-@pytest.mark.slow
-def test_matplotlib_where_home_is_not_writable(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert run_command("-q", SAMPLES / "training", tmp_path / "out.prv").returncode == 0
-    arguments = "clock", tmp_path / "out.clock.yaml", "--plot", tmp_path / "clock.png"
-    nowhere = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc/nowhere")
-    assert run_in_shell('"$@"', *arguments, **nowhere).stderr == ""
-
-
 @pytest.mark.parametrize(
     ("output", "problem"),
     [

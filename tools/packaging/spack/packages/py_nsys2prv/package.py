@@ -13,7 +13,6 @@ class PyNsys2prv(PythonPackage):
     # Built from the checkout that this file is in: `spack develop`, or `dev_path=CHECKOUT`.
     version("main")
 
-    variant("plot", default=True, description="Draw the pictures of the page of reports")
     variant("mpi", default=False, description="Work on the ranks of an MPI job, --engine mpi")
 
     depends_on("c", type="build")
@@ -27,5 +26,4 @@ class PyNsys2prv(PythonPackage):
     depends_on("py-polars@1.22:", type=("build", "run"))
     depends_on("py-tqdm@4.60:", type=("build", "run"))
     depends_on("py-typing-extensions", type=("build", "run"))
-    depends_on("py-matplotlib@3.8:", type=("build", "run"), when="+plot")
     depends_on("py-mpi4py@4.0:", type=("build", "run"), when="+mpi")
