@@ -4,6 +4,7 @@ measured, the moment to look at, and what helps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -65,6 +66,7 @@ ADVICE = {
     "transfers": "overlap communication with computation, communicate less or in larger pieces",
     "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
     "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
+    "waits": "see what the host waits for there: requests that have not come are no loss, another process is looked at next",
     "once": "it happens once: do it ahead, or beside other work, if the job is short",
     "startup": "it counts once: judge by the rest, and capture that alone (--capture-range)",
     "pageable": "use pinned memory (pin_memory=True, cudaHostAlloc) and copies that do not block",
@@ -72,6 +74,8 @@ ADVICE = {
     "module_loading": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
     "tensor_cores": "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
 }
+#: A pause that is spent in such a call waits for requests, or for another process.
+WAITS = re.compile(r" in (poll|ppoll|epoll_\w+|p?select\w*|accept\w*|recv\w*)$")
 #: Kind of cause -> kind of finding, and views that show it: the first of them with something to show.
 KINDS = {
     "gpu": ("straggler", ("views/kernel_duration.cfg", "views/nccl_wait.cfg")),
@@ -143,9 +147,8 @@ class CauseWriter:
         finding = self._describe(cause)
         views = tuple(filter(self._has_view, finding.views))[:MOST_VIEWS]
         where = "" if cause.suspect else self._places.find_function(cause.changes[0][0])
-        return replace(
-            finding, views=views, where=where, what_if=what_if, at_most=not cause.is_specific
-        )
+        at_most = finding.at_most or not cause.is_specific
+        return replace(finding, views=views, where=where, what_if=what_if, at_most=at_most)
 
     def _has_view(self, view: str) -> bool:
         """Return whether the trace has something to show in a view."""
@@ -576,15 +579,21 @@ class CauseWriter:
                 advice = ADVICE["module_loading"] if is_most else advice
                 return replace(finding, evidence=(measured,), advice=advice)
             return finding
+        pauses = [*self._places.describe_pauses(edges)]
+        advice = ADVICE["once" if len(edges) == 1 else "place"]
+        title = f"{self._waiting} wait for hosts {self._places.name_place(kind, key)}."
+        waits = WAITS.search(pauses[-1]) if pauses else None
+        if waits:
+            advice = ADVICE["waits"]
+            title = f"{self._waiting} wait for hosts that wait in {waits[1]}: for requests, or another process."
         return Finding(
             "host_work",
-            f"{self._waiting} wait for hosts {self._places.name_place(kind, key)}.",
+            title,
             cause.gain,
-            evidence=(
-                ", ".join([measured, *self._places.describe_pauses(edges)]),
-                *self._name_lacking(),
-            ),
-            advice=ADVICE["once" if len(edges) == 1 else "place"],
+            evidence=(", ".join([measured, *pauses]), *self._name_lacking()),
+            advice=advice,
+            # Where nothing repeats and nothing is recorded, a pause may be one for requests.
+            at_most=bool(waits) or not (pauses or self._context.options.steady),
             views=KINDS["gap"][1],
             moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
         )

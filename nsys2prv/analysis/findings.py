@@ -68,6 +68,8 @@ MARGIN = 100_000
 MOSTLY = 0.8
 #: Kinds of findings of what hosts do while GPUs wait for them.
 OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
+#: Waiting for what comes from outside of the job is told of from this share of the time on.
+LEAST_OUTSIDE = 0.02
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
 NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
@@ -225,6 +227,12 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         result.add("what_if", "What if", answers, about)
     writer = CauseWriter(context, job, replay, frames, names)
     unexplained = replay.measure_unexplained(replay.path)
+    outside = replay.measure_outside()
+    if result.notes and outside >= LEAST_OUTSIDE:
+        result.notes[0] += (
+            f" For {outside * replay.span / covered.length:.0%} of the time the job waits for what comes from "
+            "outside of it, such as requests: long pauses of several ranks that end together."
+        )
     reason, findings = "", []
     if unexplained > MOST_UNEXPLAINED:
         reason = f"no gain is stated: {_describe_unexplained(unexplained)}"
@@ -243,7 +251,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         )
         findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
         findings.sort(key=lambda one: (one.at_most, -one.share))
-    if not findings and (loss := describe_loss(frames, context, job, reason)) is not None:
+    if not findings and (loss := describe_loss(frames, context, job, reason, outside)) is not None:
         findings = [loss]
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
     # steady state it is first or last, as it is most of the job or not.

@@ -50,6 +50,8 @@ WARM, MOST_WARM = 2.0, 0.25
 ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
+#: Nearly all periods of a steady state last no more than so many times as long as nearly all others.
+REGULAR = 2.0
 KERNELS = ("cuda_kernel", "nccl_kernel")
 #: What repeats in less than this share of the job tells nothing of it.
 LEAST_STEADY = 0.05
@@ -339,7 +341,10 @@ def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
             count = (last - first) // period + 1
             begins = kernels["begin"].to_numpy()[first : last + period : period][:count]
             end = int(kernels["end"][first : last + period].max())
-            return _drop_warm_up(begins, end, "the period of the sequence of kernels")
+            # What takes as long as it happens to, as requests come, does not repeat itself.
+            short, long = np.quantile(np.diff(np.append(begins, end)), (0.1, 0.9))
+            if long <= REGULAR * short:
+                return _drop_warm_up(begins, end, "the period of the sequence of kernels")
     return None
 
 

@@ -9,11 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.host_time import (
-    describe_parts,
-    divide_host_time,
-    sum_ranges,
-)
+from nsys2prv.analysis.host_time import describe_parts, divide_host_time, list_activities
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import OWNER_BITS, describe_places, measure_places
@@ -26,6 +22,8 @@ from nsys2prv.store.event_reader import HOST
 
 #: A range, a function or a place explains a cause from this share of it on.
 EXPLAINS = 0.2
+#: What is said of hosts that pause -> parts of their time, of each the longest by name.
+SAID = {"in NVTX range": ["range"], "in": ["io", "os"]}
 
 
 class Places:
@@ -206,11 +204,20 @@ class Places:
         whole = max(sum(parts.values()), 1)
         if (described := describe_parts(parts)) and parts["unknown"] < whole:
             yield f"the host is {described}"
-        ranges = sum_ranges(unit, row, spans)
-        if ranges.height:
-            group, time = ranges.sort("time").select("group", "time").row(-1)
-            if time >= EXPLAINS * whole and group in self.groups:
-                yield f"{time / whole:.0%} in NVTX range {self.groups[group]}"
+        rows = list_activities(unit, row, spans).sort("time", descending=True)
+        for what, of_parts in SAID.items():
+            alike = rows.filter(
+                pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)
+            )
+            if alike.height and (label := self._name_value(*alike.select("names", "name").row(0))):
+                yield f"{alike['time'][0] / whole:.0%} {what} {label}"
+
+    def _name_value(self, names: str, name: int) -> str:
+        """Return the label of a name of a name set, or of a range; empty for none."""
+        if names == "range":
+            return self.groups.get(name, "")
+        found = self._context.labels[names].filter(pl.col("value") == name)["label"]
+        return str(found[0]) if len(found) else ""
 
     def find_function(self, edges: np.ndarray) -> str:
         """Return where in the program the host is that is longest in these calls, or pauses between

@@ -246,16 +246,21 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
 
 
 def describe_loss(
-    frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks, reason: str
+    frames: Mapping[str, pl.DataFrame],
+    context: Context,
+    job: JobRanks,
+    reason: str,
+    outside: float,
 ) -> Finding | None:
     """Return the finding of what GPUs lose most time to, without what would be gained. reason: why
-    that is not stated, empty where no cause gains enough.
+    that is not stated, empty where no cause gains enough. outside: the share of the time in which
+    the job waits for what comes from outside.
     """
     devices = frames["devices"]
     if not devices.height:
         return None
     length = max(int(devices["inner"].sum()), 1)
-    idle = length - devices["active"].sum()
+    idle = max(length * (1 - outside) - devices["active"].sum(), 0.0)
     losses = {
         "idle": ("are idle", idle),
         "copies": ("copy, and do nothing else,", devices["copies"].sum()),

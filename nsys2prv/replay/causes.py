@@ -96,7 +96,7 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         suspects = [
             one
             for one in list_suspects(base)
-            if not any(_is_same(one, cause.suspect) for cause in causes)
+            if _is_awaited(base, one) and not any(_is_same(one, cause.suspect) for cause in causes)
         ]
         culprit = choose_culprit(base, suspects)
         if culprit is None:
@@ -106,6 +106,15 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         causes.append(Cause(kind, culprit.gain, changes, culprit))
         base = base.change(changes)
     return causes, base
+
+
+def _is_awaited(replay: Replay, suspect: Suspect) -> bool:
+    """Return whether others meet these processes, or it is not known who meets whom: replicas that
+    serve other requests have no reason to be alike.
+    """
+    own = {*suspect.processes}
+    meet = [{*members} for members, _ in replay.job.channels if members]
+    return suspect.is_link or not meet or any(own & one and one - own for one in meet)
 
 
 def _is_same(suspect: Suspect, other: Suspect | None) -> bool:

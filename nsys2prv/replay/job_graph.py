@@ -37,7 +37,7 @@ from nsys2prv.store.event_reader import EventReader
 #: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
 #: times as long as usual at its place, ends within the last time (ns) of another rank's, and comes
 #: so often on a rank.
-LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 8, 300 * US, 3
+LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
 #: Edges that are looked at together, which bounds memory.
 PART = 1 << 21
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.

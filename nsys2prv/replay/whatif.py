@@ -343,6 +343,15 @@ class Replay(Struct, frozen=True, dict=True):
         """The edges of the critical path of the recorded span, the last first."""
         return self.job.graph.trace_path(self.counts, self.begin)
 
+    def measure_outside(self) -> float:
+        """Return the share of the span in which the path waits for what comes from outside of the job,
+        such as requests.
+        """
+        edges, graph = self.job.graph.edges, self.job.graph
+        pauses = self.path[(edges.kind[self.path] == Kind.GAP) & ~graph.binding[self.path]]
+        lasts = graph.time[edges.target[pauses]] - graph.time[edges.source[pauses]]
+        return float(lasts.sum()) / max(self.span, 1)
+
     def measure_unexplained(self, path: np.ndarray) -> float:
         """Return the share of the span in which the path waits for nothing that is known."""
         edges, graph = self.job.graph.edges, self.job.graph
