@@ -348,7 +348,8 @@ class Replay(Struct, frozen=True, dict=True):
         such as requests.
         """
         edges, graph = self.job.graph.edges, self.job.graph
-        pauses = self.path[(edges.kind[self.path] == Kind.GAP) & ~graph.binding[self.path]]
+        pauses = self.path[edges.kind[self.path] == Kind.GAP]
+        pauses = pauses[graph.binding[pauses] == 0]
         lasts = graph.time[edges.target[pauses]] - graph.time[edges.source[pauses]]
         return float(lasts.sum()) / max(self.span, 1)
 
