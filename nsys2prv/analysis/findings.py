@@ -201,7 +201,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NOT_TOLD}: {lost}")
         return
-    begin, end = int(covered.begin[0]), int(covered.end[-1])
+    # Of several captures the longest: what is between them is not known.
+    longest = int(np.argmax(covered.end - covered.begin))
+    begin, end = int(covered.begin[longest]), int(covered.end[longest])
     edges: list[Finding] = []
     if devices.height:
         found = (describe_edge(when, frames, context, job) for when in ("before", "after"))
@@ -213,9 +215,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if not steady and devices.height:
         # What is before and after the GPUs' work is told of by itself.
         time, edges_ = graph.graph.time, graph.graph.edges
-        work = graph.graph.select(GPU_WORK, -1, context.duration)
-        begin = max(begin, int(time[edges_.source[work]].min()))
-        end = min(end, int(time[edges_.target[work]].max()) + MARGIN)
+        work = graph.graph.select(GPU_WORK, begin, end)
+        begin = max(begin, int(time[edges_.source[work]].min(initial=end)))
+        end = min(end, int(time[edges_.target[work]].max(initial=begin)) + MARGIN)
     elif steady:
         begin = _skip_unmatched(graph, begin, end)
     replay = Replay(graph, begin, end)

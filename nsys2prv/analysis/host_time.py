@@ -81,17 +81,24 @@ def list_unrecorded(unit: Unit) -> list[str]:
 
 def choose_thread(unit: Unit, task: int) -> int:
     """Return the main thread of a task, or where that is in no call of CUDA or MPI, the thread that is
-    longest in such.
+    longest in such; without such calls the one with most NVTX ranges, CPU samples or calls of the
+    operating system.
     """
     main = unit.find_main_thread(task)
     calls = pl.concat(
         [frame.select("thread", "begin", "end").cast(pl.Int64) for _, frame in _list_calls(unit)]
     )
     calls = calls.filter(pl.Series(unit.task_of[calls["thread"].to_numpy()] == task))
-    if not calls.height or main in calls["thread"]:
+    if main in calls["thread"]:
         return main
     sums = calls.group_by("thread").agg(time=(pl.col("end") - pl.col("begin")).sum())
-    return int(sums.sort("time", "thread")["thread"][-1])
+    for layout in () if calls.height else ("nvtx_pushpop", *SAMPLES, *OS):
+        rows = unit.read_begins(layout) if unit.has(layout) else unit.api
+        rows = rows.filter(pl.Series(unit.task_of[rows["thread"].to_numpy()] == task))
+        if rows.height:
+            sums = rows.group_by(pl.col("thread").cast(pl.Int64)).agg(time=pl.len())
+            break
+    return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
 
 
 def _list_calls(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:

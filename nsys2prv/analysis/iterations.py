@@ -147,6 +147,24 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
     return Steady(begin, end, first.iteration_begins, first.found_by)
 
 
+def keep_covered(steady: Steady, covered: Spans) -> Steady | None:
+    """Return the iterations that lie in the longest piece of the covered time, None if these are too
+    few: what is between two captures is not known.
+    """
+    if not len(covered):
+        return None
+    longest = int(np.argmax(covered.end - covered.begin))
+    begins = np.array(steady.iteration_begins)
+    ends = np.append(begins[1:], steady.end)
+    inside = np.flatnonzero((begins >= covered.begin[longest]) & (ends <= covered.end[longest]))
+    if len(inside) == len(begins):
+        return steady
+    if len(inside) < LEAST_COUNT:
+        return None
+    kept = tuple(begins[inside].tolist())
+    return Steady(kept[0], int(ends[inside[-1]]), kept, steady.found_by)
+
+
 def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
     """Return the job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`,
     `time_share` of the job, `iterations` (of the steady state), and `activity`: by what these were

@@ -36,7 +36,7 @@ from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.efficiencies import USEFUL
 from nsys2prv.analysis.host_time import select_no_profiler
-from nsys2prv.analysis.iterations import find_iterations, find_steady_state
+from nsys2prv.analysis.iterations import find_iterations, find_steady_state, keep_covered
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import (
     KERNEL_NAMES,
@@ -414,7 +414,8 @@ class OpenJob:
     @cached_property
     def steady(self) -> Steady | None:
         """The job's steady state: the time of its iterations. None where it does not repeat itself."""
-        return find_steady_state(self.reader, self.labels["nvtx"])
+        steady = find_steady_state(self.reader, self.labels["nvtx"])
+        return keep_covered(steady, self.coverage.common) if steady else None
 
     @cached_property
     def graph(self) -> JobGraph | None:

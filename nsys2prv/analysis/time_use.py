@@ -23,10 +23,12 @@ LEAST_LOSS = 0.1
 #: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
 #: recording, from these on.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
+#: What is said of a call that creates the context of CUDA.
+SETS_UP = ", which sets CUDA up"
 #: Part of time -> what to do about it, where it is most of what a host does.
 ADVICE = {
     "mpi": "look at what MPI waits for there, on the other ranks too",
-    "cuda": "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge",
+    "cuda": "look at what these calls wait for",
     "profiler": "this is Nsight Systems' own work and not the program's: judge by the rest",
     "io": "read and write less, ahead, in other threads, or on faster storage",
     "os": "look at what the program waits for there",
@@ -34,6 +36,7 @@ ADVICE = {
     "computing": "do this once, in parallel, or on the GPU",
     "unknown": "look at what the program does there",
 }
+SET_UP_ADVICE = "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge"
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -82,6 +85,8 @@ class TimeUse(Struct, frozen=True):
         """What to do about it."""
         if self.largest == "unknown" and self.lacking:
             return f"record what hosts do there: add {self.lacking}"
+        if self.largest == "cuda" and SETS_UP in self.named.get("cuda", ""):
+            return SET_UP_ADVICE
         return ADVICE[self.largest]
 
 
@@ -124,7 +129,7 @@ def find_use(
             continue
         text = f"{label} {format_nanoseconds(time)}"
         if first and longest >= MOST * time:
-            text += ", the first launch" if "Launch" in label else ", which sets CUDA up"
+            text += ", the first launch" if "Launch" in label else SETS_UP
         named[part] = f"{named[part]}; {text}" if part in named else text
     what = frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
     options = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
@@ -157,6 +162,11 @@ def _list_longest(activities: pl.DataFrame) -> list[tuple[str, str, int, int, in
     return longest.select("part", "names", "name", "time", "longest", "first").rows()
 
 
+def _name_time(context: Context) -> str:
+    is_whole = context.options.covered.length == context.duration
+    return "the job" if is_whole else "the time that all reports cover"
+
+
 def _label(context: Context, names: str, name: int) -> str:
     if names == "range":
         found = context.folded.filter(pl.col("group") == name)["operation"]
@@ -180,7 +190,7 @@ def describe_edge(
         advice += "; --capture-range captures the rest alone"
     return Finding(
         "startup" if is_before else "shutdown",
-        f"GPUs do nothing for {share:.1%} of the job: {format_nanoseconds(use.length)} "
+        f"GPUs do nothing for {share:.1%} of {_name_time(context)}: {format_nanoseconds(use.length)} "
         f"{'before their first' if is_before else 'after their last'} work{use.describe_most()}.",
         share,
         evidence=use.list_evidence(),
@@ -203,14 +213,15 @@ def describe_hosts(
     part = use.largest
     detail = f" ({use.named[part]})" if part in use.named else ""
     length = format_nanoseconds(use.parts[part])
-    title = f"No work of a GPU is recorded. {who[0].upper()}{who[1:]} is {PARTS[part]} for {length}{detail}."
+    lost = ", though the program launches some" if context.options.lost_work else ""
+    title = f"No work of a GPU is recorded{lost}. {who[0].upper()}{who[1:]} is {PARTS[part]} for {length}{detail}."
     if part == "unknown":
-        title = f"No work of a GPU is recorded, and for {length} not what {who} does."
+        title = f"No work of a GPU is recorded{lost}, and for {length} not what {who} does."
     return Finding(
         "no_gpu_work",
         title,
         use.parts[part] / max(context.options.covered.length, 1),
-        evidence=(*use.list_evidence(), why),
+        evidence=(*use.list_evidence(), context.options.lost_work or why),
         where=use.where,
         advice=use.advice,
     )
@@ -241,8 +252,8 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         for time, does, more in shares
         if time >= 0.0005 * length
     ]
-    what = "Of the steady state" if context.options.steady else "Of the job"
-    return f"{what} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+    time = "the steady state" if context.options.steady else _name_time(context)
+    return f"Of {time} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
 def describe_loss(

@@ -13,8 +13,10 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import iterations
+from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import read_json
+from nsys2prv.analysis.unit import Steady
 from nsys2prv.cli import main
 
 TRAINING = list(map(str, SAMPLES["training"]))
@@ -53,6 +55,15 @@ def test_kernels_that_do_not_repeat() -> None:
     )
     assert iterations._find_by_kernels(make_kernels(list(range(30)))) is None
     assert iterations._find_by_kernels(make_kernels([])) is None
+
+
+def test_iterations_between_captures_do_not_count() -> None:
+    steady = Steady(0, 100, tuple(range(0, 100, 10)), "NVTX ranges step #")
+    assert iterations.keep_covered(steady, merge_spans([0], [100])) == steady
+    # The iteration from 40 on lasts into the next capture.
+    kept = iterations.keep_covered(steady, merge_spans([0, 55], [45, 99]))
+    assert kept == Steady(0, 40, (0, 10, 20, 30), "NVTX ranges step #")
+    assert iterations.keep_covered(steady, merge_spans([0, 55], [25, 80])) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
