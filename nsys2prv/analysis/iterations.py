@@ -17,6 +17,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
+from nsys2prv.analysis.intervals import Spans
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.analysis.unit import (
