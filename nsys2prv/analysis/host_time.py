@@ -16,18 +16,26 @@ import polars as pl
 from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
 from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
 from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
+from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: Layouts of calls of the operating system, and of a thread's states.
+#: Layouts of calls of UCX, of the operating system, and of a thread's states.
+UCX = ("ucx_submissions", "ucx_calls")
 OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
 #: Overhead that Nsight Systems records, and that CUDA or the program has without it too.
 NO_PROFILER = re.compile(
     r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
 )
+#: Names of NVTX ranges that are calls of libraries of shared memory.
+SHMEM = r"^(nv)?shmemx?_"
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
 PARTS = {
     "mpi": "in calls of MPI",
+    "ucx": "in calls of UCX",
+    "shmem": "in calls of NVSHMEM or OpenSHMEM",
+    "callback": "waiting for host callbacks, which hold streams",
+    "jit": "compiling code for GPUs",
     "cuda": "in calls of CUDA",
     "profiler": "in the profiler",
     "io": "in file or network I/O",
@@ -50,6 +58,10 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
     found = {
         "mpi": unit.find_mpi_spans([thread]),
+        "ucx": unite_span_sets([unit.find_thread_spans(layout, [thread]) for layout in UCX]),
+        "shmem": _find_shmem_spans(unit, thread),
+        "callback": _find_held_spans(unit, int(unit.task_of[thread])),
+        "jit": unit.find_thread_spans("jit", [thread]),
         "cuda": unit.find_thread_spans("cuda_api", [thread]),
         "profiler": _find_profiler_spans(unit, thread),
         "io": find_io_spans(unit, [thread]),
@@ -62,6 +74,22 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
         parts[name] = (left & where).length
         left = left - where
     return {**parts, "unknown": left.length}
+
+
+def _find_shmem_spans(unit: Unit, thread: int) -> Spans:
+    if not unit.has("nvtx_pushpop") or not unit.options.shmem:
+        return EMPTY
+    ranges = unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
+    is_call = pl.col("range").is_in(list(unit.options.shmem))
+    return unit.merge_rows(ranges.filter(is_call & (pl.col("thread") == thread)))
+
+
+def _find_held_spans(unit: Unit, task: int) -> Spans:
+    """Return when streams of a process are held by functions of its host."""
+    if not unit.has("graph_host_node"):
+        return EMPTY
+    rows = unit.remember("graph_host_node", lambda: unit.read_begins("graph_host_node"))
+    return unit.merge_rows(rows.filter(pl.Series(unit.task_of[rows["thread"].to_numpy()] == task)))
 
 
 def _find_profiler_spans(unit: Unit, thread: int) -> Spans:
@@ -126,6 +154,12 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
         _sum_calls(calls, thread, spans, layout, "cuda" if layout == "cuda_api" else "mpi")
         for layout, calls in _list_calls(unit)
     ]
+    for layout in UCX:
+        if unit.has(layout):
+            calls = unit.remember(
+                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
+            )
+            frames.append(_sum_calls(calls, thread, spans, "ucx", "ucx"))
     for layout in OS:
         if unit.has(layout):
             calls = unit.remember(
@@ -225,6 +259,11 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     if len(spans):
         frame = frame.filter(pl.Series((begin < spans.end[-1]) & (end > spans.begin[0])))
     return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
+
+
+def select_shmem_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    """Return the values of NVTX ranges of libraries of shared memory. labels: value and label."""
+    return select_labels(labels, SHMEM)
 
 
 def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from nsys2prv.analysis import (
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.efficiencies import USEFUL
-from nsys2prv.analysis.host_time import select_no_profiler
+from nsys2prv.analysis.host_time import select_no_profiler, select_shmem_calls
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state, keep_covered
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import (
@@ -442,6 +442,7 @@ class OpenJob:
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),
+            select_shmem_calls(self.labels["nvtx"]),
             select_no_profiler(self.labels["profiler_overhead"]),
             self._groups,
             self.steady,

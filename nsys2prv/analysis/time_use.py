@@ -28,6 +28,10 @@ SETS_UP = ", which sets CUDA up"
 #: Part of time -> what to do about it, where it is most of what a host does.
 ADVICE = {
     "mpi": "look at what MPI waits for there, on the other ranks too",
+    "ucx": "look at what UCX waits for there, on the other ranks too",
+    "shmem": "look at what is waited for there, on the other ranks too",
+    "callback": "shorten what callbacks do (cudaLaunchHostFunc, host nodes of graphs), or take them out of streams",
+    "jit": "build for these GPUs (-arch), or keep the cache of compiled code (~/.nv/ComputeCache)",
     "cuda": "look at what these calls wait for",
     "profiler": "this is Nsight Systems' own work and not the program's: judge by the rest",
     "io": "read and write less, ahead, in other threads, or on faster storage",

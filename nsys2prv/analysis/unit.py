@@ -36,6 +36,7 @@ WORK = {
     ),
     "cuda_graph": (GRAPH, {"name": "execution"}),
     "memory_operation": (MEMORY, {"name": "operation"}),
+    "memory_decompression": (MEMORY, {"name": "what"}),
 }
 #: Columns of `Unit.work` that are 0 where a layout lacks the field.
 WORK_COLUMNS = {"name": pl.Int32, "class": pl.Int8, "tensor": pl.Int8, "operation": pl.Int8}
@@ -82,6 +83,8 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
+    #: Values of NVTX ranges that libraries of shared memory make of their calls.
+    shmem: tuple[int, ...] = ()
     #: Values of overhead that is recorded as the profiler's and is not.
     no_profiler: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).

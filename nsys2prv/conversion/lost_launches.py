@@ -14,7 +14,14 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import read_frame
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.cuda import COPIES, GRAPH_TABLE, KERNEL_TABLE, SETS
+from nsys2prv.events.cuda import (
+    COPIES,
+    DECOMPRESSIONS,
+    GRAPH_TABLE,
+    HOST_NODES,
+    KERNEL_TABLE,
+    SETS,
+)
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL
 from nsys2prv.nsight.sqlite import Database
@@ -26,7 +33,8 @@ LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
 CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
 #: Tables of the work that is launched, of which so many rows are looked at together.
-WORK_TABLES, ROWS = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS), 1_000_000
+WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, HOST_NODES, DECOMPRESSIONS)
+ROWS = 1_000_000
 
 
 #: Columns of work -> those of its tables.

@@ -64,6 +64,8 @@ OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid
 EARLY_WORK = "early_work"
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+HOST_NODES = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
+DECOMPRESSIONS = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _OPERATIONS = map_labels("memory_operation")
 #: Values of the catalogue's set `memory_operation`; a copy from device to device is within a GPU.

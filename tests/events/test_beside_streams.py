@@ -12,8 +12,12 @@ from tools.exports import (
     make_export,
     make_global_pid,
     make_global_tid,
+    make_kernel,
+    make_nvtx_range,
     make_strings,
 )
+
+import nsys2prv
 
 NAMES = make_strings(
     "k", "cudaLaunchHostFunc", "my_callback", "ucp_tag_send_nbx", "ucp_tag_recv_nbx"
@@ -109,3 +113,25 @@ def test_messages_of_ucx_lead_from_submission_to_completion(tmp_path: Path) -> N
         (100 - 50, 250 - 50, 64),
         (110 - 50, 350 - 50, 64),
     ]
+
+
+def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
+    """Compilation within a call, callbacks that hold streams, and calls of OpenSHMEM are named."""
+    names = make_strings("k", "cuModuleLoadDataEx")
+    compilation = {"start": 1_000, "end": 39_000, "jitOperationType": 3, "correlationId": 9}
+    held = {"start": 51_000, "end": 84_000, "correlationId": 3, "graphNodeId": 7}
+    barrier = make_nvtx_range(85_000, 100_000, "shmem_barrier_all")
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 40_000, 9), make_call(100_000, 100_010, 1)],
+        "CUPTI_ACTIVITY_KIND_JIT": [{**compilation, "globalTid": make_global_tid(PID)}],
+        "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH": [{**OPERATION, **held}],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(100_010, 100_100, correlationId=1)],
+        "NVTX_EVENTS": [barrier],
+        "StringIds": names,
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        first = job.findings()[0].evidence[0]
+    assert first == (
+        "the host is 38% compiling code for GPUs, 33% waiting for host callbacks, which hold streams, "
+        "15% in calls of NVSHMEM or OpenSHMEM, 12% in no recorded call"
+    )
