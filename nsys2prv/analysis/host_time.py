@@ -58,7 +58,7 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
     found = {
         "mpi": unit.find_mpi_spans([thread]),
-        "ucx": unite_span_sets([unit.find_thread_spans(layout, [thread]) for layout in UCX]),
+        "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
         "shmem": _find_shmem_spans(unit, thread),
         "callback": _find_held_spans(unit, int(unit.task_of[thread])),
         "jit": unit.find_thread_spans("jit", [thread]),
