@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,10 @@ NULL = np.iinfo(np.int64).min
 SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
-#: Number of a column's texts that tell whether it is worth looking for those that come again.
-SAMPLE_TEXTS = 1000
 #: More templates than this are of no use unless there are so many texts of each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 #: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
 FEW_ROWS = 20
-#: So many rows of a table, spread all over it, tell where its times lie.
-SAMPLED_ROWS = 16
 
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
@@ -176,17 +172,6 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
     return (np.cumsum(used) - 1)[codes], distinct.select(used)
 
 
-def encode_distinct(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
-    """Return a column of bytes as codes into its values, distinct ones unless most come once."""
-    if series.dtype != pl.Binary:
-        return np.zeros(len(series), np.int64), NO_TEXTS
-    sample = series.head(SAMPLE_TEXTS)
-    if sample.n_unique() > len(sample) // 2:
-        return np.arange(len(series)), DistinctTexts(series)  # hardly any comes twice
-    distinct, codes = number_distinct(series)
-    return codes, DistinctTexts(distinct)
-
-
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the distinct values in the order in which they come first, and each row's index among
     them (int64).
@@ -197,46 +182,6 @@ def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
     numbered = distinct.to_frame("value").with_row_index("code")
     codes = series.to_frame("value").join(numbered, on="value", how="left", maintain_order="left")
     return distinct, codes["code"].to_numpy().astype(np.int64)
-
-
-def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
-    """Return the form of columns that the event kinds know."""
-    types = rows.schema
-    whole = _replace_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
-    numbers = {
-        name: whole[name] if name in whole else np.full(rows.height, NULL) for name in integers
-    }
-    odd = [name for name in types if name in numbers and name not in whole]
-    damaged = sum(rows.height - rows[name].null_count() for name in odd)
-    words = {
-        name: encode_distinct(cast_to_bytes(rows[name]))
-        if name in types
-        else (np.zeros(rows.height, np.int64), NO_TEXTS)
-        for name in texts
-    }
-    return Columns(rows.height, numbers, words, damaged)
-
-
-def _replace_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
-    """Return these columns of integers, NULL for what is null; all at once, as each question to
-    polars has its price.
-    """
-    counts = {name: rows[name].null_count() for name in names}
-    with_nulls = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
-    filled = rows.select(pl.col(with_nulls).fill_null(NULL)) if with_nulls else rows
-    return {
-        name: np.full(nulls, NULL)
-        if nulls and nulls == rows.height
-        else (filled if nulls else rows)[name].to_numpy()
-        for name, nulls in counts.items()
-    }
-
-
-def cast_to_bytes(column: pl.Series) -> pl.Series:
-    """Return any column as bytes; NULL as an empty string."""
-    if column.dtype != pl.Binary:
-        column = column.cast(pl.String).cast(pl.Binary)
-    return column.fill_null(b"") if column.null_count() else column
 
 
 def decode_texts(series: pl.Series) -> pl.Series:
@@ -267,48 +212,6 @@ class Extent(Struct, frozen=True):
     def rows(self) -> int:
         """Return an upper bound of the rows; exact where none was deleted."""
         return max(0, self.last - self.first + 1)
-
-
-class SourceTable(Struct, frozen=True, dict=True):
-    """A table's columns (name -> declared type), and what tells its extent, which is looked up when
-    it is first asked for.
-    """
-
-    #: As in the export.
-    name: str
-    #: Name -> declared type.
-    columns: dict[str, str]
-    #: Finds the extent.
-    look: Callable[[], Extent]
-
-    @cached_property
-    def extent(self) -> Extent:
-        """The range of the rowids."""
-        return self.look()
-
-    def __contains__(self, column: object) -> bool:
-        return column in self.columns
-
-
-class Tables(Mapping[str, SourceTable]):
-    """The tables of an export, each looked at when it is first asked for."""
-
-    def __init__(self, names: Collection[str], look: Callable[[str], SourceTable]) -> None:
-        self._names, self._look = names, cache(look)
-
-    def __getitem__(self, name: str) -> SourceTable:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._look(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class Part(Struct, frozen=True):
@@ -377,12 +280,6 @@ class Shared(Struct, frozen=True):
     ) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
         return self.rows.select(integers, texts).where(self.mask_meeting(number))
-
-
-def choose_spread_rows(extent: Extent) -> list[int]:
-    """Return the numbers of a few rows all over a table, its first and its last among them."""
-    steps, length = SAMPLED_ROWS - 1, extent.last - extent.first
-    return sorted({extent.first + length * step // steps for step in range(SAMPLED_ROWS)})
 
 
 class SqlNames(dict):

@@ -13,12 +13,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
@@ -32,16 +31,14 @@ from nsys2prv.nsight.report_files import (
 )
 from nsys2prv.nsight.source import (
     Columns,
+    DistinctTexts,
     Extent,
     Part,
     Shared,
     SomeRows,
-    SourceTable,
     SqlNames,
-    Tables,
-    choose_spread_rows,
-    make_columns,
     name_rows,
+    number_distinct,
     quote_name,
 )
 from nsys2prv.nsight.sqlite_pages import (
@@ -69,21 +66,65 @@ SCHEMA = "sqlite_master"
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
-#: Descriptions by a table's name and the statement that made it, which reports of one version share; so
-#: many at most.
-_KNOWN_TABLES: dict[tuple[str, str], _Description] = {}
-MOST_KNOWN = 10_000
+#: So many rows of a table, spread all over it, tell where its times lie.
+SAMPLED_ROWS = 16
+#: Names of the rowid, of which a table may have some for columns of its own.
+ROWIDS = ("rowid", "_rowid_", "oid")
 #: What SQLite says of a computed column that is not stored.
 VIRTUAL = 2
 
 
-class _Description(Struct, frozen=True):
-    """A table's columns, as SQLite takes the statement that made it."""
+class SourceTable:
+    """A table of an export. What SQLite says of it is asked for when it is first needed."""
 
-    #: Name -> declared type.
-    columns: dict[str, str]
-    #: For each column in the records a byte, 1 if it cannot be NULL.
-    required: bytes
+    def __init__(self, database: Database, name: str, root: int) -> None:
+        self._database, self.name = database, name
+        #: Number of its first page.
+        self.root = root
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    @cached_property
+    def _described(self) -> list[tuple]:
+        return self._database.query(f"PRAGMA table_xinfo({quote_name(self.name)})")
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """Name -> declared type of the columns that are not computed."""
+        described = self._described
+        return {column: declared for _, column, declared, *_, hidden in described if not hidden}
+
+    @cached_property
+    def required(self) -> bytes:
+        """For each column in the records a byte, 1 if it cannot be NULL."""
+        # The key may be the rowid, for which records have NULL; computed columns are in none.
+        return bytes(
+            bool(not_null) and default is None and not key
+            for _, _, _, not_null, default, key, hidden in self._described
+            if hidden != VIRTUAL
+        )
+
+    @cached_property
+    def extent(self) -> Extent:
+        """The range of the rowids."""
+        taken = {column.lower() for column in self.columns}
+        rowid = next((word for word in ROWIDS if word not in taken), "no")
+        counted = Extent(1, 0, "")
+        rows = name_rows(self.name)
+        try:
+            first, last = self._database.connection.execute(
+                f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
+            ).fetchone()
+        except sqlite3.OperationalError:
+            return replace(counted, last=self._database.count(self.name))
+        except DAMAGE as error:
+            raise self._database.make_unreadable_error(error, self.name) from None
+        if not isinstance(first, int) or not isinstance(last, int):
+            return Extent()
+        if (last - first) * LEAST_ROW_BYTES > self._database.size:
+            return replace(counted, last=self._database.count(self.name))
+        return Extent(first, last, rowid)
 
 
 class Database:
@@ -97,30 +138,31 @@ class Database:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._size = check_file(self.path)
-        self._uri = make_database_uri(self.path)
+        self.size = check_file(self.path)
+        self.tables: dict[str, SourceTable] = {}
         try:
-            self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
-            self._connection.text_factory = _decode
-            self._connection.execute(DISTRUST)
-            if hasattr(self._connection, "setconfig"):
-                self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+            uri = make_database_uri(self.path)
+            self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+            self.connection.text_factory = _decode
+            self.connection.execute(DISTRUST)
+            if hasattr(self.connection, "setconfig"):
+                self.connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
             # Views and virtual tables are left alone: reading them would run code that came with
             # the file.
-            tables = self._connection.execute(
-                "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            tables = self.connection.execute(
+                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
             )
-            #: Table -> the statement that made it, and the number of its first page.
-            self._made = {
-                name: (sql, root) for name, sql, root in tables if not name.startswith("sqlite_")
+            self.tables = {
+                name: SourceTable(self, name, root)
+                for name, root in tables
+                if not name.startswith("sqlite_")
             }
-            self.tables = Tables(self._made, self._table)
         except DAMAGE as error:
-            self._made: dict[str, tuple[str, int]] = {}
             self.check()
-            raise self._make_unreadable_error(error) from None
+            raise self.make_unreadable_error(error) from None
 
-    def _make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
+    def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
+        """Return what people are told of damage."""
         if isinstance(error, DamagedPage):
             reason = f"malformed: {_name_table(table)}, page {error}"
         elif isinstance(error, UnicodeError):
@@ -140,69 +182,30 @@ class Database:
         try:
             return open_pages(self.path, self.query)
         except DamagedPage as error:
-            raise self._make_unreadable_error(error, SCHEMA) from None
+            raise self.make_unreadable_error(error, SCHEMA) from None
 
     def check(self) -> None:
         """Read all tables. Raises one clear line where the pages of one are damaged."""
         met = self._pages.make_map() if self._pages else bytearray()
-        for name, root in [(SCHEMA, 1), *((name, root) for name, (_, root) in self._made.items())]:
-            required = bytes(5) if name == SCHEMA else self._describe(name).required
+        roots = {SCHEMA: 1} | {name: table.root for name, table in self.tables.items()}
+        for name, root in roots.items():
+            required = bytes(5) if name == SCHEMA else self.tables[name].required
             try:
                 if self._pages is None or not self._pages.check(root, required, met):
                     self._check_by_sql(name)
             except DamagedPage as error:
-                raise self._make_unreadable_error(error, name) from None
+                raise self.make_unreadable_error(error, name) from None
 
     def _check_by_sql(self, name: str) -> None:
         """Check the pages of a table by SQLite, which checks those of its indexes, too."""
         try:
-            for (text,) in self._connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
+            for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
                 if page := PAGE_IN_CHECK.search(text):
                     raise DamagedPage(page[1])
                 if text.startswith("NULL value"):
                     raise sqlite3.DatabaseError("malformed")
         except DAMAGE as error:
-            raise self._make_unreadable_error(error, name) from None
-
-    def _table(self, name: str) -> SourceTable:
-        """Return the description of a table: its columns as SQLite takes the statement."""
-        columns = self._describe(name).columns
-        return SourceTable(name, columns, partial(self._find_extent, name, columns))
-
-    def _describe(self, name: str) -> _Description:
-        key = name, self._made[name][0]
-        known = _KNOWN_TABLES.get(key)
-        if known is None:
-            described = self.query(f"PRAGMA table_xinfo({quote_name(name)})")
-            # The key may be the rowid, for which records have NULL; computed columns are in none.
-            known = _Description(
-                {column: declared for _, column, declared, *_, hidden in described if not hidden},
-                bytes(
-                    bool(not_null) and default is None and not key
-                    for _, _, _, not_null, default, key, hidden in described
-                    if hidden != VIRTUAL
-                ),
-            )
-            if len(_KNOWN_TABLES) < MOST_KNOWN:
-                _KNOWN_TABLES[key] = known
-        return known
-
-    def _find_extent(self, name: str, columns: dict[str, str]) -> Extent:
-        taken = {column.lower() for column in columns}
-        rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
-        try:
-            first, last = self._connection.execute(
-                f"SELECT (SELECT min({rowid or 'no'}) FROM {name_rows(name)}), (SELECT max({rowid or 'no'}) FROM {name_rows(name)})"
-            ).fetchone()
-        except sqlite3.OperationalError:
-            return Extent(1, self.count(name), "")
-        except DAMAGE as error:
-            raise self._make_unreadable_error(error, name) from None
-        if not isinstance(first, int) or not isinstance(last, int):
-            return Extent()
-        if (last - first) * LEAST_ROW_BYTES > self._size:
-            return Extent(1, self.count(name), "")
-        return Extent(first, last, rowid)
+            raise self.make_unreadable_error(error, name) from None
 
     def __enter__(self) -> Database:
         return self
@@ -235,7 +238,7 @@ class Database:
 
     def close(self) -> None:
         """Let go of the files."""
-        self._connection.close()
+        self.connection.close()
         self.__dict__.pop("_pages", None)
 
     def count(self, table: str, where: str = "") -> int:
@@ -257,9 +260,9 @@ class Database:
     def query(self, sql: str) -> list[tuple]:
         """Return all rows of a small query."""
         try:
-            return self._connection.execute(sql).fetchall()
+            return self.connection.execute(sql).fetchall()
         except DAMAGE as error:
-            raise self._make_unreadable_error(error) from None
+            raise self.make_unreadable_error(error) from None
 
     def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         """Return these columns of the rows of a small table that meet a condition, in the order of
@@ -314,12 +317,15 @@ class Database:
         for table, column in columns.items():
             extent = self.tables[table].extent
             if extent.rowid:
-                rows = _select_rows(
-                    SomeRows(table, extent.first, extent.last, tuple(choose_spread_rows(extent))),
-                    extent.rowid,
+                steps, length, name = (
+                    SAMPLED_ROWS - 1,
+                    extent.last - extent.first,
+                    quote_name(column),
                 )
+                spread = {extent.first + length * step // steps for step in range(SAMPLED_ROWS)}
+                rows = SomeRows(table, extent.first, extent.last, tuple(sorted(spread)))
                 selects.append(
-                    f"SELECT {quote_name(column)} FROM {rows} WHERE typeof({quote_name(column)}) = 'integer'"
+                    f"SELECT {name} FROM {_select_rows(rows, extent.rowid)} WHERE typeof({name}) = 'integer'"
                 )
         return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
 
@@ -353,11 +359,9 @@ class Database:
             return None
         looked_at = find_condition_columns(conditions)
         try:
-            from_pages = self._pages.read(
-                part, self._made[part.table][1], integers, texts, looked_at
-            )
+            from_pages = self._pages.read(part, table.root, integers, texts, looked_at)
         except DamagedPage as error:
-            raise self._make_unreadable_error(error, part.table) from None
+            raise self.make_unreadable_error(error, part.table) from None
         if from_pages is None:
             return None
         columns, values = from_pages
@@ -366,10 +370,10 @@ class Database:
         in_sql = [self.make_condition(part.table, where) for where in conditions]
         try:
             condition_bits = evaluate_conditions(
-                self._connection, values, looked_at.types, table.columns, columns.rows, in_sql
+                self.connection, values, looked_at.types, table.columns, columns.rows, in_sql
             )
         except DAMAGE as error:
-            raise self._make_unreadable_error(error) from None
+            raise self.make_unreadable_error(error) from None
         return None if condition_bits is None else (columns, condition_bits)
 
     def _read_by_sql(
@@ -396,9 +400,18 @@ class Database:
         frame = self.select(
             f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
         )
-        columns = make_columns(frame.drop(DAMAGED_VALUES, MET), integers, texts)
-        damaged_values = int(frame[DAMAGED_VALUES].sum())
-        rows = replace(columns, rows=frame.height, damaged=damaged_values)
+        numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
+        lacking = np.full(frame.height, NULL)
+        words = {
+            name: _number_texts(frame[name] if name in have else pl.Series([b""] * frame.height))
+            for name in texts
+        }
+        rows = Columns(
+            frame.height,
+            {name: numbers.get(name, lacking) for name in integers},
+            words,
+            int(frame[DAMAGED_VALUES].sum()),
+        )
         return rows, frame[MET].to_numpy()
 
     def read_once(
@@ -474,9 +487,9 @@ class Database:
 
     def select(self, sql: str) -> pl.DataFrame:
         """Return the result of a larger query whose columns each have one type."""
-        self._connection.text_factory = bytes
+        self.connection.text_factory = bytes
         try:
-            cursor = self._connection.execute(sql)
+            cursor = self.connection.execute(sql)
             names = [name for name, *_ in cursor.description]
             frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Null))]
             while rows := cursor.fetchmany(BLOCK_ROWS):
@@ -484,9 +497,9 @@ class Database:
                 frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
             frame = pl.concat(frames, how="vertical_relaxed")
         except (*DAMAGE, pl.exceptions.PolarsError) as error:
-            raise self._make_unreadable_error(error) from None
+            raise self.make_unreadable_error(error) from None
         finally:
-            self._connection.text_factory = _decode
+            self.connection.text_factory = _decode
         return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
 
 
@@ -497,6 +510,11 @@ def _name_table(name: str) -> str:
 
 def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
+
+
+def _number_texts(column: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
+    distinct, codes = number_distinct(column.cast(pl.Binary))
+    return codes, DistinctTexts(distinct)
 
 
 def _make_series(name: str, values: Sequence[object]) -> pl.Series:
