@@ -9,6 +9,7 @@ of operating systems (ftrace, ETW) and of hypervisors are no samples and are lef
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
@@ -133,12 +134,12 @@ def find_metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]
         )
         if kind in FLOATING and size in (4, 8)
     }
-    names: dict[int, dict[int, tuple[str, int]]] = {}
+    names: dict[int, dict[int, tuple[str, int]]] = defaultdict(dict)
+    columns = ("typeId", "metricId", "metricName")
     for source, number, name in database.read_small_table(
-        GPU_METRIC_NAMES, "typeId", "metricId", "metricName"
+        GPU_METRIC_NAMES, *columns, types=(int, int, str)
     ):
-        if isinstance(source, int) and isinstance(number, int) and isinstance(name, str):
-            names.setdefault(source, {})[number] = (name, floating.get((source, number), 0))
+        names[source][number] = (name, floating.get((source, number), 0))
     return names
 
 
@@ -202,19 +203,14 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     """Return globalId -> name of the interface or the switch, where the report has one."""
     database = extraction.database
     if kind == SWITCH:
-        return {
-            guid: name
-            for guid, name in database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
-            if isinstance(name, str) and name
-        }
-    infos = [
-        info
-        for info in database.read_small_table("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
-        if isinstance(info[1], str) and info[1]
-    ]
-    names = {nic: name for nic, name, _ in infos}
+        rows = database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
+        return {guid: name for guid, name in rows if isinstance(name, str) and name}
+    infos = database.read_small_table(
+        "TARGET_INFO_NIC_INFO", "name", "nicId", "globalId", types=(str,)
+    )
+    names = {nic: name for name, nic, _ in infos if name}
     devices = database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
-    return {device: name for _, name, device in infos if isinstance(device, int)} | {
+    return {device: name for name, _, device in infos if name and isinstance(device, int)} | {
         device: names[nic] for nic, device in devices if nic in names
     }
 
@@ -308,13 +304,10 @@ def _name_components(database: Database) -> dict[int, str]:
 
 def _join_names(number: int, components: dict[int, tuple[str, object, object]]) -> str:
     words: list[str] = []
-    used: set[object] = set()
     at: object = number
-    while at in components and at not in used and len(used) < DEEPEST:
-        used.add(at)
-        name, instance, parent = components[at]
+    while at in components and len(words) < DEEPEST:
+        name, instance, at = components[at]
         words.insert(0, name if instance is None else f"{name} {instance}")
-        at = parent
     path = " ".join(words)
     return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
 

@@ -245,11 +245,11 @@ def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]
     rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
     sizes = {(domain, number): size for domain, number, size in rows}
     enums: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
-    for domain, number, value, name in database.read_small_table(
-        "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
+    columns = ("value", "name", "domainId", "schemaId")
+    for value, name, *place in database.read_small_table(
+        "NVTX_PAYLOAD_ENUM_ENTRIES", *columns, types=(int, str)
     ):
-        if isinstance(value, int) and isinstance(name, str):
-            enums[domain, number][str(value)] = name
+        enums[tuple(place)][str(value)] = name
     schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = defaultdict(dict)
     clashing = set()
     for domain, number, index, kind, name, offset in database.read_small_table(

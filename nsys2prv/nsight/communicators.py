@@ -78,24 +78,23 @@ def read_communicators(database: Database) -> tuple[Communicator, ...]:
         *("groupRoot", "groupRootUid", "commUid", "members"),
     )
     rows = []
-    for *values, text in database.read_small_table(TABLE, *columns):
+    for *values, text in database.read_small_table(TABLE, *columns, types=(int,)):
         numbers = (value if isinstance(value, int) else None for value in values)
         rank, time, handle, parent, local, size, root, root_uid, uid = numbers
-        if rank is not None:
-            size = size if size is not None and 0 < size <= MOST_RANKS else None
-            rows.append(
-                Communicator(
-                    rank,
-                    NULL if time is None else time,
-                    handle,
-                    parent or None,
-                    local,
-                    size,
-                    None if root is None or root_uid is None else (root, root_uid),
-                    uid,
-                    _parse_members(text, rank, local, size),
-                )
+        size = size if size is not None and 0 < size <= MOST_RANKS else None
+        rows.append(
+            Communicator(
+                rank,
+                NULL if time is None else time,
+                handle,
+                parent or None,
+                local,
+                size,
+                None if root is None or root_uid is None else (root, root_uid),
+                uid,
+                _parse_members(text, rank, local, size),
             )
+        )
     return tuple(sorted(rows, key=lambda row: row.time))
 
 

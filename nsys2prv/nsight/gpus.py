@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NewType
 
 from msgspec import Struct
@@ -54,14 +54,12 @@ class GpuTable(Struct, frozen=True):
     visible: tuple[GpuNumber, ...] = ()
 
 
-def read_gpus(database: Database) -> GpuTable:
-    """Return the GPUs of a report."""
+def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
+    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, None where no
+    environment was recorded.
+    """
     columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")
-    rows = [
-        row
-        for row in database.read_small_table("TARGET_INFO_GPU", *columns)
-        if isinstance(row[0], int)
-    ]
+    rows = database.read_small_table("TARGET_INFO_GPU", *columns, types=(int,))
     found = [
         # Zeros stand for what is not known.
         Gpu(number, str(name or ""), _blank_zeros(uuid, "0-"), _blank_zeros(bus, "0:."))
@@ -76,8 +74,11 @@ def read_gpus(database: Database) -> GpuTable:
     }
     processors = {row[0]: row[4] for row in rows}
     by_ordinal = _read_cuda_devices(database, gpus, processors)
-    visible = () if by_ordinal else _find_visible(database, gpus, {row[0]: row[5] for row in rows})
-    return GpuTable(gpus, by_ordinal, visible)
+    devices = {setting.partition("=")[2].strip().strip('"') for setting in visible or ()}
+    if by_ordinal or visible is None or len(devices) > 1:
+        return GpuTable(gpus, by_ordinal)
+    order = _order_as_cuda(gpus, {row[0]: row[5] for row in rows})
+    return GpuTable(gpus, by_ordinal, _find_visible(database, gpus, order, *devices))
 
 
 def _blank_zeros(value: object, zeros: str) -> str:
@@ -94,8 +95,9 @@ def _read_cuda_devices(
     columns = ("pid", "cudaId", "gpuId", "uuid", "numMultiprocessors")
     rows = [
         (*row[:3], _blank_zeros(row[3], "0-"), row[4])
-        for row in database.read_small_table("TARGET_INFO_CUDA_DEVICE", *columns)
-        if all(isinstance(value, int) for value in row[:3])
+        for row in database.read_small_table(
+            "TARGET_INFO_CUDA_DEVICE", *columns, types=(int, int, int)
+        )
     ]
     uuids: dict[int, set[str]] = defaultdict(set)
     for _, _, number, uuid, _ in rows:
@@ -122,17 +124,16 @@ def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str) -> GpuNumber:
 
 
 def _find_visible(
-    database: Database, gpus: dict[GpuNumber, Gpu], ordinals: dict[GpuNumber, object]
+    database: Database,
+    gpus: dict[GpuNumber, Gpu],
+    order: tuple[GpuNumber, ...],
+    setting: str = "",
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPU of each CUDA ordinal, by what CUDA_VISIBLE_DEVICES was when the program was
-    started; none where a process may have changed that for itself. An instance that it names is
-    added to the GPUs.
+    """Return the GPU of each CUDA ordinal, by their order where all are visible, and what
+    CUDA_VISIBLE_DEVICES was when the program was started; none where a process may have changed
+    that for itself. An instance that it names is added to the GPUs.
     """
-    settings = _read_visible_devices(database)
-    if settings is None:
-        return ()
-    order = _order_as_cuda(gpus, ordinals)
-    visible = order if settings == "" else _parse_visible_devices(settings, order, gpus)
+    visible = _parse_visible_devices(setting, order, gpus) if setting else order
     used: dict[int, set[int]] = defaultdict(set)
     for table in CONTEXT_TABLES:
         for pid, device in database.read_small_table(table, "processId", "deviceId"):
@@ -140,21 +141,6 @@ def _find_visible(
     # Several processes that all use ordinal 0 alone: a launcher may have given each its own GPU.
     apart = len(used) > 1 and max(map(max, filter(None, used.values())), default=0) == 0
     return () if apart and len(visible) > 1 else visible
-
-
-def _read_visible_devices(database: Database) -> str | None:
-    """Return CUDA_VISIBLE_DEVICES, "" where it was not set, None where that is not known."""
-    rows = database.read_small_table(
-        "META_DATA_CAPTURE", "value", where="{name} LIKE '%ENVIRONMENT_VARIABLE'"
-    )
-    settings = {
-        value.partition("=")[2].strip().strip('"')
-        for (value,) in rows
-        if isinstance(value, str) and value.startswith("CUDA_VISIBLE_DEVICES=")
-    }
-    if not rows or len(settings) > 1:
-        return None
-    return settings.pop() if settings else ""
 
 
 def _order_as_cuda(

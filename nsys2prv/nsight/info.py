@@ -72,24 +72,20 @@ ENDS = ("end", "endedAt")
 OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
 #: So many tables are looked at, the largest.
 MOST_TABLES = 8
-#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-#: Variable of ranks -> that of their number.
+#: Variable of ranks -> that of their number, "" for none; in the order of trust: inside a batch
+#: step that starts mpirun, SLURM_PROCID is 0 for every rank.
 SIZE_VARIABLES = {
     "RANK": "WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK": "",
     "PMI_RANK": "PMI_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
 }
+RANK_VARIABLES = tuple(SIZE_VARIABLES)
 #: Ids of a job. A heterogeneous job has one for all its parts.
 JOB_VARIABLES = (
-    "SLURM_HET_JOB_ID",
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "FLUX_JOB_ID",
-    "PJM_JOBID",
-    "COBALT_JOBID",
+    *("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"),
+    *("FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID"),
 )
 #: A version: nothing else of a report's environment may get into an output.
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
@@ -281,27 +277,21 @@ def find_capture_span(database: Database, first: int, last: int) -> tuple[int, i
     return (started, stopped) if started <= stopped else (first, last)
 
 
-def read_environment(database: Database) -> dict[str, list[str]]:
-    """Return the distinct settings, `NAME="text"`, of each of the launcher's variables that the
-    launch environment of the report's processes holds.
+def read_environment(database: Database) -> dict[str, set[str]]:
+    """Return the distinct settings, `NAME="text"`, of each variable in the launch environment of the
+    report's processes.
 
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
     """
-    if not database.has("META_DATA_CAPTURE", "name", "value"):
-        return {}
-    names = (*RANK_VARIABLES, *SIZE_VARIABLES.values(), *JOB_VARIABLES)
-    wanted = " OR ".join(f"value GLOB '{name}=*'" for name in names)
-    rows = database.query(
-        "SELECT DISTINCT value FROM META_DATA_CAPTURE NOT INDEXED WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
-        f"AND typeof(value) = 'text' AND ({wanted})"
-    )
-    settings: dict[str, list[str]] = {}
+    where = "{name} LIKE '%ENVIRONMENT_VARIABLE'"
+    rows = database.read_small_table("META_DATA_CAPTURE", "value", where=where, types=(str,))
+    settings: dict[str, set[str]] = {}
     for (setting,) in rows:
-        settings.setdefault(setting.partition("=")[0], []).append(setting)
+        settings.setdefault(setting.partition("=")[0], set()).add(setting)
     return settings
 
 
-def find_numbers(environment: Mapping[str, list[str]], names: Iterable[str]) -> dict[str, int]:
+def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
     """Return the values of variables that are numbers, in the order of these names; a variable with
     several values (several processes launched) tells nothing and is left out.
     """
@@ -315,13 +305,13 @@ def find_numbers(environment: Mapping[str, list[str]], names: Iterable[str]) -> 
     return numbers
 
 
-def _find_job(environment: Mapping[str, list[str]]) -> str:
+def _find_job(environment: Mapping[str, set[str]]) -> str:
     """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which tells the
     launcher's jobs apart and reveals nothing else; "" without one.
     """
     for name in JOB_VARIABLES:
         if len(settings := environment.get(name, ())) == 1:
-            return hashlib.sha256(settings[0].encode("utf-8", "replace")).hexdigest()[:16]
+            return hashlib.sha256(min(settings).encode("utf-8", "replace")).hexdigest()[:16]
     return ""
 
 
@@ -493,7 +483,9 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
     time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
     begin = time_shift + (utc_ns or 0 if is_absolute else 0)
     environment = read_environment(database)
-    gpu_table = read_gpus(database)
+    gpu_table = read_gpus(
+        database, environment.get("CUDA_VISIBLE_DEVICES", ()) if environment else None
+    )
     domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -512,12 +504,14 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
         launched=_was_launched(database, stated_span),
         is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
         parts=parts,
-        processes=_read_processes(database),
+        processes={
+            pid: Path(name).name if isinstance(name, str) and name else ""
+            for pid, name in read("PROCESSES", "globalPid", "name", types=(int,))
+        },
         threads=_read_thread_names(database),
         ranks={
             tid & PROCESS_MASK: rank
-            for tid, rank in read("MPI_RANKS", "globalTid", "rank")
-            if isinstance(tid, int) and isinstance(rank, int)
+            for tid, rank in read("MPI_RANKS", "globalTid", "rank", types=(int, int))
         },
         communicators=read_communicators(database),
         launcher_ranks=find_numbers(environment, RANK_VARIABLES),
@@ -578,23 +572,13 @@ def _to_utc(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def _read_processes(database: Database) -> dict[GlobalPid, str]:
-    rows = database.read_small_table("PROCESSES", "globalPid", "name")
-    return {
-        pid: Path(name).name if isinstance(name, str) and name else ""
-        for pid, name in rows
-        if isinstance(pid, int)
-    }
-
-
 def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
     """Return the name of highest priority of each thread."""
     best: dict[int, tuple[int, int]] = {}
-    rows = database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
-    for tid, name, priority in rows:
-        rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
-        if isinstance(tid, int):
-            best[tid] = max(best.get(tid, rank), rank)
+    columns = ("globalTid", "nameId", "priority")
+    for tid, *values in database.read_small_table("ThreadNames", *columns, types=(int,)):
+        name, priority = (value if isinstance(value, int) else 0 for value in values)
+        best[tid] = max(best.get(tid, (priority, name)), (priority, name))
     texts = database.read_strings(sorted({name for _, name in best.values()}))
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 

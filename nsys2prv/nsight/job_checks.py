@@ -204,6 +204,6 @@ def list_profiled_processes(database: Database) -> frozenset[int]:
     return frozenset(
         number & PROCESS_MASK
         for table, column in PROFILED_PROCESS_TABLES
-        for (number,) in database.read_small_table(table, column)
-        if isinstance(number, int) and pid_of(number) not in NO_PROCESSES
+        for (number,) in database.read_small_table(table, column, types=(int,))
+        if pid_of(number) not in NO_PROCESSES
     )

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.report_files import (
@@ -110,20 +109,19 @@ class SourceTable:
         """The range of the rowids."""
         taken = {column.lower() for column in self.columns}
         rowid = next((word for word in ROWIDS if word not in taken), "no")
-        counted = Extent(1, 0, "")
         rows = name_rows(self.name)
         try:
             first, last = self._database.connection.execute(
                 f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
             ).fetchone()
         except sqlite3.OperationalError:
-            return replace(counted, last=self._database.count(self.name))
+            return Extent(1, self._database.count(self.name), "")
         except DAMAGE as error:
             raise self._database.make_unreadable_error(error, self.name) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._database.size:
-            return replace(counted, last=self._database.count(self.name))
+            return Extent(1, self._database.count(self.name), "")
         return Extent(first, last, rowid)
 
 
@@ -264,9 +262,12 @@ class Database:
         except DAMAGE as error:
             raise self.make_unreadable_error(error) from None
 
-    def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+    def read_small_table(
+        self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
+    ) -> list[tuple]:
         """Return these columns of the rows of a small table that meet a condition, in the order of
-        the rows.
+        the rows. types: those that the values of the first columns must have; damage may have
+        others.
 
         A column that the export lacks reads as None, a table that it lacks as no rows.
         """
@@ -279,6 +280,7 @@ class Database:
             row
             for rows in self._select_rows_to_read(table, where)
             for row in self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
+            if all(map(isinstance, row, types))
         ]
 
     def _select_rows_to_read(self, table: str, where: str) -> Iterator[str]:
