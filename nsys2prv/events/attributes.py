@@ -80,13 +80,16 @@ def make_rows(
     fields: Mapping[str, np.ndarray] = MappingProxyType({}),
     objects: np.ndarray | None = None,
 ) -> Rows:
-    """Return rows from the columns `start` and `end` on these objects, or the host threads of the
-    column `globalTid`, with these fields and those of the layout that name a column.
+    """Return rows from the columns `start` and `end`, points in time where there is no such column,
+    on these objects, or the host threads of the column `globalTid`, with the fields of the layout
+    that name a column, and these.
     """
     if objects is None:
         objects = extraction.number_threads(columns["globalTid"])
-    all_fields = {**fields, **read_fields(extraction, layout, columns)}
-    return Rows(layout, columns["start"], columns["end"], objects, all_fields)
+    start = columns["start"]
+    end = columns.integers.get("end")
+    end = np.where(start == NULL, NULL, start + 1) if end is None else end
+    return Rows(layout, start, end, objects, {**read_fields(extraction, layout, columns), **fields})
 
 
 def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:
@@ -116,10 +119,11 @@ def name_registered_strings(
     """Return name indices of the registered strings with these ids; ABSENT where a row has none, or
     an empty one, if such are skipped.
     """
-    distinct, codes = factorize(ids)
-    texts = extraction.read_strings(distinct)
-    named = np.array([bool(text) or not skip_empty for text in texts], bool)
-    return extraction.name_some_rows(name_set, named[codes], [ids], extraction.read_strings)
+    named = None
+    if skip_empty:
+        distinct, codes = factorize(ids)
+        named = np.array(list(map(bool, extraction.read_strings(distinct))), bool)[codes]
+    return extraction.name_rows(name_set, [ids], extraction.read_strings, named)
 
 
 def make_counters(
@@ -227,14 +231,16 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
     ids = np.full(columns.rows, NULL)
     for name in call.names:
         ids = np.where(ids == NULL, columns[name], ids)
-    distinct, codes = factorize(ids)
     if call.names and not call.enum:
-        return extraction.number_names(call.name, codes, text=extraction.read_strings(distinct))
+        return extraction.name_rows(call.name, [ids], extraction.read_strings)
     labels = {NULL: call.label}
     if call.enum:
         labels |= extraction.database.read_small_table(call.enum, "id", "label")
-    texts = [str(labels.get(number) or f"{call.label} {number}") for number in distinct.tolist()]
-    return extraction.number_names(call.name, codes, text=texts)
+
+    def make_texts(met: np.ndarray) -> list[str]:
+        return [str(labels.get(id_) or f"{call.label} {id_}") for id_ in met.tolist()]
+
+    return extraction.name_rows(call.name, [ids], make_texts)
 
 
 def make_kind(call: CallTable) -> EventKind:

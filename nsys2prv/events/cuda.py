@@ -23,7 +23,7 @@ from nsys2prv._util.columns import (
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
@@ -106,12 +106,11 @@ def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np
     """Return local name indices of calls by the registered strings (nameId) that name their
     functions.
     """
-    distinct, codes = factorize(ids)
-    return extraction.number_names(
-        "cuda_api",
-        codes,
-        text=[strip_version(symbol) or unnamed for symbol in extraction.read_strings(distinct)],
-    )
+
+    def make_texts(met: np.ndarray) -> list[str]:
+        return [strip_version(symbol) or unnamed for symbol in extraction.read_strings(met)]
+
+    return extraction.name_rows("cuda_api", [ids], make_texts)
 
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -311,8 +310,8 @@ def _classify(
     known = sorted({*shapes, ""})
     numbers = np.array([known.index(shape) for shape in shapes], np.int64)[codes]
     # The first of those known is "": no shape.
-    shape = extraction.name_some_rows(
-        "gemm", numbers > 0, [numbers], lambda used: [known[number] for number in used]
+    shape = extraction.name_rows(
+        "gemm", [numbers], lambda used: [known[number] for number in used], numbers > 0
     )
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
@@ -323,10 +322,12 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """
     columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
     objects = extraction.number_streams(columns)
-    ids, codes = factorize(columns["graphExecId"])
-    names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
     lines = make_launch_lines(extraction, "launch", columns, objects)
-    fields = {"execution": extraction.number_names("graphs", codes, text=names)}
+
+    def make_texts(ids: np.ndarray) -> list[str]:
+        return ["CUDA graph" if id_ == NULL else f"CUDA graph exec {id_}" for id_ in ids.tolist()]
+
+    fields = {"execution": extraction.name_rows("graphs", [columns["graphExecId"]], make_texts)}
     rows = make_rows(extraction, "cuda_graph", columns, fields, objects)
     yield replace(rows, lines=lines)
 
@@ -381,13 +382,12 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     if not copies:
         columns.integers["dstKind"] = columns["memKind"]
     objects = extraction.number_streams(columns)
-    fields = read_fields(extraction, "memory_operation", columns)
+    operation = np.full(columns.rows, MEMSET)
     if copies:
-        fields["operation"] = find_copy_operations(*(columns[name] for name in further))
-    else:
-        fields["operation"] = np.full(columns.rows, MEMSET)
-    lines = make_launch_lines(extraction, "memory", columns, objects, fields["bytes"])
-    yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
+        operation = find_copy_operations(*(columns[name] for name in further))
+    rows = make_rows(extraction, "memory_operation", columns, {"operation": operation}, objects)
+    lines = make_launch_lines(extraction, "memory", columns, objects, rows.columns["bytes"])
+    yield replace(rows, lines=lines)
 
 
 def find_copy_operations(
@@ -407,9 +407,9 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("start", "globalPid", "address", "bytes", *list_columns("memory_usage")), ("name",)
     )
-    fields = read_fields(extraction, "memory_usage", columns)
+    memory = read_fields(extraction, "memory_usage", columns)["memory"]
     operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
-    on_host = np.isin(fields["memory"], HOST_KINDS)
+    on_host = np.isin(memory, HOST_KINDS)
 
     def find_size(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
@@ -419,52 +419,29 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         GPU_MEMORY,
         {
             "time_at": columns["start"],
-            "object_gpu": find_gpus(extraction, columns),
+            "object_gpu": extraction.number_gpus(columns),
             "process": columns["globalPid"],
             "address": columns["address"],
             "bytes": size,
-            "memory": fields["memory"].astype(np.int8),
+            "memory": memory.astype(np.int8),
             "operation": np.where(is_known, operation, -1).astype(np.int8),
         },
     )
-    fields |= {
+    fields = {
         "allocated": find_size(~on_host, ALLOCATION),
         "freed": find_size(~on_host, RELEASE),
         "host_allocated": find_size(on_host, ALLOCATION),
         "host_freed": find_size(on_host, RELEASE),
         "variable": _name_variables(extraction, columns),
     }
-    yield _make_points("memory_usage", columns, _find_threads(extraction, columns), fields)
+    yield make_rows(extraction, "memory_usage", columns, fields, _find_threads(extraction, columns))
 
 
 def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield what became of memory pools."""
     columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
-    fields = read_fields(extraction, "memory_pool", columns)
-    yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
-
-
-def _make_points(
-    layout: str, columns: Columns, threads: np.ndarray, fields: dict[str, np.ndarray]
-) -> Rows:
-    start = columns["start"]
-    return Rows(layout, start, np.where(start == NULL, NULL, start + 1), threads, fields)
-
-
-def find_gpus(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken for
-    the GPU's number where the report does not tell it.
-    """
-    (processes, ordinals), codes = factorize_together(
-        zero_nulls(columns["globalPid"]), zero_nulls(columns["deviceId"])
-    )
-    objects = [
-        extraction.number_device(
-            DeviceKey(GPU, number=extraction.report.find_gpu_or_ordinal(pid, ordinal))
-        )
-        for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True)
-    ]
-    return np.array(objects, np.int64)[codes]
+    threads = _find_threads(extraction, columns)
+    yield make_rows(extraction, "memory_pool", columns, objects=threads)
 
 
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -486,10 +463,9 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of CPUs on unified memory."""
     wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
     columns = extraction.read(part, wanted)
-    fields = read_fields(extraction, "cpu_page_fault", columns)
-    fields["source"] = _name_sources(extraction, columns)
+    fields = {"source": _name_sources(extraction, columns)}
     threads = extraction.number_threads(extraction.find_main_threads(columns["globalPid"]))
-    yield _make_points("cpu_page_fault", columns, threads, fields)
+    yield make_rows(extraction, "cpu_page_fault", columns, fields, threads)
 
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -502,15 +478,15 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
         ]
 
     place = columns["sourceFile"], columns["sourceLine"]
-    return extraction.name_some_rows("page_fault_source", place[0] >= 0, place, make_texts)
+    return extraction.name_rows("page_fault_source", place, make_texts, place[0] >= 0)
 
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of GPUs on unified memory."""
     wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     columns = extraction.read(part, wanted)
-    gpus = find_gpus(extraction, columns)
-    yield make_rows(extraction, "gpu_page_fault", columns, objects=gpus)
+    objects = extraction.number_gpus(columns)
+    yield make_rows(extraction, "gpu_page_fault", columns, objects=objects)
 
 
 KINDS = (

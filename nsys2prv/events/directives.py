@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, blank_negative, factorize_together
+from nsys2prv._util.columns import ABSENT, blank_negative
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
@@ -118,15 +118,15 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return name indices of `name@file:line`, or of the name alone where no file is known."""
-    (names, files, lines), codes = factorize_together(
-        columns["nameId"], columns["srcFile"], columns["lineNo"]
-    )
-    read = extraction.read_strings
-    texts = [
-        f"{name}@{file}" + (f":{line}" if line != NULL else "") if file else name
-        for name, file, line in zip(read(names), read(files), lines.tolist(), strict=True)
-    ]
-    return extraction.number_names("openacc_source", codes, text=texts)
+
+    def make_texts(*places: np.ndarray) -> list[str]:
+        names, files = map(extraction.read_strings, places[:2])
+        lines = ["" if line == NULL else f":{line}" for line in places[2].tolist()]
+        triples = zip(names, files, lines, strict=True)
+        return [f"{name}@{file}{line}" if file else name for name, file, line in triples]
+
+    places = [columns[name] for name in ("nameId", "srcFile", "lineNo")]
+    return extraction.name_rows("openacc_source", places, make_texts)
 
 
 KINDS = (

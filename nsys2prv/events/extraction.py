@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from nsys2prv._util.columns import (
     FrameWriter,
     StoredFrame,
     blank_negative,
-    factorize,
     factorize_together,
 )
 from nsys2prv._util.text import format_duration
@@ -327,10 +325,17 @@ class Extraction:
             self._strings.update(self.database.read_strings(new))
         return [self._strings.get(number, f"string {number}") for number in numbers]
 
+    def number_objects(
+        self, make_key: Callable[..., ObjectKey], *columns: np.ndarray
+    ) -> np.ndarray:
+        """Return objects by what makes their keys of the values of columns, with 0 for NULL."""
+        distinct, codes = factorize_together(*columns)
+        keys = map(make_key, *(zero_nulls(column).tolist() for column in distinct))
+        return self.objects.number(keys)[codes]
+
     def number_threads(self, tids: np.ndarray) -> np.ndarray:
         """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
-        distinct, codes = factorize(tids)
-        return self.objects.number(map(ThreadKey, zero_nulls(distinct).tolist()))[codes]
+        return self.number_objects(ThreadKey, tids)
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
@@ -349,17 +354,27 @@ class Extraction:
 
     def number_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
         """Return objects of CUDA streams by STREAM_COLUMNS."""
-        values, codes = factorize_together(*(columns[name] for name in STREAM_COLUMNS))
-        keys = map(StreamKey, *(zero_nulls(column).tolist() for column in values))
-        return self.objects.number(keys)[codes]
+        return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
+
+    def number_gpus(self, columns: Columns) -> np.ndarray:
+        """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken
+        for the GPU's number where the report does not tell it.
+        """
+
+        def make_key(pid: int, ordinal: int) -> DeviceKey:
+            return DeviceKey(GPU, number=self.report.find_gpu_or_ordinal(pid, ordinal))
+
+        return self.number_objects(make_key, columns["globalPid"], columns["deviceId"])
 
     def number_queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
         """Return objects of the queues of this word by globalPid or globalTid and number of the
         GPU.
         """
-        (pids, numbers), codes = factorize_together(find_processes(ids), blank_negative(gpus))
-        keys = map(QueueKey, pids.tolist(), repeat(queue), numbers.tolist())
-        return self.objects.number(keys)[codes]
+
+        def make_key(pid: int, gpu: int) -> QueueKey:
+            return QueueKey(pid, queue, gpu)
+
+        return self.number_objects(make_key, find_processes(ids), blank_negative(gpus))
 
     def number_device(self, key: DeviceKey) -> int:
         """Return the object of a device."""
@@ -401,21 +416,21 @@ class Extraction:
         """
         return codes + self.names.setdefault(name_set, Names()).append(columns)
 
-    def name_some_rows(
+    def name_rows(
         self,
         name_set: str,
-        named: np.ndarray,
         columns: Sequence[np.ndarray],
         make_texts: Callable[..., Sequence[str]],
+        named: np.ndarray | None = None,
         domain: int | None = None,
     ) -> np.ndarray:
-        """Return local name indices of the rows in the mask `named`, ABSENT for the others. Their
-        names are what `make_texts` makes of the distinct values of the columns. domain: which of
-        these is the NVTX domain that the names belong to, if any.
+        """Return local name indices of rows, ABSENT for those not in the mask `named`, if there is
+        one. Their names are what `make_texts` makes of the distinct values of the columns. domain:
+        which of these is the NVTX domain that the names belong to, if any.
         """
-        result = np.full(len(named), ABSENT)
-        rows = np.flatnonzero(named)
-        if len(rows):
+        rows = slice(None) if named is None else np.flatnonzero(named)
+        result = np.full(len(columns[0]), ABSENT)
+        if len(result[rows]):
             distinct, codes = factorize_together(*(column[rows] for column in columns))
             of_domain = {} if domain is None else {"domain": distinct[domain]}
             texts = make_texts(*distinct)

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize, factorize_together, group_rows
-from nsys2prv.events.attributes import list_columns, make_counters, read_fields
+from nsys2prv.events.attributes import list_columns, make_counters, make_rows
 from nsys2prv.events.catalogue import Metric, find_known_label, label_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
@@ -223,13 +223,11 @@ def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
 
 def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "globalId", *list_columns("switch_congestion")))
-    fields = read_fields(extraction, "switch_congestion", columns)
     names = _find_device_names(extraction, SWITCH)
-    devices, device_of = factorize(columns["globalId"])
-    keys = (_make_key(SWITCH, names.get(device, ""), device, NULL) for device in devices.tolist())
-    objects = extraction.objects.number(keys)[device_of]
-    start = columns["start"]
-    yield Rows("switch_congestion", start, start + 1, objects, fields)
+    objects = extraction.number_objects(
+        lambda device: _make_key(SWITCH, names.get(device, ""), device, NULL), columns["globalId"]
+    )
+    yield make_rows(extraction, "switch_congestion", columns, objects=objects)
 
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:

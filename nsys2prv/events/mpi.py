@@ -390,11 +390,8 @@ def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
     names = find_communicators(calls.extraction).names
     number = calls.communicator
-    return calls.extraction.name_some_rows(
-        "mpi_communicators",
-        number != UNKNOWN,
-        [number],
-        lambda met: [names[index] for index in met],
+    return calls.extraction.name_rows(
+        "mpi_communicators", [number], lambda met: [names[at] for at in met], number != UNKNOWN
     )
 
 

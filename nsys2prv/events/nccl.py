@@ -368,7 +368,7 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
     def make_texts(distinct: np.ndarray) -> list[str]:
         return [f"{value:#018x}" for value in distinct.view(np.uint64).tolist()]
 
-    return extraction.name_some_rows("nccl_communicator", hashes != 0, [hashes], make_texts)
+    return extraction.name_rows("nccl_communicator", [hashes], make_texts, hashes != 0)
 
 
 def _index_calls(

@@ -211,7 +211,7 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
 
     category, processes = columns["category"], find_processes(columns["globalTid"])
     places = [processes, zero_nulls(columns["domainId"]), category, domain]
-    return extraction.name_some_rows("nvtx_category", category > 0, places, make_texts, domain=3)
+    return extraction.name_rows("nvtx_category", places, make_texts, category > 0, domain=3)
 
 
 def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:

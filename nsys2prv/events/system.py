@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
@@ -194,8 +194,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
                 extraction, function[rows], module[rows]
             )
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
-    start, thread = columns["start"], extraction.number_threads(columns["globalTid"])
-    yield Rows(layout, start, start + 1, thread, fields)
+    yield make_rows(extraction, layout, columns, fields)
 
 
 def _find_frames(
@@ -222,11 +221,11 @@ def _find_frames(
 
 def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
     """Return local names of functions; of those without a name, of their modules."""
-    (functions, modules), codes = factorize_together(function, module)
-    texts = list(
-        map(_make_label, extraction.read_strings(functions), extraction.read_strings(modules))
-    )
-    return extraction.number_names("cpu_function", codes, text=texts)
+
+    def make_texts(*met: np.ndarray) -> list[str]:
+        return list(map(_make_label, *map(extraction.read_strings, met)))
+
+    return extraction.name_rows("cpu_function", [function, module], make_texts)
 
 
 def _make_label(name: str, module: str) -> str:
@@ -243,7 +242,7 @@ def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
     def make_texts(ids: np.ndarray) -> list[str]:
         return list(map(_take_file_name, extraction.read_strings(ids)))
 
-    return extraction.name_some_rows("cpu_module", module != NULL, [module], make_texts)
+    return extraction.name_rows("cpu_module", [module], make_texts, module != NULL)
 
 
 def _take_file_name(module: str) -> str:
@@ -317,18 +316,17 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     ends = _find_switches_out(extraction, part.table, columns)
     long = extraction.mask_long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
     columns, ends = columns.where(long), ends[long]
-    gpus, gpu_codes = factorize(columns["gpuId"])
-    devices = [
-        extraction.number_device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
-        for gpu in gpus.tolist()
-    ]
-    pids, codes = factorize(columns["globalPid"])
-    owners = [_name_owner(extraction, pid) for pid in pids.tolist()]
+
+    def make_texts(pids: np.ndarray) -> list[str]:
+        return [_name_owner(extraction, pid) for pid in pids.tolist()]
+
     fields = {
-        "process": extraction.number_names("gpu_contexts", codes, text=owners),
+        "process": extraction.name_rows("gpu_contexts", [columns["globalPid"]], make_texts),
         "context": blank_negative(columns["contextId"]),
     }
-    objects = np.array(devices, np.int64)[gpu_codes]
+    objects = extraction.number_objects(
+        lambda gpu: DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)), columns["gpuId"]
+    )
     yield Rows("gpu_context", columns["timestamp"], ends, objects, fields)
 
 
