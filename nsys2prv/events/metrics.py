@@ -300,11 +300,11 @@ def _name_components(database: Database) -> dict[int, str]:
     return {number: _join_names(number, components) for number in components}
 
 
-def _join_names(number: int, components: dict[int, tuple[str, object, object]]) -> str:
+def _join_names(number: object, components: dict[object, tuple[str, object, object]]) -> str:
     words: list[str] = []
-    at: object = number
-    while at in components and len(words) < DEEPEST:
-        name, instance, at = components[at]
+    left, at = dict(components), number
+    while at in left and len(words) < DEEPEST:
+        name, instance, at = left.pop(at)
         words.insert(0, name if instance is None else f"{name} {instance}")
     path = " ".join(words)
     return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"

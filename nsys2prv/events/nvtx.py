@@ -13,7 +13,7 @@ lasts nothing lasts 1 ns, and a range without an end lasts to the end of the tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -32,7 +32,13 @@ from nsys2prv._util.columns import (
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import Derived, Reading, Reason, Rows, declare_kind
-from nsys2prv.events.nvtx_names import NvtxRule, RenamedRanges, rename_by_template, rename_ranges
+from nsys2prv.events.nvtx_names import (
+    NvtxRule,
+    RenamedRanges,
+    rename_by_template,
+    rename_ranges,
+    select_rules,
+)
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, find_processes
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
 
@@ -97,21 +103,14 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     layout's first.
     """
     domains, domain_of = find_domains(extraction, columns["globalTid"], columns["domainId"])
-    rules = extraction.nvtx_rules
-    if any(rule.domain for rule in rules):
-        texts, text_of = find_texts(extraction, columns)
-        (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        of_texts = pl.Series(domains, dtype=pl.String).gather(domain_codes)
-        renamed = rename_ranges(texts.gather(text_codes), of_texts, rules)
-    else:
-        renamed, codes = _rename_texts(extraction, columns, rules)
+    renamed = _rename(extraction, columns, domains, domain_of)
     numbers = extraction.domains.number(domains)
-    (names, domain_codes), name_of = factorize_together(renamed.codes[codes], domain_of)
+    (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
     texts = renamed.texts.replace("", NO_TEXT).gather(names)
     name = extraction.number_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.
-    number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)[codes]
+    number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)
     fields = {
         field: name,
         "category": _name_categories(extraction, columns, numbers[domain_of]),
@@ -119,37 +118,40 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
     }
-    wanted = renamed.wanted[codes]
-    extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
-    return NamedRanges(fields, numbers[domain_of], wanted)
+    extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~renamed.wanted))
+    return NamedRanges(fields, numbers[domain_of], renamed.wanted)
+
+
+def _rename(
+    extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
+) -> RenamedRanges:
+    """Return what the rules make of each row's text. domains: names, of which each row has one."""
+    of_domains = select_rules(extraction.nvtx_rules, domains)
+    first, *others = dict.fromkeys(of_domains) or [()]
+    renamed = _rename_texts(extraction, columns, first)
+    for other in others:
+        rows = np.array([of_domain == other for of_domain in of_domains])[domain_of]
+        of_rows = _rename_texts(extraction, columns.where(rows), other)
+        renamed = renamed.replace_some(rows, of_rows)
+    return renamed
 
 
 def _rename_texts(
     extraction: Extraction, columns: Columns, rules: tuple[NvtxRule, ...]
-) -> tuple[RenamedRanges, np.ndarray]:
-    """Return what rules that ask for no domain make of the texts, and each row's index into it."""
+) -> RenamedRanges:
+    """Return what rules make of each row's text."""
     codes, inline = columns.texts["text"]
     renamed = rename_by_template(inline, rules)
     if renamed is None:
         texts, codes = find_texts(extraction, columns)
-        return rename_ranges(texts, None, rules), codes
-    empty = (renamed.texts == "").to_numpy()[renamed.codes][codes]
+        return rename_ranges(texts, rules).take(codes)
+    renamed = renamed.take(codes)
+    empty = (renamed.texts == "").to_numpy()[renamed.codes]
     if not empty.any():
-        return renamed, codes
+        return renamed
     # There is no text inline, or the rules have left nothing of it.
     texts, of_rows = find_texts(extraction, columns.where(empty))
-    single = rename_ranges(texts, None, rules)
-    codes = codes.copy()
-    codes[empty] = len(renamed.codes) + of_rows
-    return (
-        RenamedRanges(
-            pl.concat([renamed.texts, single.texts]),
-            np.concatenate([renamed.codes, len(renamed.texts) + single.codes]),
-            np.concatenate([renamed.wanted, single.wanted]),
-            np.concatenate([renamed.numbers, single.numbers]),
-        ),
-        codes,
-    )
+    return renamed.replace_some(empty, rename_ranges(texts, rules).take(of_rows))
 
 
 def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:

@@ -48,8 +48,6 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: Of no more texts than this it is looked up what became of them before; that of so many is kept.
-FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 class NvtxRule(Struct, frozen=True):
@@ -79,12 +77,30 @@ class RenamedRanges(Struct):
     #: Number that is kept of each name that was given, ABSENT where there is none.
     numbers: np.ndarray
 
+    def take(self, names: np.ndarray) -> RenamedRanges:
+        """Return what became of some of the names that were given, by their indices."""
+        return RenamedRanges(self.texts, self.codes[names], self.wanted[names], self.numbers[names])
 
-def rename_ranges(
-    texts: pl.Series, domains: pl.Series | None, rules: Sequence[NvtxRule]
-) -> RenamedRanges:
-    """Apply the rules to names, each with the name of its domain ("" for the default one; None if
-    no rule asks for domains).
+    def replace_some(self, names: np.ndarray, others: RenamedRanges) -> RenamedRanges:
+        """Return the same with something else for some of the names, by a mask or indices."""
+        codes, wanted, numbers = self.codes.copy(), self.wanted.copy(), self.numbers.copy()
+        codes[names] = len(self.texts) + others.codes
+        wanted[names], numbers[names] = others.wanted, others.numbers
+        return RenamedRanges(pl.concat([self.texts, others.texts]), codes, wanted, numbers)
+
+
+def select_rules(rules: Sequence[NvtxRule], domains: Sequence[str]) -> list[tuple[NvtxRule, ...]]:
+    """Return the rules for names of each of these domains ("" for the default one)."""
+    names = pl.Series(domains, dtype=pl.String).replace("", DEFAULT_DOMAIN)
+    concerned = [names.str.contains(rule.domain).to_list() for rule in rules]
+    return [
+        tuple(rule for rule, of in zip(rules, concerned, strict=True) if of[number])
+        for number in range(len(domains))
+    ]
+
+
+def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
+    """Apply the rules to names.
 
     Each rule sees what those before it left, which of many names is often the same: it is asked
     once for each. A rule that keeps a number leaves names alone of which one is kept already.
@@ -101,8 +117,6 @@ def rename_ranges(
         matching = hit.to_numpy()[codes] & wanted
         if rule.keeps:  # a second number would be lost
             matching &= numbers == ABSENT
-        if rule.domain and domains is not None:
-            matching &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
         rows = np.flatnonzero(matching)
         if not len(rows):
             continue
@@ -127,7 +141,7 @@ def rename_ranges(
     return RenamedRanges(texts, merged[codes], wanted, numbers)
 
 
-def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> RenamedRanges | None:
+def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> RenamedRanges | None:
     """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
     but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
     where a rule may tell such texts apart.
@@ -138,20 +152,15 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
-    renamed = _rename_known(firsts, rules)
-    outcomes = (firsts, renamed.texts.to_list(), renamed.numbers.tolist())
+    renamed = rename_ranges(pl.Series(firsts, dtype=pl.String), rules)
+    outcomes = (firsts, renamed.texts.gather(renamed.codes).to_list(), renamed.numbers.tolist())
     places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
-    numbers = texts.read_numbers(np.maximum(places, ABSENT))
-    codes, wanted = templates.codes, renamed.wanted[templates.codes]
+    renamed = renamed.take(templates.codes)
+    renamed.numbers = texts.read_numbers(np.maximum(places, ABSENT))
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
-        return RenamedRanges(renamed.texts, codes, wanted, numbers)
-    lone = decode_texts(texts.take(alone))
-    many = len(lone) > FEW_TEXTS
-    single = rename_ranges(lone, None, rules) if many else _rename_known(lone.to_list(), rules)
-    codes[alone] = len(renamed.texts) + single.codes
-    wanted[alone], numbers[alone] = single.wanted, single.numbers
-    return RenamedRanges(pl.concat([renamed.texts, single.texts]), codes, wanted, numbers)
+        return renamed
+    return renamed.replace_some(alone, rename_ranges(decode_texts(texts.take(alone)), rules))
 
 
 def _renumber(text: str) -> str:
@@ -174,33 +183,6 @@ def _find_kept_number(text: str, name: str, number: int) -> int:
     if number == ABSENT:
         return ABSENT
     return number - _FIRST if _FIRST <= number < _FIRST + len(text) else _EACH_APART
-
-
-def _rename_known(texts: list[str], rules: tuple[NvtxRule, ...]) -> RenamedRanges:
-    """Apply the rules to texts, whose names are remembered for parts of reports that follow."""
-    known_texts = _get_known_texts(rules)
-    new = [text for text in dict.fromkeys(texts) if text not in known_texts]
-    if new:
-        if len(known_texts) > MOST_KNOWN:
-            known_texts.clear()
-            new = texts
-        renamed = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
-        names = renamed.texts.gather(renamed.codes).to_list()
-        outcomes = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
-        known_texts.update(zip(new, outcomes, strict=True))
-    names, wanted, numbers = ([known_texts[text][item] for text in texts] for item in range(3))
-    return RenamedRanges(
-        pl.Series(names, dtype=pl.String),
-        np.arange(len(texts)),
-        np.array(wanted, bool),
-        np.array(numbers, np.int64),
-    )
-
-
-@cache
-def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, int]]:
-    """Return the texts that are known of these rules."""
-    return {}
 
 
 # ---- ranges by their names --------------------------------------------------------------------------------------------------------

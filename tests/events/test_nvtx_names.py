@@ -20,6 +20,7 @@ from nsys2prv.events.nvtx_names import (
     load_rules,
     read_rules,
     rename_ranges,
+    select_rules,
 )
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
@@ -92,11 +93,8 @@ SERVING = {
 
 def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
     """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
-    result = rename_ranges(
-        pl.Series(names, dtype=pl.String),
-        pl.Series([domain] * len(names), dtype=pl.String),
-        read_rules(text, "rules"),
-    )
+    (rules,) = select_rules(read_rules(text, "rules"), [domain])
+    result = rename_ranges(pl.Series(names, dtype=pl.String), rules)
     return [
         (name if wanted else None, number)
         for name, wanted, number in zip(
