@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize, factorize_together, group_rows
 from nsys2prv.events.attributes import list_columns, make_counters, make_rows
-from nsys2prv.events.catalogue import Metric, find_known_label, label_metrics, split_unit
+from nsys2prv.events.catalogue import Metric, find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
 from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
@@ -83,21 +83,17 @@ def make_gpu_counters(
     in bytes of numbers that are floating point, else 0; codes: each row's index into them.
     unsigned: units of numbers that lack their sign.
     """
-    labels = label_metrics(GPU_LAYOUT, (name for name, _ in names))
+    metrics = make_metrics(
+        GPU_LAYOUT, ((name, FLOAT_DECIMALS if size else 0) for name, size in names)
+    )
     value = value.copy()
     for code in np.flatnonzero(np.bincount(codes)):
-        unit, size = split_unit(labels[code])[1], names[code][1]
+        unit, size = split_unit(metrics[code].name)[1], names[code][1]
         if size or unit in unsigned:
-            rows = np.flatnonzero(codes == code)
-            value[rows] = (
-                decode_float(value[rows], size) if size else to_unsigned(value[rows], unit)
-            )
+            own = codes == code
+            value[own] = decode_float(value[own], size) if size else to_unsigned(value[own], unit)
     # The lowest byte of NULL is 0.
     object_ = extraction.number_device(DeviceKey(GPU, number=source & 0xFF))
-    metrics = tuple(
-        Metric(label, FLOAT_DECIMALS if size else 0)
-        for label, (_, size) in zip(labels, names, strict=True)
-    )
     return make_counters(extraction, GPU_LAYOUT, object_, time, codes, metrics, value)
 
 
@@ -152,7 +148,9 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     columns = extraction.read(part, wanted, times=())
     incomplete = (columns["value"] == NULL) | (columns["start"] == NULL)
     columns = extraction.drop_rows(columns, incomplete, Reason.SAMPLE_INCOMPLETE)
-    begin = _find_capture_begin(extraction)
+    # The first sample of each metric begins long before the capture.
+    begin = extraction.report.begin_ns
+    begin = NULL if begin is None else begin
     last = np.where(columns["end"] == NULL, columns["start"], columns["end"])
     early = (columns["start"] < begin) & (last <= begin)
     columns = extraction.drop_rows(columns, early, Reason.SAMPLE_BEFORE_CAPTURE)
@@ -172,14 +170,6 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         yield from make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
 
 
-def _find_capture_begin(extraction: Extraction) -> int:
-    """Return when the capture began, in the report's time: the first sample of each metric begins
-    long before.
-    """
-    begin = extraction.report.begin_ns
-    return NULL if begin is None else begin
-
-
 def _find_metrics(
     extraction: Extraction, lists: np.ndarray, indices: np.ndarray
 ) -> tuple[Metric, ...]:
@@ -196,7 +186,7 @@ def _find_metrics(
         named.get((int(number), int(index)), f"Network metric {index} of list {number}")
         for number, index in zip(lists, indices, strict=True)
     )
-    return tuple(Metric(label) for label in label_metrics(NIC_LAYOUT, names))
+    return make_metrics(NIC_LAYOUT, ((name, 0) for name in names))
 
 
 def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
@@ -249,7 +239,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     known = _find_names(extraction.database)
     names = [known.get(number, f"CPU {unknown} {number}") for number in distinct.tolist()]
     decimals = FLOAT_DECIMALS if computed else 0
-    metrics = tuple(Metric(label, decimals) for label in label_metrics(layout, names))
+    metrics = make_metrics(layout, ((name, decimals) for name in names))
     components = {NULL: "CPU"} | _name_components(extraction.database)
     for number, rows in group_rows(component):
         name = components.get(number, f"CPU component {number}")
@@ -319,8 +309,8 @@ class EventSource(Struct, frozen=True):
     row: str
     #: True if its events are samples of numbers.
     samples: bool
-    #: (index, name, True if floating point) of each field.
-    fields: tuple[tuple[int, str, bool], ...]
+    #: Index of each field -> its name, and the decimals that its numbers need.
+    fields: dict[int, tuple[str, int]]
 
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
@@ -334,12 +324,12 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
     )
     for number, rows in group_rows(types):
         unknown = f"source {number & (2**64 - 1):#x}"
-        source = sources.get(number) or EventSource(unknown, unknown, True, ())
+        source = sources.get(number) or EventSource(unknown, unknown, True, {})
         time, field_of, whole, fraction, real = (column[rows] for column in columns)
         if not source.samples:
             extraction.account.dropped[Reason.NO_SAMPLE] += len(time)
             continue
-        names, codes = _name_fields(source, field_of, from_json=part.table != EVENT_FIELDS)
+        names, codes = _name_fields(source, field_of)
         in_integers = np.where(real, scale_fraction(fraction) // 10**FLOAT_DECIMALS, whole)
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
         if part.table != EVENT_FIELDS and known_of_gpus * 2 > len(names):
@@ -348,14 +338,11 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
             samples = (sizes, time, codes, in_integers)
             yield from make_gpu_counters(extraction, number, *samples, unsigned={"Hz"})
             continue
-        floating = np.array([is_fraction for _, is_fraction in names])[codes]
+        floating = np.array([decimals > 0 for _, decimals in names])[codes]
         in_fractions = scale_fraction(np.where(real, fraction, whole))
         value = np.where(floating, in_fractions, in_integers)
-        labels = label_metrics(GENERIC_LAYOUT, (f"{source.source}: {name}" for name, _ in names))
-        metrics = tuple(
-            Metric(label, FLOAT_DECIMALS if is_fraction else 0)
-            for label, (_, is_fraction) in zip(labels, names, strict=True)
-        )
+        full_names = ((f"{source.source}: {name}", decimals) for name, decimals in names)
+        metrics = make_metrics(GENERIC_LAYOUT, full_names)
         object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
         yield from make_counters(extraction, GENERIC_LAYOUT, object_, time, codes, metrics, value)
 
@@ -381,17 +368,15 @@ def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
 
 
 def _name_fields(
-    source: EventSource, field_of: np.ndarray, from_json: bool
-) -> tuple[list[tuple[str, bool]], np.ndarray]:
-    """Return the names of the fields met, whether each holds fractions, and each row's index into
-    them. field_of: the index of each row's field, or its name in JSON.
+    source: EventSource, field_of: np.ndarray
+) -> tuple[list[tuple[str, int]], np.ndarray]:
+    """Return the names and decimals of the fields met, and each row's index into them. field_of:
+    the index of each row's field, or its name in JSON.
     """
-    if from_json:
-        keys, codes = np.unique(field_of, return_inverse=True)
-        return [(key, True) for key in keys.tolist()], codes
-    keys, codes = factorize(field_of)
-    known = {index: (name, floating) for index, name, floating in source.fields}
-    return [known.get(key, (f"field {key}", True)) for key in keys.tolist()], codes
+    keys, codes = np.unique(field_of, return_inverse=True)
+    names = (key if isinstance(key, str) else f"field {key}" for key in keys.tolist())
+    known = (source.fields.get(key) for key in keys.tolist())
+    return [of or (name, FLOAT_DECIMALS) for of, name in zip(known, names, strict=True)], codes
 
 
 def _read_data(database: Database, part: Part) -> pl.DataFrame:
@@ -443,25 +428,20 @@ def _find_sources(database: Database) -> dict[int, EventSource]:
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
-    rows = read(TYPE_FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
+    rows = read(TYPE_FIELDS, "typeId", "fieldIdx", "fieldNameId", "type", types=(int, int))
     texts = database.read_strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
-    fields: dict[int, list[tuple[int, str, bool]]] = {}
+    fields: dict[int, dict[int, tuple[str, int]]] = defaultdict(dict)
     for number, index, name, kind in rows:
-        if isinstance(index, int):
-            field = (index, texts.get(name) or f"field {index}", kind in FLOATING)
-            fields.setdefault(number, []).append(field)
+        decimals = FLOAT_DECIMALS if kind in FLOATING else 0
+        fields[number][index] = texts.get(name) or f"field {index}", decimals
     sources = {}
-    for number, origin, name_id, data in read(
-        "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
-    ):
-        if not isinstance(number, int):
-            continue
+    columns = ("typeId", "sourceId", "nameId", "data")
+    for number, origin, name_id, data in read("GENERIC_EVENT_TYPES", *columns, types=(int,)):
         name = _find_name(database, name_id, data)
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        of_type = tuple(sorted(fields.get(number, [])))
-        sources[number] = EventSource(source, row, group not in NO_SAMPLES, of_type)
+        sources[number] = EventSource(source, row, group not in NO_SAMPLES, fields[number])
     return sources
 
 

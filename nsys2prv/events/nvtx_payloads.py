@@ -40,7 +40,8 @@ WHOLE, REAL = (
     (UNSIGNED_FIELD, "int64Value", "uint32Value", "int32Value"),
     ("doubleValue", "floatValue"),
 )
-NAME = "payload"
+#: Of the one number that an event carries, as if it stood in JSON.
+PATH = "$.payload"
 #: It looks at the types of the numbers, of which there are fewer than numbers.
 _ANY = " OR ".join(
     f"typeof({{{name}}}) IN ({kinds})"
@@ -145,19 +146,13 @@ def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFra
     return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
 
 
-def label_domains(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
-    """Return the name of each row's domain, for labels."""
-    domains, codes = find_domains(
-        extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
-    )
-    return pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
-
-
 def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     """Return the numbers with their labels: `domain: name`, array places in brackets, `#2` for a
     name that comes twice in a payload.
     """
-    domain = label_domains(extraction, leaves)
+    place = leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
+    names, codes = find_domains(extraction, *place)
+    domain = pl.Series([name or DEFAULT_DOMAIN for name in names], dtype=pl.String).gather(codes)
     name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
     name = name.str.replace(WRAPPING, "").str.replace_all('"', "")
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
@@ -225,12 +220,11 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
         extraction, frame.with_columns(pl.col("mark", "large", "real").cast(pl.Boolean))
     )
     beyond = pl.col("large") & (pl.col("whole") < 0)
-    fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
     frame = frame.with_columns(
-        label=pl.concat_str(label_domains(extraction, frame), pl.lit(f": {NAME}"), fraction),
+        path=pl.lit(PATH),
         whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole"),
     )
-    yield from make_payload_counters(extraction, frame)
+    yield from make_payload_counters(extraction, _label_leaves(extraction, frame))
 
 
 KINDS = (

@@ -134,16 +134,12 @@ class RecordField(Struct, frozen=True):
     #: Whether rows that lack it have a default value.
     has_default: bool
 
-    def column(
-        self,
-        kind: int,
-        values: np.ndarray | None,
-        types: np.ndarray | None = None,
-        texts: Any = None,
-    ) -> tuple:
-        """Return its description for the compiled reader. values, types: arrays that it fills."""
+    def column(self, kind: int, *arrays: Any) -> tuple:
+        """Return what the compiled reader is told: a kind, and values, types and texts that it
+        fills, None for none.
+        """
         place = (self.number, kind, self.is_rowid, self.affinity == "REAL", self.has_default)
-        return (*place, NULL, values, types, texts)
+        return (*place, NULL, *arrays)
 
 
 def find_affinity(declared: str) -> str:
@@ -232,54 +228,48 @@ class Pages:
         if opened is None:
             return None
         table, fields = opened
-        numbers = [name for name in dict.fromkeys([*integers, *looked_at.values]) if name in fields]
-        types = [name for name in looked_at.types if name in fields]
-        words = [name for name in texts if name in fields]
-        text_readers = [core.Texts() for _ in words]
+        wanted = (
+            *((name, INTEGERS) for name in dict.fromkeys([*integers, *looked_at.values])),
+            *((name, TYPES) for name in looked_at.types),
+            *((name, TEXTS) for name in texts),
+        )
         leaves = table.between(part.first, part.last)
         room = min(max(part.last - part.first + 1, 0), table.most_rows(*leaves))
         # Each on its own, so that those go that only conditions look at.
-        of_numbers, of_types, of_words = (
-            [np.empty(room, np.int64) for _ in names] for names in (numbers, types, words)
-        )
-        core_fields = [
-            fields[name].column(kind, column)
-            for kind, names, to in ((INTEGERS, numbers, of_numbers), (TYPES, types, of_types))
-            for name, column in zip(names, to, strict=True)
-        ] + [
-            fields[name].column(TEXTS, column, texts=texts_of)
-            for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
+        present = [
+            (name, kind, np.empty(room, np.int64), core.Texts() if kind == TEXTS else None)
+            for name, kind in wanted
+            if name in fields
+        ]
+        described = [
+            fields[name].column(kind, values, None, of_texts)
+            for name, kind, values, of_texts in present
         ]
         try:
-            rows, counts = table.decode(*leaves, part.first, part.last, core_fields)
+            rows, counts = table.decode(*leaves, part.first, part.last, described)
         except core.StandAside:
             return None
-        counted = dict(zip(numbers, counts, strict=False))
-        if any(odd for _, odd in counts[len(numbers) :]) or any(
-            self._is_doubtful(fields[name], rows, *counted[name])
-            for name in looked_at.values
-            if name in fields
-        ):
-            return None
-        columns = {name: values[:rows] for name, values in zip(numbers, of_numbers, strict=True)}
-        lacking = np.full(rows if set(integers) - columns.keys() else 0, NULL)
-        of_texts = {name: (np.zeros(rows, np.int64), NO_TEXTS) for name in texts}
-        for name, codes, texts_of in zip(words, of_words, text_readers, strict=True):
-            of_texts[name] = codes[:rows], DistinctTexts(read=texts_of)
-        return (
-            Columns(
-                rows,
-                {name: columns.get(name, lacking) for name in integers},
-                of_texts,
-                sum(counted[name][1] for name in dict.fromkeys(integers) if name in counted),
-            ),
-            {name: columns[name] for name in looked_at.values if name in fields}
-            | {name: values[:rows] for name, values in zip(types, of_types, strict=True)},
+        numbers, types, words = {}, {}, {}
+        damaged = 0
+        for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=True):
+            if kind == INTEGERS:
+                numbers[name] = values[:rows]
+                damaged += odd if name in integers else 0
+                # Of TEXT affinity, integers would become texts.
+                odd += fields[name].affinity == "TEXT" and nulls < rows
+                odd = odd if name in looked_at.values else 0
+            elif kind == TYPES:
+                types[name] = values[:rows]
+            else:
+                words[name] = values[:rows], DistinctTexts(read=of_texts)
+            if odd:
+                return None  # a condition may see values other than integers and NULL
+        lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
+        columns = Columns(
+            rows,
+            {name: numbers.get(name, lacking) for name in integers},
+            {name: words.get(name, no_texts) for name in texts},
+            damaged,
         )
-
-    @staticmethod
-    def _is_doubtful(field: RecordField, rows: int, nulls: int, odd: int) -> bool:
-        """True if a condition on a column may see values other than integers and NULL. Of TEXT
-        affinity, integers would become texts.
-        """
-        return odd > 0 or (field.affinity == "TEXT" and nulls < rows)
+        values = {name: numbers[name] for name in looked_at.values if name in fields}
+        return columns, values | types

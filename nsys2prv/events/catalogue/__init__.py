@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Set
 from functools import cache, cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -493,25 +494,25 @@ def find_known_label(layout: str, name: str) -> str | None:
     return load_counter_tables()[layout].known.get(_reduce_name(name))
 
 
-def label_metrics(layout: str, names: Iterable[str]) -> list[str]:
-    """Return the labels of metrics that are sampled together, each its own.
+def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric, ...]:
+    """Return metrics that are sampled together, each with a label of its own. names: with the
+    decimals of their integers.
 
     An unlisted name is its own label, in the unit that the export's integers really have; so is one
     that means the same as another of the names.
     """
-    labels: dict[str, None] = {}
-    for name in names:
+    metrics: dict[str, int] = {}
+    for name, decimals in names:
         label = find_known_label(layout, name) or ""
-        if not label or label in labels:
+        if not label or label in metrics:
             base, unit = split_unit(name)
             unit = REAL_UNITS.get(re.sub(r"\s+", "", unit.casefold()), unit)
             label = (f"{base} [{unit}]" if unit else base) or "metric without a name"
-        count, candidate = 1, label
-        while candidate in labels:
-            count += 1
-            candidate = f"{label} #{count}"
-        labels[candidate] = None
-    return list(labels)
+        further = (f"{label} #{number}" for number in count(2))
+        while label in metrics:
+            label = next(further)
+        metrics[label] = decimals
+    return tuple(map(Metric, metrics, metrics.values()))
 
 
 def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
