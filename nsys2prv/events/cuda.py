@@ -40,19 +40,15 @@ SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Sync
 COPYING, SETTING, ASYNCHRONOUS = r"(?i)^cu(?:da)?Memcpy", r"(?i)^cu(?:da)?Memset", r"(?i)Async"
 _VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
 COMPLETED = 1
-#: Values of the catalogue's set `cuda_synchronization`.
-EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY = range(1, 7)
-UNKNOWN_SYNCHRONIZATION = 9
-#: Part of the calling function's name -> synchronization of the catalogue.
-BY_CALL = (
-    ("StreamWaitEvent", STREAM_WAIT_EVENT),
-    ("EventSynchronize", EVENT),
-    ("EventQuery", EVENT_QUERY),
-    ("StreamSynchronize", STREAM),
-    ("StreamQuery", STREAM_QUERY),
-    ("DeviceSynchronize", CONTEXT),
-    ("CtxSynchronize", CONTEXT),
-    ("ThreadSynchronize", CONTEXT),
+#: Label of a synchronization in the catalogue, in one word, or another part of the calling function's
+#: name -> its value.
+SYNCHRONIZATIONS = {
+    label.replace(" ", ""): value for label, value in map_labels("synchronization").items()
+}
+UNKNOWN_SYNCHRONIZATION = SYNCHRONIZATIONS.pop("synchronizationofunknowntype")
+SYNCHRONIZATIONS |= dict.fromkeys(
+    ("devicesynchronize", "ctxsynchronize", "threadsynchronize"),
+    SYNCHRONIZATIONS["contextsynchronize"],
 )
 #: What streamId and eventId hold where there is none.
 NO_ID = 0xFFFFFFFF
@@ -181,7 +177,8 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def find_synchronization_type(function: str) -> int:
     """Return the type of the synchronization that a CUDA function makes."""
-    return next((value for part, value in BY_CALL if part in function), UNKNOWN_SYNCHRONIZATION)
+    fitting = (value for part, value in SYNCHRONIZATIONS.items() if part in function.lower())
+    return next(fitting, UNKNOWN_SYNCHRONIZATION)
 
 
 def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -197,13 +194,11 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     types = np.array(
         [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
-    of_stream = np.isin(types, (STREAM, STREAM_WAIT_EVENT, STREAM_QUERY))
-    of_event = np.isin(types, (EVENT, STREAM_WAIT_EVENT, EVENT_QUERY))
-    fields = {
-        "type": types,
-        "stream": _keep_ids(columns["streamId"], of_stream),
-        "event": _keep_ids(columns["eventId"], of_event),
-    }
+    fields = {"type": types}
+    for field, ids in (("stream", columns["streamId"]), ("event", columns["eventId"])):
+        concerned = [value for part, value in SYNCHRONIZATIONS.items() if field in part]
+        has_id = np.isin(types, concerned) & (ids != NO_ID)
+        fields[field] = np.where(has_id, blank_negative(ids), ABSENT)
     threads = extraction.number_callers(launches, columns["globalPid"])
     yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
 
@@ -220,10 +215,6 @@ def _save_early_work(extraction: Extraction, columns: Columns, launches: Launche
         frame = frame.with_columns(early=launches.begin[early] - start[early])
         sums = frame.group_by(names).agg(count=pl.len(), most=pl.col("early").max())
         extraction.add_fact(EARLY_WORK, sums.to_dict())
-
-
-def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
-    return np.where(has & (column != NO_ID), blank_negative(column), ABSENT)
 
 
 def make_launch_lines(

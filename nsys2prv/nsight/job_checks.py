@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -135,53 +135,49 @@ def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
 
 def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the MPI ranks that two processes claim."""
-    seen: dict[int, tuple[tuple[str, int], ReportInfo]] = {}
-    for info in infos:
-        for process, rank in info.ranks.items():
-            who = (info.host, process)
-            first_claim = seen.setdefault(rank, (who, info))
-            if first_claim[0] != who:
-                return [
-                    f"MPI rank {rank} is in {_name_both(first_claim[1], info)}, as different processes: are they of one job?"
-                ]
-    return []
+    claims = (
+        (rank, (info.host, process), info) for info in infos for process, rank in info.ranks.items()
+    )
+    return [
+        f"MPI rank {rank} is in {reports}, as different processes: are they of one job?"
+        for rank, reports in _find_claimed_twice(claims)
+    ]
 
 
-def _name_both(first: ReportInfo, second: ReportInfo) -> str:
-    """Name two reports: by their paths where they have the same name."""
-    if first.name == second.name:
-        return f"{first.given} and in {second.given}"
-    return f"{first.name} and in {second.name}"
+def _find_claimed_twice(
+    claims: Iterable[tuple[int, Hashable, ReportInfo]],
+) -> Iterator[tuple[int, str]]:
+    """Yield the first rank that two claim, with the names of their reports: by their paths where
+    they have the same name. claims: rank, claimant and report.
+    """
+    seen: dict[int, tuple[Hashable, ReportInfo]] = {}
+    for rank, who, info in claims:
+        claimant, first = seen.setdefault(rank, (who, info))
+        if claimant != who:
+            names = (
+                (first.given, info.given) if first.name == info.name else (first.name, info.name)
+            )
+            yield rank, "{} and in {}".format(*names)
+            return
 
 
 def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return ranks by the launcher's environment that several reports claim, where no variable
-    tells all reports apart.
+    tells all reports apart. Of reports of one session one counts.
     """
-    if (
-        any(info.ranks for info in infos)
-        or choose_launcher_ranks([info.launcher_ranks for info in infos]) is not None
-    ):
-        return []
     sessions: dict[Hashable, ReportInfo] = {}
-    copies = {
-        info.given
-        for info in infos
-        if (session := make_session_key(info)) is not None
-        and sessions.setdefault(session, info) is not info
-    }
+    for info in infos:
+        sessions.setdefault(make_session_key(info) or info.given, info)
+    ranks = [info.launcher_ranks for info in sessions.values()]
+    if any(info.ranks for info in infos) or choose_launcher_ranks(ranks) is not None:
+        return []
     for name in RANK_VARIABLES:
-        seen: dict[int, ReportInfo] = {}
-        values = {info.launcher_ranks.get(name) for info in infos}
+        values = [of_report.get(name) for of_report in ranks]
         # Inside of a batch step that starts mpirun it is 0 for all.
-        if None in values or (name == "SLURM_PROCID" and values == {0}):
-            continue
-        for info in infos:
-            first = seen.setdefault(info.launcher_ranks[name], info)
-            if first is not info and info.given not in copies:
-                return [
-                    f"rank {info.launcher_ranks[name]} ({name}) is in {_name_both(first, info)}: are they of one job?"
-                ]
+        if None not in values and not (name == "SLURM_PROCID" and set(values) == {0}):
+            claims = zip(values, sessions, sessions.values(), strict=True)
+            for rank, reports in _find_claimed_twice(claims):
+                return [f"rank {rank} ({name}) is in {reports}: are they of one job?"]
     return []
 
 

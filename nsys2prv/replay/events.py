@@ -14,7 +14,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import load_catalogue, map_labels
-from nsys2prv.events.cuda import CONTEXT, EVENT, STREAM, STREAM_WAIT_EVENT, SYNCHRONISING
+from nsys2prv.events.cuda import SYNCHRONISING, SYNCHRONIZATIONS
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import CLOCKS_APART, Kind
 from nsys2prv.store.event_reader import EventReader
@@ -34,10 +34,10 @@ CALL_NAMES = {
 #: What a row about an event or a synchronisation says; the numbers are those of native/replay.c.
 RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM = range(5)
 _SYNCHRONISATIONS = {
-    STREAM: WAIT_STREAM,
-    CONTEXT: WAIT_CONTEXT,
-    EVENT: WAIT_EVENT,
-    STREAM_WAIT_EVENT: HOLD_STREAM,
+    SYNCHRONIZATIONS["streamsynchronize"]: WAIT_STREAM,
+    SYNCHRONIZATIONS["contextsynchronize"]: WAIT_CONTEXT,
+    SYNCHRONIZATIONS["eventsynchronize"]: WAIT_EVENT,
+    SYNCHRONIZATIONS["streamwaitevent"]: HOLD_STREAM,
 }
 #: Layout of operations -> kind of the work, the field that names it, and further ones.
 _OPERATIONS = {
