@@ -81,15 +81,11 @@ def page() -> str:
 def _kinds() -> Iterator[str]:
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
-        including = (*kind.groups, *kind.selection.implied_by)
+        including = (*kind.groups, *kind.implied_by)
         groups = ", ".join(f"`{name}`" for name in dict.fromkeys(including))
         included = f"; included in {groups}" if groups else ""
-        included += (
-            f"; not by default: name it, or use `{kind.selection.opt_in}`"
-            if kind.selection.opt_in
-            else ""
-        )
-        yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.reads.lookup_tables))}.\n"
+        included += f"; not by default: name it, or use `{kind.opt_in}`" if kind.opt_in else ""
+        yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.lookup_tables))}.\n"
         yield from _layouts(kind.layouts)
 
 

@@ -192,10 +192,10 @@ def _list_kinds() -> int:
 
     for kind in all_kinds():
         line = f"{kind.name:<22} {kind.title}"
-        if including := (*kind.groups, *kind.selection.implied_by):
+        if including := (*kind.groups, *kind.implied_by):
             line += f" (included in {', '.join(dict.fromkeys(including))})"
-        if kind.selection.opt_in:
-            line += f" (not by default: name it, or use {kind.selection.opt_in})"
+        if kind.opt_in:
+            line += f" (not by default: name it, or use {kind.opt_in})"
         print_text(line)
     return 0
 

@@ -75,10 +75,10 @@ def _inspect_reports(path: Path) -> _ReportContents:
                     for table in kind.tables
                     if table in counts
                 }
-                if not kind.selection.opt_in and any(tables.values()):
+                if not kind.opt_in and any(tables.values()):
                     read = (
                         *(table for table, count in tables.items() if count),
-                        *(table for table in kind.reads.lookup_tables if table in counts),
+                        *(table for table in kind.lookup_tables if table in counts),
                     )
                     kinds[kind.name] = sum(tables.values()), read
     return _ReportContents(info, counts, kinds)
@@ -169,9 +169,7 @@ def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
 
 def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
     """Return the tables with rows that no kind of event reads, by the reason why."""
-    translated = {
-        table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)
-    }
+    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     counts: Counter[str] = Counter()
     for one in reports:
         counts.update(one.counts)

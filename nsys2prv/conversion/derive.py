@@ -78,7 +78,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
                 rows.object = common.number_lanes(rows.object, lanes)
                 if crowded:
                     account.repaired[TOO_MANY] += crowded
-            result.store(rows, writer, account, kind.rows.open_ended)
+            result.store(rows, writer, account, kind.open_ended)
     result.objects, result.domains = list(common.objects), list(common.domains)
     with FrameWriter(spill_file) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}

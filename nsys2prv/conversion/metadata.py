@@ -236,7 +236,7 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     why.
     """
     read, translated = (
-        {table for kind in kinds for table in (*kind.tables, *kind.reads.lookup_tables)}
+        {table for kind in kinds for table in (*kind.tables, *kind.lookup_tables)}
         for kinds in (job.selection.kinds, all_kinds())
     )
     rows: Counter[str] = Counter()

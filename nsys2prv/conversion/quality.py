@@ -169,7 +169,7 @@ def _note_whole_graphs(infos: Sequence[ReportInfo]) -> list[QualityNote]:
 
 def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     """Yield a note on each table with events that this version does not know."""
-    known = {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
+    known = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     rows: dict[str, Counter[str]] = {}
     for info in infos:
         unread = info.parts.keys() - known

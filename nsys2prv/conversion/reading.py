@@ -29,7 +29,7 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, EventKind, Index, Reason
+from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import Part, Shared
 from nsys2prv.nsight.sqlite import Database
@@ -191,15 +191,15 @@ def _read_piece(
         extraction.condition = kind.make_condition(task.info)
         extraction.min_duration = task.settings.min_durations.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
-        own_rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
+        own_rows = piece if shared is None or kind.columns else shared.narrow(number)
         account = extraction.account = Account()
         for rows in extract_rows(kind, extraction, own_rows):
             if wanted:
-                result.store(rows, writer, account, kind.rows.open_ended)
+                result.store(rows, writer, account, kind.open_ended)
         if kind.derived:
             account.skipped[Reason.FACT] += account.rows - account.dropped.total()
         if wanted:
-            if not kind.reads.rereads_rows:
+            if not kind.rereads_rows:
                 result.of_table[piece.table] += account.rows
             result.add(kind.name, account)
 
@@ -210,8 +210,8 @@ def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -
     """
     if len(kinds) < 2:
         return None
-    integers = dict.fromkeys(name for kind in kinds for name in kind.reads.columns)
-    texts = dict.fromkeys(name for kind in kinds for name in kind.reads.texts)
+    integers = dict.fromkeys(name for kind in kinds for name in kind.columns)
+    texts = dict.fromkeys(name for kind in kinds for name in kind.texts)
     conditions = [kind.make_condition(extraction.report) for kind in kinds]
     return extraction.database.read_once(part, tuple(integers), tuple(texts), conditions)
 
@@ -228,23 +228,19 @@ def plan_tasks(
     The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
     """
-    settings = replace(
-        settings, lines=any(Index.LAUNCHES in kind.indexes.provides for kind in selected)
-    )
-    launches_needed = any(Index.LAUNCHES in kind.indexes.needs for kind in selected)
+    settings = replace(settings, lines=any(LAUNCHES in kind.provides for kind in selected))
+    launches_needed = any(LAUNCHES in kind.needs for kind in selected)
     providers = [
         kind
         for kind in all_kinds()
-        if (kind.indexes.provides and kind in selected)
-        or (Index.LAUNCHES in kind.indexes.provides and launches_needed)
+        if (kind.provides and kind in selected) or (LAUNCHES in kind.provides and launches_needed)
     ]
     tables = {kind.tables for kind in providers}
     # Those that read the same tables come along.
     first = [
         kind
         for kind in all_kinds()
-        if kind in providers
-        or (kind in selected and kind.tables in tables and not kind.indexes.needs)
+        if kind in providers or (kind in selected and kind.tables in tables and not kind.needs)
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
@@ -266,7 +262,7 @@ def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
     """
     readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
-        if len(kind.tables) == 1 and not kind.selection.opt_in:
+        if len(kind.tables) == 1 and not kind.opt_in:
             readers[kind.tables].append(kind)
     groups = []
     for kind in kinds:

@@ -53,9 +53,7 @@ def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> d
     """Return the span of the runs of each report that has any. extending: those alone of kinds that
     may make the trace longer.
     """
-    others = {
-        layout for kind in all_kinds() if not kind.rows.extends_trace for layout in kind.layouts
-    }
+    others = {layout for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts}
     spans: dict[int, Span] = {}
     for run in (run for result in results for run in result.runs):
         if run.first_time != OPEN and not (extending and run.shape.name in others):
@@ -91,7 +89,7 @@ def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanTask]:
         kind
         for kind in all_kinds()
         if kind.tables
-        and not (kind.selection.opt_in or kind.reads.rereads_rows)
+        and not (kind.opt_in or kind.rereads_rows)
         and (kind not in selection.kinds or asked.min_durations.get(kind.name))
     ]
     settings = ReadingSettings(kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules)
@@ -108,7 +106,7 @@ def find_span(task: SpanTask) -> Span | None:
     with Database(task.info.path) as database:
         for extends in (True, False):
             if extends or span is None:
-                for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
+                for kind in (kind for kind in kinds if kind.extends_trace == extends):
                     span = _widen(span, task, database, kind, scanned)
     return span
 
@@ -175,7 +173,7 @@ def _read_span(task: SpanTask, database: Database, kind: EventKind, part: Part) 
     path = task.folder / f"span-of-{task.report}.bin"
     with SpillWriter(path, task.report, 0) as writer:
         for rows in extract_rows(kind, extraction, part):
-            result.store(rows, writer, extraction.account, kind.rows.open_ended)
+            result.store(rows, writer, extraction.account, kind.open_ended)
     path.unlink()
     return find_known_spans([result], extending=False).get(task.report)
 
@@ -183,7 +181,7 @@ def _read_span(task: SpanTask, database: Database, kind: EventKind, part: Part) 
 def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
     """Yield what a kind finds in a piece of its table, without rows of damaged times."""
     for rows in kind.extract(extraction, piece):
-        yield extraction.drop_far_rows(rows) if kind.rows.extends_trace else rows
+        yield extraction.drop_far_rows(rows) if kind.extends_trace else rows
 
 
 def _unite_spans(*spans: Span | None) -> Span | None:

@@ -370,11 +370,11 @@ def _warn_of_missing_kinds(
 
 
 def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
+    if kind.hint_when_missing is None:
         return ""
     for info in infos[:MOST_HINTING]:
         with suppress(Nsys2prvError), Database(info.path) as source:
-            if hint := kind.gpu_work.hint_when_missing(source):
+            if hint := kind.hint_when_missing(source):
                 return f": {hint}"
     return ""
 

@@ -51,11 +51,7 @@ class Selection(Struct, frozen=True):
 
 def list_kind_names() -> list[str]:
     """Return every name that -t takes."""
-    called = {
-        name
-        for kind in all_kinds()
-        for name in (kind.name, *kind.groups, *kind.selection.implied_by)
-    }
+    called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.implied_by)}
     return sorted({*called, ALL})
 
 
@@ -63,7 +59,7 @@ def describe_unknown_kind(name: str) -> str:
     """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
     names.
     """
-    of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
+    of_report = [kind.name for kind in all_kinds() if name in kind.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
     *near, last = get_close_matches(name.lower(), list_kind_names(), MOST_SUGGESTIONS) or [""]
@@ -82,7 +78,7 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
     chosen: set[str] = set()
     left_out: set[str] = set()
     named: set[str] = set()
-    opt_in = {kind.name for kind in kinds if kind.selection.opt_in}
+    opt_in = {kind.name for kind in kinds if kind.opt_in}
     demanded = list(demanded)
     names = [word.strip() for word in (*words, *demanded) if word.strip()]
     for word in names:
@@ -90,7 +86,7 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
         members = {
             kind.name
             for kind in kinds
-            if kind.is_called(name) or (name in kind.selection.implied_by and not negative)
+            if kind.is_called(name) or (name in kind.implied_by and not negative)
         }
         if not negative:
             members -= opt_in - {name}
@@ -124,7 +120,7 @@ def parse_least_durations(
         members = [kind for kind in all_kinds() if kind.is_called(name)]
         if not members:
             raise UsageError(f"--min-duration {text}: {describe_unknown_kind(name)}")
-        if not any(kind.rows.has_duration for kind in members):
+        if not any(kind.has_duration for kind in members):
             raise UsageError(
                 f"--min-duration {text}: events of this kind have no duration; give another kind"
             )
@@ -136,6 +132,6 @@ def parse_least_durations(
             [durations[name] for name in level if name in durations]
             for level in ((kind.name,), kind.groups, (ALL,))
         )
-        if kind.rows.has_duration and (fitting := next(filter(None, levels), None)):
+        if kind.has_duration and (fitting := next(filter(None, levels), None)):
             least[kind.name] = max(fitting)
     return least

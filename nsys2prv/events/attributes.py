@@ -37,10 +37,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import (
     Counters,
     EventKind,
-    GpuWork,
-    Reading,
     Reason,
-    RowRules,
     Rows,
 )
 from nsys2prv.events.stacks import CHAIN, read_callers
@@ -245,7 +242,6 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
 
 def make_kind(call: CallTable) -> EventKind:
     """Return the kind of event of a line."""
-    overlap_group = call.name if call.queue else ""
     return EventKind(
         call.name,
         call.label,
@@ -254,9 +250,10 @@ def make_kind(call: CallTable) -> EventKind:
         (call.name,),
         partial(extract_line, call),
         groups=call.groups,
-        rows=RowRules(has_duration=call.has_duration, overlap_group=overlap_group),
-        reads=Reading(lookup_tables=(call.stacks,) if call.stacks else ()),
-        gpu_work=GpuWork() if call.queue else None,
+        has_duration=call.has_duration,
+        overlap_group=call.name if call.queue else "",
+        lookup_tables=(call.stacks,) if call.stacks else (),
+        gpu_work=bool(call.queue),
     )
 
 

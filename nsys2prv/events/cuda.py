@@ -25,7 +25,7 @@ from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
-from nsys2prv.events.kind import CommunicationLines, GpuWork, Reason, Rows, declare_kind
+from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, zero_nulls
@@ -488,9 +488,7 @@ KINDS = (
     declare_kind("memory_decompression", extract_decompressions),
     declare_kind("cuda_sync", extract_synchronizations),
     declare_kind("kernels", extract_kernels),
-    declare_kind(
-        "graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=hint_at_node_tracing)
-    ),
+    declare_kind("graphs", extract_graphs, hint_when_missing=hint_at_node_tracing),
     declare_kind("memory", extract_memory_operations),
     declare_kind("memory_usage", extract_usage),
     declare_kind("memory_pools", extract_pools),

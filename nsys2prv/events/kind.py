@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
@@ -32,83 +30,13 @@ if TYPE_CHECKING:
 SEPARATOR = ": "
 #: Of tables that ``tables.yaml`` does not know.
 UNKNOWN_TABLE = "unknown to this version"
+#: Indexes that some kinds fill while they are read, and others look up
+#: (:mod:`nsys2prv.events.call_indexes`).
+LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
 #: The command-line name of all kinds.
 ALL = "all"
 #: Translates a part of a table into the normal form.
 Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
-
-
-class Index(Enum):
-    """Something that one kind fills while it is read, and that others look up."""
-
-    #: Launching calls by their correlation, see :mod:`nsys2prv.events.call_indexes`.
-    LAUNCHES = "launches"
-    #: NCCL calls on their threads, see :mod:`nsys2prv.events.call_indexes`.
-    NCCL_CALLS = "nccl_calls"
-
-
-class RowRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the rows of a kind are treated once they are read."""
-
-    #: They last. False for points in time and for what follows from other kinds: these take no
-    #: least duration.
-    has_duration: bool = True
-    #: A range without an end lasts to the end of the trace.
-    open_ended: bool = False
-    #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of
-    #: their own: Paraver shows one value at a time.
-    overlap_group: str = ""
-    #: They may make the trace longer. False for rows about the profiler, see
-    #: :mod:`nsys2prv.store.corrections`.
-    extends_trace: bool = True
-    #: On a device they describe the device, and are the same in all reports that have them, so one
-    #: report's are written. False: they describe the report's own processes.
-    device_wide: bool = True
-
-
-class Reading(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a kind reads its tables, where that differs from the others."""
-
-    #: Integer columns that it reads of its one table, if several kinds read it: one statement then
-    #: serves all, see :mod:`nsys2prv.conversion.reading`.
-    columns: tuple[str, ...] = ()
-    #: Text columns that it reads of such a table.
-    texts: tuple[str, ...] = ()
-    #: Further tables, in which references of its rows are looked up.
-    lookup_tables: tuple[str, ...] = ()
-    #: Its rows are rows of other kinds too, with further information.
-    rereads_rows: bool = False
-
-
-class Indexes(Struct, frozen=True, forbid_unknown_fields=True):
-    """Indexes that a kind takes part in."""
-
-    #: Those that it fills.
-    provides: tuple[Index, ...] = ()
-    #: Those that it looks up; kinds that fill them are read before it.
-    needs: tuple[Index, ...] = ()
-
-
-class SelectionRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """How ``-t`` selects a kind, besides by its name and its groups."""
-
-    #: Command-line names that include it, but do not mean it where something is left out or given a
-    #: least duration.
-    implied_by: tuple[str, ...] = ()
-    #: Reports of nsys stats that hold its rows, where the nearest name of a kind would mislead.
-    stats: tuple[str, ...] = ()
-    #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
-    opt_in: str = ""
-
-
-class GpuWork(Struct, frozen=True):
-    """The rows of a kind are work on a GPU: if all such are missing, or left out, the user is
-    warned.
-    """
-
-    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
-    #: "".
-    hint_when_missing: Callable[[Database], str] | None = None
 
 
 class Derived(Struct, frozen=True):
@@ -121,7 +49,7 @@ class Derived(Struct, frozen=True):
 
 
 class EventKind(Struct, frozen=True):
-    """Declaration of a kind of event: eight fields, and further declarations that few kinds need.
+    """Declaration of a kind of event: eight fields, and further ones that few kinds need.
 
     A table of calls, of which those of class 7 are translated; the layout `io_call` stands in the
     catalogue:
@@ -142,7 +70,7 @@ class EventKind(Struct, frozen=True):
     ...     extract=extract,
     ...     groups=("io",),
     ...     where="{eventClass} = 7",
-    ...     rows=RowRules(open_ended=True),
+    ...     open_ended=True,
     ... )
     >>> kind.is_called("io"), kind.is_called("all"), kind.is_called("mpi")
     (True, True, False)
@@ -166,16 +94,48 @@ class EventKind(Struct, frozen=True):
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
     where: str | Callable[[ReportInfo], str] = ""
 
-    #: How -t selects it, besides by its name and its groups.
-    selection: SelectionRules = SelectionRules()
-    #: How its rows are treated once they are read.
-    rows: RowRules = RowRules()
-    #: How its tables are read.
-    reads: Reading = Reading()
-    #: Indexes that it fills or looks things up in.
-    indexes: Indexes = Indexes()
-    #: None: not work on a GPU.
-    gpu_work: GpuWork | None = None
+    #: Command-line names that include it, but do not mean it where something is left out or given a
+    #: least duration.
+    implied_by: tuple[str, ...] = ()
+    #: Reports of nsys stats that hold its rows, where the nearest name of a kind would mislead.
+    stats: tuple[str, ...] = ()
+    #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
+    opt_in: str = ""
+
+    #: Its rows last. False for points in time and for what follows from other kinds: these take no
+    #: least duration.
+    has_duration: bool = True
+    #: A range without an end lasts to the end of the trace.
+    open_ended: bool = False
+    #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of
+    #: their own: Paraver shows one value at a time.
+    overlap_group: str = ""
+    #: Its rows may make the trace longer. False for rows about the profiler, see
+    #: :mod:`nsys2prv.store.corrections`.
+    extends_trace: bool = True
+    #: On a device its rows describe the device, and are the same in all reports that have them, so
+    #: one report's are written. False: they describe the report's own processes.
+    device_wide: bool = True
+
+    #: Integer columns that it reads of its one table, if several kinds read it: one statement then
+    #: serves all, see :mod:`nsys2prv.conversion.reading`.
+    columns: tuple[str, ...] = ()
+    #: Text columns that it reads of such a table.
+    texts: tuple[str, ...] = ()
+    #: Further tables, in which references of its rows are looked up.
+    lookup_tables: tuple[str, ...] = ()
+    #: Its rows are rows of other kinds too, with further information.
+    rereads_rows: bool = False
+
+    #: Indexes that it fills: LAUNCHES or NCCL_CALLS.
+    provides: tuple[str, ...] = ()
+    #: Those that it looks up; kinds that fill them are read before it.
+    needs: tuple[str, ...] = ()
+    #: Its rows are work on a GPU: if all such are missing, or left out, the user is warned.
+    gpu_work: bool = False
+    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
+    #: "".
+    hint_when_missing: Callable[[Database], str] | None = None
     #: None: all of its events come from rows of its tables.
     derived: Derived | None = None
 
@@ -190,23 +150,15 @@ class EventKind(Struct, frozen=True):
         return self.where if isinstance(self.where, str) else self.where(info)
 
 
-#: Parts of a declaration, as the catalogue says them.
-_PARTS = {"selection": SelectionRules, "rows": RowRules, "reads": Reading, "indexes": Indexes}
-
-
 def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
     """Return the kind that the catalogue declares under this name. more: what it does not say, such
     as a condition that differs from report to report.
     """
     spec = {"row": "host thread", "layouts": (name,), **load_catalogue().kinds[name], **more}
     if isinstance(tables := spec.get("tables"), dict):
-        spec["layouts"] = chain.from_iterable(tables.values())
-    parts = {
-        part: msgspec.convert(spec[part], kind) for part, kind in _PARTS.items() if part in spec
-    }
-    lists = {key: tuple(spec[key]) for key in ("tables", "layouts", "groups") if key in spec}
-    work = {"gpu_work": GpuWork()} if spec.get("gpu_work") is True else {}
-    return EventKind(**{"name": name, **spec, **parts, **lists, **work, "extract": extract})
+        spec["tables"], spec["layouts"] = tuple(tables), tuple(chain.from_iterable(tables.values()))
+    lists = {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}
+    return EventKind(**{"name": name, **spec, **lists, "extract": extract})
 
 
 class Rows(Struct):

@@ -31,7 +31,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
-from nsys2prv.events.kind import Derived, Reading, Reason, Rows, declare_kind
+from nsys2prv.events.kind import Derived, Reason, Rows, declare_kind
 from nsys2prv.events.nvtx_names import (
     NvtxRule,
     RenamedRanges,
@@ -391,7 +391,8 @@ KINDS = (
             name,
             partial(extract_ranges, layout, field),
             where=where,
-            reads=Reading(NAME_COLUMNS, NAME_TEXTS),
+            columns=NAME_COLUMNS,
+            texts=NAME_TEXTS,
         )
         for name, layout, field, where in (
             ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),

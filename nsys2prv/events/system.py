@@ -15,7 +15,7 @@ from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
-from nsys2prv.events.kind import Reading, Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.events.stacks import CHAIN, find_callers, find_owners, read_callers, read_frames
 from nsys2prv.nsight.info import (
     NO_PROCESSES,
@@ -416,9 +416,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 KINDS = (
     *(
-        declare_kind(
-            name, partial(extract_os_calls, name), where=condition, reads=Reading(OS_COLUMNS)
-        )
+        declare_kind(name, partial(extract_os_calls, name), where=condition, columns=OS_COLUMNS)
         for name, condition in (("osrt", select_other_calls), ("pthread", select_pthread_calls))
     ),
     declare_kind("sched", extract_thread_states),

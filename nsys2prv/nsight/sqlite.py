@@ -29,6 +29,7 @@ from nsys2prv.nsight.report_files import (
     remove_quoted_content,
 )
 from nsys2prv.nsight.source import (
+    NULL,
     Columns,
     DistinctTexts,
     Extent,

@@ -312,10 +312,7 @@ def clip_profiler_events(
     reports hold.
     """
     kinds = {
-        layout: kind
-        for kind in all_kinds()
-        if not kind.rows.extends_trace
-        for layout in kind.layouts
+        layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
     }
     for result in results:
         if result.report in spans:
@@ -341,7 +338,7 @@ def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, fo
                 continue
             kind = kinds[run.shape.name]
             records = read_run(run)
-            clip = _clip_ranges if kind.rows.has_duration else _clip_points
+            clip = _clip_ranges if kind.has_duration else _clip_points
             kept, repaired = clip(records, span)
             if len(kept):
                 runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
@@ -430,7 +427,7 @@ def _find_device_runs(
     result: TaskResult, rows: Mapping[tuple[int, object], int]
 ) -> list[tuple[Run, int]]:
     """Return the runs of devices that tell of the device itself, each with its thread."""
-    own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
+    own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
     threads = {
         number: rows[result.report, key]
         for number, key in enumerate(result.objects)

@@ -83,9 +83,9 @@ class _AddedLanes(Struct):
 def _list_overlap_groups() -> dict[str, str]:
     """Return layout -> the word that it shares lanes under."""
     return {
-        layout: kind.rows.overlap_group
+        layout: kind.overlap_group
         for kind in all_kinds()
-        if kind.rows.overlap_group
+        if kind.overlap_group
         for layout in kind.layouts
     }
 

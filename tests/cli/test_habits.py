@@ -60,7 +60,7 @@ def test_what_the_answers_name_is_there() -> None:
         ["--nvtx-rules", "f"],
     ):
         make_conversion_parser().parse_args([*line, "r.sqlite", "o"])
-    of_stats = {name for kind in all_kinds() for name in kind.selection.stats}
+    of_stats = {name for kind in all_kinds() for name in kind.stats}
     assert len(of_stats) >= 10
     assert not of_stats & {*list_kind_names()}
 

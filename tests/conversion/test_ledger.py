@@ -102,7 +102,7 @@ def check_rows(summary: Summary, reports: list[Path]) -> None:
         assert item["rows"] == there[table]
         assert min(item.values()) >= 0
     for kind in all_kinds():
-        if kind.selection.opt_in:
+        if kind.opt_in:
             continue
         if not kind.where and kind.name in summary.ledger.kinds:
             assert summary.ledger.kinds[kind.name].rows == sum(
@@ -163,7 +163,7 @@ def test_damaged_reports_balance(seed: int, tmp_path: Path) -> None:
     source = luck.choice(sorted(SAMPLES.glob("*/rank*.sqlite")))
     report = tmp_path / "damaged.sqlite"
     report.write_bytes(source.read_bytes())
-    tables = {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
+    tables = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     with Database(source) as database:
         columns = {
             name: list(table.columns) for name, table in database.tables.items() if name in tables

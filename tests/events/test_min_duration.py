@@ -82,7 +82,7 @@ def test_samples_take_no_least_duration() -> None:
     """
     layouts = load_catalogue().layouts
     sampling = {
-        kind.name: kind.rows.has_duration
+        kind.name: kind.has_duration
         for kind in all_kinds()
         if any(not layouts[layout].fields for layout in kind.layouts)
     }
