@@ -14,10 +14,9 @@ from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_poo
 from nsys2prv.conversion.job import Job, Workers
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind
-from nsys2prv.nsight import prepare_export
 from nsys2prv.nsight.communicators import name_communicators
 from nsys2prv.nsight.info import ReportInfo, read_report_info
-from nsys2prv.nsight.report_files import count_bytes, should_parallelize
+from nsys2prv.nsight.report_files import count_bytes, prepare_export, should_parallelize
 from nsys2prv.nsight.source import Part
 from nsys2prv.paraver.object_model import order_reports
 
