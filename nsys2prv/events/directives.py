@@ -33,8 +33,8 @@ TASK_TYPE = 0x1F
 #: A range longer than this (ns) has no end on the report's clock, where the report does not say how
 #: long it lasts.
 LONGEST_RANGE = 1 << 53
-#: Parallel regions asked for in one statement, at most.
-MOST_REGIONS = 10_000
+#: Parallel regions looked at together.
+MOST_REGIONS = 400_000
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
 NVIDIA_DEVICE = 4
 
@@ -86,17 +86,16 @@ def _find_region_ends(
     plausible one.
     """
     part = extraction.report.parts.get(REGIONS)
-    ids = np.unique(region[region != NULL]).tolist()
-    if part is None or not ids:
+    if part is None:
         return np.full(len(region), NULL)
+    where = f"{{end}} - {{start}} BETWEEN 0 AND {longest}"
     pieces = []
-    for first in range(0, len(ids), MOST_REGIONS):
-        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + MOST_REGIONS]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
-        rows = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
-        process = rows["globalTid"] & PROCESS_MASK
-        piece = {"process": process, "region": rows["parallelId"], "until": rows["end"]}
-        pieces.append(pl.DataFrame(piece))
-    by_region = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
+    for piece in part.split(MOST_REGIONS):
+        rows = extraction.database.read(piece, ("end", "parallelId", "globalTid"), (), where)
+        columns = rows["globalTid"] & PROCESS_MASK, rows["parallelId"], rows["end"]
+        pieces.append(pl.DataFrame(columns, schema=("process", "region", "until")))
+    known = pl.concat(pieces).filter(pl.col("region") != NULL)
+    by_region = known.group_by("process", "region").agg(pl.col("until").max())
     regions = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
     found = regions.join(by_region, on=["process", "region"], how="left", maintain_order="left")
     return found["until"].fill_null(NULL).to_numpy()

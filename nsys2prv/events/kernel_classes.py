@@ -45,27 +45,8 @@ PROBES = ("a", "0", "a_", "a0_", "a::")
 _NESTED_REPEAT = re.compile(
     r"\((?:[^()\\\[]|\\.|\[\^?\]?[^\]]*\])*(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})"
 )
-# One spelling per era of NCCL:
-#   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
-#   2.8 - 2.18  ncclKernel_AllReduce_RING_LL_Sum_float
-#   2.19 -      ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclDevKernel_Generic, oneRankReduce<...>
-#   2.27        ncclSymDevKernel_AllReduce_RSxLD_AGxST_Sum_f32
-#   2.28 -      ncclSymkDevKernel_..., and from 2.29 ncclDevKernelGinResetSignalsAndCounters
-# Nothing but a return type, an anonymous namespace or the start of a mangled name may stand before
-# the name: "nccl" further on is an argument, or somebody's helper.
 _NCCL_KERNEL = re.compile(
-    r"""(?:void\s+)?
-        (?:<unnamed>::|\(anonymous\ namespace\)::|_ZL?\d+)?
-        (?: ncclDevKernel(?:_|Gin)\w
-          | ncclKernel_\w
-          | ncclSymDevKernel_\w
-          | ncclSymk\w
-          | ncclMultiOpKernel\b
-          | nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)
-            (?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_\w
-          | oneRankReduce(?:[<(]|$)
-        )""",
-    re.VERBOSE,
+    load_shipped_file("nsys2prv.events.catalogue", SHIPPED)["nccl_kernels"], re.VERBOSE
 )
 _NCCL_COLLECTIVE = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)"
@@ -107,11 +88,8 @@ class Classifier:
         self._unknown = KernelClass(
             map_labels("kernel_class")["other"], map_labels("tensor_cores")["unknown"]
         )
-        self._of = lru_cache(REMEMBERED)(self._classify)
-
-    def classify(self, name: str) -> KernelClass:
-        """Return the class of a kernel by its demangled name, or what else there is of it."""
-        return self._of(name[:LONGEST_NAME])
+        #: Returns the class of a kernel by its demangled name, or what else there is of it.
+        self.classify = lru_cache(REMEMBERED)(self._classify)
 
     def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
@@ -123,7 +101,7 @@ class Classifier:
         )
 
     def _classify(self, name: str) -> KernelClass:
-        full, own = normalize_name(name)
+        full, own = normalize_name(name[:LONGEST_NAME])
         for rule in self._rules:
             if _compile(rule.name).search(own) and _compile(rule.full).search(full):
                 shaped = rule.shape and rule.kind == self._gemm
