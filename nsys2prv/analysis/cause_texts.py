@@ -516,7 +516,7 @@ class CauseWriter:
         yield from describe_copies(
             copies.with_columns(
                 operation=pl.Series(split_size(self._edges.key[edges])[0], dtype=pl.Int64),
-                time=pl.Series(self._measure(edges), dtype=pl.Int64),
+                time=pl.Series(self._places.measure(edges), dtype=pl.Int64),
                 count=pl.lit(1, pl.Int64),
             )
         )

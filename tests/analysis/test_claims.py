@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -242,4 +243,34 @@ def test_copies_are_told_by_direction() -> None:
     assert describe_copies(pl.DataFrame(rows, schema=columns, orient="row")) == (
         "memcpy Host-to-Device: 4 from pageable to device memory, 0.02 GB in 10.00 ms, 2.00 GB/s",
         "memcpy Device-to-Host: 2 from device to pinned memory, 0.04 GB in 8.00 ms, 5.00 GB/s",
+    )
+
+
+def test_copies_that_would_be_faster_from_pinned_memory(tmp_path: Path) -> None:
+    calls, kernels, copies, at = [], {}, [], MS
+    for number in range(20):
+        begin = number * 50 * US
+        copies.append(
+            {
+                "start": at,
+                "end": at + 6 * MS,
+                "deviceId": 0,
+                "contextId": 1,
+                "streamId": 7,
+                "correlationId": len(calls),
+                "globalPid": make_global_pid(),
+                "bytes": 12_000_000,
+                "copyKind": 1,
+                "srcKind": 0,
+                "dstKind": 2,
+            }
+        )
+        calls.append((begin, begin + 10 * US, len(NAMES) + 1))
+        kernels[len(calls)] = (at + 6 * MS + US, at + 7 * MS)
+        calls.append((begin + 20 * US, begin + 30 * US, LAUNCH))
+        at += 7 * MS + US
+    (copied, *_) = find(tmp_path, calls, kernels, {MEMCPY: copies}, ["cudaMemcpyAsync_v3020"])
+    assert copied.kind == "exposed_copies"
+    assert re.search(
+        r"from pageable to device memory, 0.2\d GB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
     )
