@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.host_time import (
     PARTS,
     RECORDED_BY,
@@ -64,6 +65,7 @@ ADVICE = {
     "pipeline": "more micro-batches in an iteration, or an interleaved schedule, in which each rank has several stages",
     "messages": "send earlier: first compute what others wait for, or let them do other work meanwhile",
     "transfers": "overlap communication with computation, communicate less or in larger pieces",
+    "launching": "launch less often (CUDA graphs, fused kernels, larger batches)",
     "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
     "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
     "waits": "see what the host waits for there: requests that have not come are no loss, another process is looked at next",
@@ -101,6 +103,7 @@ KINDS = {
     "pipeline": ("pipeline_bubble", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
     "messages": ("serialisation", ("views/nccl_wait.cfg", "views/mpi_messages.cfg")),
     "host_time": ("host_bound", ("views/idle_gaps.cfg", "views/cuda_activities.cfg")),
+    "launching": ("host_bound", ("views/idle_gaps.cfg", "views/cuda_activities.cfg")),
     "call": ("blocked_by_call", ("views/cuda_activities.cfg", "analysis/api_time_2dh.cfg")),
     "mpi_call": ("blocked_by_call", ("analysis/mpi_time_2dh.cfg", "views/mpi_messages.cfg")),
     "gap": (
@@ -166,6 +169,7 @@ class CauseWriter:
             "imbalance": "Ranks have unequal work, and not always the same ones have most.",
             "transfers": "Ranks wait while data moves between them.",
             "host_time": f"{self._waiting} wait for their hosts.",
+            "launching": f"{self._waiting} wait for their hosts, most of the time for launches.",
             "pageable": "Copies of pageable memory are slow, and block their callers.",
             "allocation": f"Hosts allocate and free memory while {self._waiting} wait.",
             "module_loading": "Hosts load code for GPUs again and again while these wait.",
@@ -175,6 +179,7 @@ class CauseWriter:
             "imbalance": self._measure_imbalance,
             "transfers": self._measure_transfers,
             "host_time": self._measure_host_time,
+            "launching": self._measure_host_time,
             "pageable": self._measure_copies,
             "tensor_cores": self._measure_products,
         }.get(cause.kind, self._measure_calls)
@@ -437,6 +442,11 @@ class CauseWriter:
                 f"{label}: {format_nanoseconds(lasts / ranks)} per rank in {count / ranks:,.0f} transfers, "
                 "from when the last rank has come"
             )
+        channels = (self._replay.job.channels[key][1] for key in np.unique(self._edges.key[edges]))
+        between = {hosts for hosts in channels if len(hosts) > 1}
+        if len(between) == 1:
+            hosts = list_some(next(iter(between)))
+            yield f"all that leaves a host is between {hosts}: whose link is slow, if one is, cannot be told"
 
     def _describe_messages(self, cause: Cause) -> Finding:
         """Say that ranks wait for messages: of a pipeline, that it has a bubble."""

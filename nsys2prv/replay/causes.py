@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
-from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.graph import US, Kind
 from nsys2prv.replay.suspects import (
     Suspect,
     choose_culprit,
@@ -19,6 +20,7 @@ from nsys2prv.replay.suspects import (
     list_suspects,
     work_as_others,
 )
+from nsys2prv.replay.unit_graph import make_place
 from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay
 
 #: A cause gains at least this by itself, and that share of it beyond the causes before it.
@@ -35,6 +37,12 @@ FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
     "module_loading": re.compile(r"(?i)^cu(?:da)?(?:Module|Library|Link)"),
 }
+#: Calls that give work to GPUs and do not wait for it. Jobs are bound by them if they, and the time
+#: between them, are this share of what GPUs wait for hosts; longer ones (ns) do something else.
+LAUNCHES = re.compile(
+    r"(?i)^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set).*Async|EventRecord|StreamWaitEvent)"
+)
+OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
 #: Limits: all communication, all time of hosts, all waits for messages.
 LIMITS = ("transfers", "host_time", "messages")
 
@@ -43,7 +51,7 @@ class Cause(Struct, frozen=True):
     """A change that gains time."""
 
     #: gpu, host, copies, link within, link to others (of some processes); hiccup; imbalance,
-    #: messages, transfers, host_time, place, allocation, module_loading, pageable, tensor_cores (of the
+    #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, allocation, module_loading, pageable, tensor_cores (of the
     #: whole job).
     kind: str
     #: Share of the span that it gains by itself.
@@ -169,7 +177,10 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
         yield try_changes("messages", replay.expect_messages())
     yield try_changes("transfers", replay.transfer_at_once())
     if has_gpus:
-        yield try_changes("host_time", replay.scale_all(HOST_TIME))
+        host_time = try_changes("host_time", replay.scale_all(HOST_TIME))
+        launching = replay.compute_gain(remove_launches(replay))
+        is_most = launching >= OF_HOST_TIME * host_time.gain
+        yield replace(host_time, kind="launching") if is_most else host_time
     yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
     yield try_changes("tensor_cores", replay.use_tensor_cores(facts.without_tensor_cores))
     for family in FAMILIES:
@@ -184,6 +195,14 @@ def remove_family(replay: Replay, family: str) -> Changes:
     labels = replay.job.calls
     calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
     return replay.remove_calls(calls, repeated=True)
+
+
+def remove_launches(replay: Replay) -> Changes:
+    """Let calls that only launch work, and the time between two of them, take no time."""
+    calls = [name for name, label in replay.job.calls.items() if LAUNCHES.match(label)]
+    between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
+    rows = np.append(replay.select((Kind.CALL,), calls), replay.select((Kind.GAP,), between))
+    return replay.scale_rows(rows[replay.job.graph.weight[rows] < LONGEST_LAUNCH], 0.0)
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

@@ -204,6 +204,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
         "messages": "messages in time",
         "transfers": "no transfers",
         "host_time": "no host time",
+        "launching": "no host time",
         "pageable": "copies pinned",
         "tensor_cores": "tensor cores",
     }

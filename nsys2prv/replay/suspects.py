@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -174,8 +174,19 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
         if 1 < len(high) <= len(replay.processes) / 2:
             chosen.setdefault(high, "")
         for members, host in chosen.items():
+            if name == "host" and is_alone(replay, members):
+                continue
             gain = replay.compute_gain(work_as_others(replay, name, members))
             yield Suspect(gain, name, members, host)
+
+
+def is_alone(replay: Replay, processes: Sequence[int]) -> bool:
+    """Return whether processes exchange data with each other alone: nobody waits for their hosts, which
+    may wait for what others are to do next.
+    """
+    own = {*processes}
+    channels = [{*members} for members, _ in replay.job.channels if own & {*members}]
+    return bool(channels) and all(members <= own for members in channels)
 
 
 def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Changes:

@@ -204,9 +204,12 @@ class Replay(Struct, frozen=True, dict=True):
         return self.scale_rows(self.select(GPU, kernels), 1 / TENSOR_SPEED_UP)
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
-        """Let every process do the k-th work of some kinds in the time of the median process."""
+        """Divide the k-th work of some kinds equally among the processes that do it."""
         table = self.tabulate(kinds)
-        return [(table.edges, table.usual[table.row].astype(np.int64))] if len(table.edges) else []
+        if not len(table.edges):
+            return []
+        equal = np.nanmean(table.durations, axis=1)
+        return [(table.edges, equal[table.row].astype(np.int64))]
 
     def transfer_as_others(
         self, is_wanted: Callable[[tuple[int, ...], tuple[str, ...]], bool]
