@@ -160,89 +160,75 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 
 def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
-        pl.col("count", "time_ns").sum(),
-        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
+        pl.col("count").sum(),
+        sum_known(pl.col("bytes")).alias("bytes"),
+        pl.col("time_ns").sum(),
+        mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
         max_of_a_rank_ns=pl.col("time_ns").max(),
     )
     names = [layout for layout in MPI_LAYOUTS if layout in context.labels]
-    labelled = context.label_names(sums, "call", *names)
+    labelled = context.label_names(sums.drop("kind"), "call", *names)
     labelled = _label_communicators(labelled, context, "mpi_communicators")
-    return labelled.sort("time_ns", descending=True, maintain_order=True).select(
-        "call",
-        "communicator",
-        "count",
-        "bytes",
-        "time_ns",
-        (pl.col("time_ns") / pl.col("count")).alias("mean_ns"),
-        "max_of_a_rank_ns",
-    )
+    return labelled.sort("time_ns", descending=True, maintain_order=True)
 
 
 def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
     return context.label_names(rows, "communicator", name_set, unknown=pl.lit("unknown"))
 
 
-def _describe_by_members(
-    rows: pl.DataFrame, kernels: pl.DataFrame, context: Context
-) -> pl.DataFrame:
-    """Return NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers
-    them. kernels: communicator and task.
+def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return operations by their names, and NCCL communicators by their members, and last
+    (`communicator_hash`) as NCCL numbers them. kernels: communicator and task.
     """
-    names = name_communicators(kernels, context.tasks).rename({"name": "by_members"})
-    joined = rows.join(
-        names, left_on="communicator", right_on="value", how="left", maintain_order="left"
+    members = dict(name_communicators(kernels, context.tasks).rows())
+    communicator = pl.col("communicator")
+    rows = rows.with_columns(
+        label_values("operation", "nccl_operation", "unknown"),
+        by_members=communicator.replace_strict(members, default=None, return_dtype=pl.String),
     )
-    labelled = _label_communicators(joined, context, "nccl_communicator")
+    labelled = _label_communicators(rows, context, "nccl_communicator")
     return labelled.with_columns(
         pl.coalesce("by_members", "communicator").alias("communicator"),
-        pl.when(pl.col("by_members").is_not_null())
-        .then(pl.col("communicator"))
-        .alias("communicator_hash"),
+        communicator_hash=pl.when(pl.col("by_members").is_not_null()).then(communicator),
     ).drop("by_members")
 
 
 def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return figures per communicator and operation of all kernels of NCCL."""
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
         kernels=pl.col("count").sum(),
-        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
+        bytes=sum_known(pl.col("bytes")),
         time_ns=pl.col("time_ns").sum(),
+        mean_ns=pl.col("time_ns").sum() / pl.col("count").sum(),
     )
-    rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
-        "time_ns", descending=True, maintain_order=True
-    )
-    return _describe_by_members(
-        rows.with_columns(label_values("operation", "nccl_operation", "unknown")), kernels, context
-    )
+    rows = rows.sort("time_ns", descending=True, maintain_order=True)
+    return _label_operations(rows, kernels, context)
 
 
 def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Return figures per communicator and operation of matched collectives; bytes are of all their
     kernels.
     """
-    measured = pl.col("bus_bandwidth").is_not_null()
-    carried = (pl.col("bus_bandwidth").cast(pl.Float64) * pl.col("transfer")).filter(measured).sum()
+    wait, transfer, bandwidth = (pl.col(name) for name in ("wait", "transfer", "bus_bandwidth"))
+    measured = bandwidth.is_not_null()
+    carried = (bandwidth.cast(pl.Float64) * transfer).filter(measured).sum()
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
         collectives=pl.col("collective").n_unique().cast(pl.Int64),
         ranks=pl.col("task").n_unique().cast(pl.Int64),
-        bytes=sum_known(pl.col("bytes").fill_null(ABSENT)),
-        wait_ns=pl.col("wait").sum(),
-        transfer_ns=pl.col("transfer").sum(),
-        mean_wait_ns=pl.col("wait").mean(),
-        mean_transfer_ns=pl.col("transfer").mean(),
+        bytes=sum_known(pl.col("bytes")),
+        wait_ns=wait.sum(),
+        transfer_ns=transfer.sum(),
+        mean_wait_ns=wait.mean(),
+        mean_transfer_ns=transfer.mean(),
         max_late_ns=pl.col("late").max(),
-        bus_gb_s=divide_columns(carried / 10**9, pl.col("transfer").filter(measured).sum()),
-        median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9,
+        bus_gb_s=divide_columns(carried / 10**9, transfer.filter(measured).sum()),
+        median_bus_gb_s=bandwidth.filter(measured).median() / 10**9,
+        wait_share=divide_columns(wait.sum(), wait.sum() + transfer.sum()),
     )
-    rows = rows.with_columns(
-        wait_share=divide_columns(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
-    )
-    rows = rows.with_columns(
-        compare_with_clock_error("communicator", "mean_wait_ns", matched, context)
-    ).sort("wait_ns", descending=True, maintain_order=True)
-    return _describe_by_members(
-        rows.with_columns(label_values("operation", "nccl_operation", "unknown")), matched, context
-    )
+    unsure = compare_with_clock_error("communicator", "mean_wait_ns", matched, context)
+    rows = rows.with_columns(unsure).sort("wait_ns", descending=True, maintain_order=True)
+    return _label_operations(rows, matched, context)
 
 
 def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:

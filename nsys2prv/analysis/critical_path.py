@@ -65,63 +65,53 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
-    causes = _label_shares(pieces, whole, "cause", "critical_path")
-    classes = _label_shares(
-        pieces.filter(pl.col("class") != ABSENT), whole, "class", "kernel_class"
-    )
-    kernels = _sum_shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
+    parts = {
+        name: pl.col("time_ns").filter(pl.col("cause").is_in(list(causes))).sum()
+        for name, causes in PARTS.items()
+    }
     sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
-    by_kernel = context.label_names(kernels, "name", *sets).rename({"name": "kernel"})
-    parts = pieces.group_by("task", maintain_order=True).agg(
-        pl.col("time_ns").filter(pl.col("cause").is_in(list(columns))).sum().alias(name)
-        for name, columns in PARTS.items()
-    )
-    by_rank = (
-        _sum_shares(pieces, whole, "task")
-        .drop("pieces")
-        .join(parts, on="task", maintain_order="left")
-    )
-    by_rank = by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
-    by_rank = context.name_tasks(by_rank)
-    frames = {"causes": causes, "ranks": by_rank, "classes": classes, "by_kernel": by_kernel}
+    of_classes = pieces.filter(pl.col("class") != ABSENT)
+    by_rank = _sum_shares(pieces, whole, "task", **parts).drop("pieces")
+    by_kernel = _sum_shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
+    frames = {
+        "causes": _sum_shares(pieces, whole, "cause").with_columns(
+            label_values("cause", "critical_path", "unknown")
+        ),
+        "ranks": context.name_tasks(
+            by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
+        ),
+        "classes": _sum_shares(of_classes, whole, "class").with_columns(
+            label_values("class", "kernel_class", "unknown")
+        ),
+        "by_kernel": context.label_names(by_kernel, "name", *sets).rename({"name": "kernel"}),
+    }
     waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
     shares = {name: waiting[name].sum() / whole[name] for name in whole}
     idle = f"no device works for {shares['time_ns']:.1%} of it"
     if steady:
         idle += f", in the steady state for {shares['steady_ns']:.1%}"
     for name, frame in frames.items():
-        if frame.height:
-            shown = frame if steady else frame.drop("steady_ns", "steady_share")
-            if name == "causes":
-                result.add(name, f"{TITLES[name]}: {idle}", shown, ABOUT)
-            else:
-                result.add(name, TITLES[name], shown)
+        shown = frame if steady else frame.drop("steady_ns", "steady_share")
+        if name == "causes":
+            result.add(name, f"{TITLES[name]}: {idle}", shown, ABOUT)
+        else:
+            result.add(name, TITLES[name], shown)
 
 
-def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
-    """Return pieces and their time by a column, and as a share of the whole path (ns); and of the
-    path in the steady state.
-    """
-    return (
-        pieces.group_by(key, maintain_order=True)
-        .agg(pl.col("pieces", "time_ns", "steady_ns").sum())
-        .sort("time_ns", key, descending=[True, False])
-        .select(
-            key,
-            "pieces",
-            "time_ns",
-            (pl.col("time_ns") / whole["time_ns"]).alias("share"),
-            "steady_ns",
-            (pl.col("steady_ns") / whole["steady_ns"]).alias("steady_share"),
-        )
-    )
-
-
-def _label_shares(
-    pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
+def _sum_shares(
+    pieces: pl.DataFrame, whole: Mapping[str, int], key: str, **more: pl.Expr
 ) -> pl.DataFrame:
-    """Return what :func:`_sum_shares` does, with labels in the place of the values of a value set."""
-    return _sum_shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
+    """Return pieces and their time by a column, and as a share of the whole path (ns); the same of
+    the path in the steady state; and more sums.
+    """
+    sums = pieces.group_by(key, maintain_order=True).agg(
+        pl.col("pieces", "time_ns").sum(),
+        (pl.col("time_ns").sum() / whole["time_ns"]).alias("share"),
+        pl.col("steady_ns").sum(),
+        (pl.col("steady_ns").sum() / whole["steady_ns"]).alias("steady_share"),
+        **more,
+    )
+    return sums.sort("time_ns", key, descending=[True, False])
 
 
 ANALYSIS = Analysis(

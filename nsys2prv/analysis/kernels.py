@@ -33,7 +33,6 @@ that time.
 """
 #: Columns that tell kernels apart.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
-IS_GEMM = pl.col("class") == GEMM
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
 METRICS = {
     "tensor_active": "Tensor Active [Throughput %]",
@@ -96,13 +95,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     result.add("kernels", "Kernels", kernels, ABOUT)
     result.add("classes", "Kernel classes", by_class.select("class", *figures))
     title = "GEMM time with and without tensor cores (told by the kernels' names)"
-    result.add("tensor_cores", title, _sum_tensor_cores(groups))
+    gemm = groups.filter(pl.col("class") == GEMM)
+    result.add("tensor_cores", title, _sum_tensor_cores(gemm))
     # Those that communicate last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
     columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
     result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)
     if tasks > 1:
-        by_rank = context.name_tasks(_sum_tensor_by_task(groups))
+        by_rank = context.name_tasks(_sum_tensor_by_task(gemm))
         title = "Share of GEMM time on tensor cores by rank"
         result.add("tensor_cores_by_rank", title, by_rank)
     result.notes.append(RULE)
@@ -111,36 +111,24 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 def _compute_figures(
     groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
 ) -> pl.DataFrame:
-    """Return statistics of spilled groups by some of their columns, greatest time first. measured:
-    as :func:`_sum_metrics` has it, or empty.
+    """Return statistics of spilled groups by some of their columns, greatest time first, and means
+    of the metrics over the kernels' time, as shares. measured: as :func:`_sum_metrics` has it, or
+    empty.
     """
-    frames = [_compute_imbalance(groups, by, tasks)]
+    per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
+    # The greatest time of a task over the mean of all.
+    imbalance = pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1
+    frames = [per_task.group_by(by).agg(imbalance=imbalance)]
     if measured.height:
-        frames.append(_compute_means(measured, by))
+        means = (
+            divide_columns(pl.col(f"{name}_sum").sum() / 100, pl.col(f"{name}_known").sum())
+            for name in METRICS
+        )
+        frames.append(measured.group_by(by).agg(**dict(zip(METRICS, means, strict=True))))
     rows = make_statistics(groups, by, modes=by == KERNEL_KEY)
     for frame in frames:
         rows = rows.join(frame, on=by, how="left", maintain_order="left")
     return rows.with_columns(time_share=divide_columns("time_ns", pl.col("time_ns").sum()))
-
-
-def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
-    """Return the greatest time of a task over the mean of all, less 1."""
-    per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
-    return per_task.group_by(by, maintain_order=True).agg(
-        imbalance=pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1
-    )
-
-
-def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return means of the metrics over the kernels' time, as shares."""
-    sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(KERNEL_KEY).sum())
-    return sums.select(
-        *by,
-        *(
-            divide_columns(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name)
-            for name in METRICS
-        ),
-    )
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
@@ -154,25 +142,19 @@ def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-def _sum_tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
-    sums = groups.filter(IS_GEMM).group_by("tensor").agg(pl.col("count", "time_ns").sum())
-    return sums.sort("tensor").select(
-        label_values("tensor", "tensor_cores", "Unknown").alias("tensor_cores"),
-        "count",
-        "time_ns",
-        (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"),
-    )
+def _sum_tensor_cores(gemm: pl.DataFrame) -> pl.DataFrame:
+    sums = gemm.group_by("tensor").agg(pl.col("count", "time_ns").sum()).sort("tensor")
+    return sums.with_columns(
+        label_values("tensor", "tensor_cores", "Unknown"),
+        time_share=pl.col("time_ns") / pl.col("time_ns").sum(),
+    ).rename({"tensor": "tensor_cores"})
 
 
-def _sum_tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
+def _sum_tensor_by_task(gemm: pl.DataFrame) -> pl.DataFrame:
     on_tensor_cores = pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()
-    by_task = (
-        groups.filter(IS_GEMM)
-        .group_by("task")
-        .agg(
-            gemm_ns=pl.col("time_ns").sum(),
-            tensor_core_share=on_tensor_cores / pl.col("time_ns").sum(),
-        )
+    by_task = gemm.group_by("task").agg(
+        gemm_ns=pl.col("time_ns").sum(),
+        tensor_core_share=on_tensor_cores / pl.col("time_ns").sum(),
     )
     return by_task.sort("task")
 

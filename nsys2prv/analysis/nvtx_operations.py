@@ -62,6 +62,8 @@ SUMS = {
         IS_KERNEL & KIND.is_in((GEMM, CONVOLUTION)) & (TENSOR == TENSOR_NO)
     ),
 }
+#: Between the names of a path.
+BETWEEN = " / "
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
 #: Sums of times beyond it are of damage.
@@ -186,7 +188,11 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     operations = _compute_figures(whole, ["operation", "ranks"], has_work)
     result.add("operations", "Operations (NVTX ranges)", operations, ABOUT)
     tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
-    result.add("tree", "Operations as a tree", tree.sort("path"))
+    # In the order of a tree, whatever is in a name.
+    tree = tree.sort("path").with_columns(
+        pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
+    )
+    result.add("tree", "Operations as a tree", tree)
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", "Operations by rank", by_rank)
@@ -215,8 +221,8 @@ def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.
 
 
 def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of the trees of all units by `path`: names from the outermost, separated by
-    " / ".
+    """Return the sums of the trees of all units by `path`: names from the outermost, with a null
+    character between them.
     """
     with_texts = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
     full = with_texts.filter(pl.col("above") < 0).select("unit", "path", text="operation")
@@ -224,7 +230,7 @@ def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     while full.height:
         full = with_texts.join(
             full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
-        ).select("unit", "path", text=pl.format("{} / {}", "outer", "operation"))
+        ).select("unit", "path", text=pl.format("{}\0{}", "outer", "operation"))
         everything.append(full)
     named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner").drop(
         "path", "unit", "group", "above"

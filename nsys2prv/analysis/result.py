@@ -449,8 +449,8 @@ class Analysis(Struct, frozen=True):
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:
-    """Return the sum of numbers that are not negative; null where one of them is not known."""
-    return pl.when((numbers >= 0).all()).then(numbers.sum())
+    """Return the sum of numbers; null where one of them is not known: null, or negative."""
+    return pl.when((numbers.fill_null(-1) >= 0).all()).then(numbers.sum())
 
 
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:

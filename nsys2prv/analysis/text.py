@@ -318,15 +318,16 @@ def format_findings(
             lines += _wrap_text("  Limits: what is gained at most, if all of it goes", width, 2)
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
         most = len(finding.evidence) if full else 1 if number else MOST_EVIDENCE
-        for text in finding.evidence[:most]:
-            lines += _wrap_text(f"         measured: {text}", width, 19)
-        if finding.where:
-            lines += _wrap_text(f"         where: {finding.where}", width, 16)
-        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
-        if finding.look_at:
-            lines += _wrap_text(f"         look at: {finding.look_at}", width, 18)
-        if full and finding.views[1:]:
-            lines += _wrap_text(f"         more views: {', '.join(finding.views[1:])}", width, 21)
+        details = [
+            *(("measured", text) for text in finding.evidence[:most]),
+            ("where", finding.where),
+            ("do", finding.advice),
+            ("look at", finding.look_at),
+            ("more views", ", ".join(finding.views[1:]) if full else ""),
+        ]
+        for label, text in details:
+            if text:
+                lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
     if len(findings) > len(shown):
         lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
     return lines

@@ -8,14 +8,14 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.analysis.iterations import PARTS
+from nsys2prv.analysis.nvtx_operations import BETWEEN
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Bars,
@@ -58,8 +58,6 @@ FIRST = (
 MOST_MAPS = 48
 #: Rows of a figure that are shown one by one; of more, so many that differ most.
 MOST_SHOWN, MOST_WORST = 40, 24
-#: Between the names of a path of operations.
-BETWEEN = " / "
 #: Colours of maps from low to high, evenly spaced: viridis, which is colour-blind safe; style.css has
 #: them too.
 COLOURS = (
@@ -206,60 +204,26 @@ def _map_over_time(
 
 
 def make_operation_tree(material: Material) -> Iterator[Block]:
-    """Return the operations as a tree."""
+    """Return the operations as a tree; of very many those that take the most time."""
     tree = material.find_frame("operations.tree")
     if tree is None:
         return
-    frame, depths = order_as_tree(tree, MOST_ROWS)
-    left = tree.height - frame.height
-    note = f"{left:,} paths that take the least time are left out." if left else ""
-    title = "Operations as a tree"
-    yield Grid(title=title, frame=frame, source="operations.tree", note=note, depths=depths)
-
-
-def order_as_tree(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
-    """Return the rows of `operations.tree` (path, depth, ...) in the order of a tree, `path` by its
-    last name as `operation`, and their depths.
-
-    Siblings are by GPU time, if there is any, then host time, greatest first; of more than `most`
-    rows those of greatest time and what they lie in.
-    """
-    times = [name for name in ("gpu_ns", "host_ns") if name in tree.columns]
-    depth = dict(tree.select("path", "depth").rows())
-    weight = dict(zip(depth, tree.select(-pl.col(times)).rows(), strict=True))
-
-    @cache
-    def find_place(path: str) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Return the weights and paths from the outermost that this one lies in to itself."""
-        above = _find_parent_path(path, depth)
-        return (*(find_place(above) if above else ()), (weight[path], path))
-
-    # What a row lies in weighs no less than the row.
-    heaviest = sorted(
-        map(find_place, depth), key=lambda place: (max(one for one, _ in place), len(place))
+    time = "gpu_ns" if "gpu_ns" in tree.columns else "host_ns"
+    shown = tree.filter(pl.col(time) >= tree[time].top_k(MOST_ROWS).min())
+    outer: list[str] = []
+    names, depths = [], []
+    for path, depth in shown.select("path", "depth").rows():
+        names.append(path.removeprefix("".join(f"{one}{BETWEEN}" for one in outer[:depth])))
+        outer[depth:] = [names[-1]]
+        depths.append(len(outer) - 1)
+    left = tree.height - shown.height
+    yield Grid(
+        title="Operations as a tree",
+        frame=shown.select(pl.Series("operation", names), pl.exclude("path", "depth")),
+        source="operations.tree",
+        note=f"{left:,} paths that take the least time are left out." if left else "",
+        depths=depths,
     )
-    places = sorted(heaviest[:most])
-    row = {path: number for number, path in enumerate(depth)}
-    names = [
-        place[-1][1].removeprefix(f"{place[-2][1]}{BETWEEN}" if len(place) > 1 else "")
-        for place in places
-    ]
-    frame = tree[[row[place[-1][1]] for place in places]].select(
-        pl.Series("operation", names, dtype=pl.String), pl.exclude("path", "depth")
-    )
-    return frame, [len(place) - 1 for place in places]
-
-
-def _find_parent_path(path: str, depth: Mapping[str, int]) -> str | None:
-    """Return the path that this one lies in: the longest before it that is a level less deep, for a
-    name may itself hold the separator.
-    """
-    end = path.rfind(BETWEEN) if depth[path] else -1
-    while end > 0:
-        if depth.get(path[:end], -1) == depth[path] - 1:
-            return path[:end]
-        end = path.rfind(BETWEEN, 0, end)
-    return None
 
 
 def condense_rows(block: Block) -> Block:

@@ -9,34 +9,24 @@ import pytest
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.page import _load_environment
-from nsys2prv.analysis.page.figures import order_as_tree
+from nsys2prv.analysis.page.figures import make_operation_tree
+from nsys2prv.analysis.page.parts import Material
+from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli import main
 
 
 def test_names_that_hold_the_separator() -> None:
     tree = pl.DataFrame(
         {
-            "path": ["a", "a !x", "a / b", "a / b / c", "a / b / c / d", "y / z"],
-            "depth": [0, 0, 1, 1, 2, 0],
-            "gpu_ns": [5, 1, 2, 3, 3, 9],
-            "host_ns": [0] * 6,
+            "path": ["a", "a / b", "a / b / c", "a / b / c / d", "a !x", "y / z"],
+            "depth": [0, 1, 1, 2, 0, 0],
+            "gpu_ns": [5, 2, 3, 3, 1, 9],
         }
     )
-    frame, depths = order_as_tree(tree, 10)
-    assert list(zip(frame["operation"], depths, frame["gpu_ns"], strict=True)) == [
-        ("y / z", 0, 9),
-        ("a", 0, 5),
-        ("b / c", 1, 3),
-        ("d", 2, 3),
-        ("b", 1, 2),
-        ("a !x", 0, 1),
-    ]
-    frame, depths = order_as_tree(tree, 3)
-    assert list(zip(frame["operation"], depths, strict=True)) == [
-        ("y / z", 0),
-        ("a", 0),
-        ("b / c", 1),
-    ]
+    results = {"operations": Result("operations", "", {"tree": Table("", tree)})}
+    (block,) = make_operation_tree(Material({}, results))
+    assert block.frame["operation"].to_list() == ["a", "b", "b / c", "d", "a !x", "y / z"]
+    assert block.depths == [0, 1, 1, 2, 0, 0]
 
 
 def test_cells_have_their_figures() -> None:
