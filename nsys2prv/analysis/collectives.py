@@ -180,7 +180,7 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
     """Return operations by their names, and NCCL communicators by their members, and last
     (`communicator_hash`) as NCCL numbers them. kernels: communicator and task.
     """
-    members = dict(name_communicators(kernels, context.tasks).rows())
+    members = name_communicators(kernels, context.tasks)
     communicator = pl.col("communicator")
     rows = rows.with_columns(
         label_values("operation", "nccl_operation", "unknown"),

@@ -11,10 +11,7 @@ from msgspec import Struct
 from nsys2prv.analysis.intervals import unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
-    COMMUNICATING,
-    COMPUTE,
-    GRAPH,
-    MEMORY,
+    BUSY,
     WORK,
     Unit,
     find_mpi_span,
@@ -63,13 +60,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     windows = windows.with_columns(elapsed_ns=pl.Series(elapsed)).filter(pl.col("elapsed_ns") > 0)
     begin, end, elapsed = to_arrays(windows, "begin", "end", "elapsed_ns")
     for device in unit.known_devices:
-        sets = {
-            "useful_ns": unit.find_useful_spans(device),
-            "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),
-            "nccl_ns": unit.find_device_spans(device, *COMMUNICATING),
-            "memory_ns": unit.find_device_spans(device, MEMORY),
-            "active_ns": unit.find_active_spans(device),
-        }
+        sets = {f"{name}_ns": unit.find_device_spans(device, *what) for name, what in BUSY.items()}
+        sets["useful_ns"] = unit.find_useful_spans(device)
         times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
         yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
@@ -263,27 +255,25 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     """Return mean, deviation (of a sample) and extremes of each figure, and the iterations that
     have the extremes.
     """
-    rows = []
-    for name in iterations.columns:
-        if name != "elapsed_ns" and not name.endswith("efficiency"):
-            continue
-        known = iterations.filter(pl.col(name).is_not_null())
-        # Durations in ms, for a column of shares and durations has no unit of its own.
-        figure = known[name] / 1e6 if name == "elapsed_ns" else known[name]
-        if len(figure):
-            low, high = figure.arg_min(), figure.arg_max()
-            rows.append(
-                {
-                    "figure": "elapsed (ms)" if name == "elapsed_ns" else name.replace("_", " "),
-                    "mean": figure.mean(),
-                    "std_dev": figure.std(),
-                    "min": figure[low],
-                    "min_in_iteration": known["iteration"][low],
-                    "max": figure[high],
-                    "max_in_iteration": known["iteration"][high],
-                }
-            )
-    return pl.DataFrame(rows, schema_overrides={"std_dev": pl.Float64})
+    # Durations in ms, for a column of shares and durations has no unit of its own.
+    figures = iterations.select(
+        "iteration",
+        (pl.col("elapsed_ns") / 1e6).alias("elapsed (ms)"),
+        pl.col("^.*_efficiency$").name.map(lambda name: name.replace("_", " ")),
+    ).unpivot(index="iteration", variable_name="figure")
+    value, iteration = pl.col("value"), pl.col("iteration")
+    return (
+        figures.drop_nulls("value")
+        .group_by("figure", maintain_order=True)
+        .agg(
+            mean=value.mean(),
+            std_dev=value.std(),
+            min=value.min(),
+            min_in_iteration=iteration.get(value.arg_min()),
+            max=value.max(),
+            max_in_iteration=iteration.get(value.arg_max()),
+        )
+    )
 
 
 def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:

@@ -214,12 +214,7 @@ class OpenJob:
     @cached_property
     def layouts(self) -> dict[str, int]:
         """The layouts that the job has events of (names for :meth:`frame`), with their number."""
-        counts: dict[str, int] = {}
-        for result in self._job.results:
-            for name, count in result.events.items():
-                if count:
-                    counts[name] = counts.get(name, 0) + count
-        return counts
+        return dict(sum((Counter(result.events) for result in self._job.results), Counter()))
 
     def frame(self, layout: str, *columns: str, labels: bool = True) -> pl.DataFrame:
         """Return the events of a layout, a row for each, in the order of their begins.
@@ -287,12 +282,9 @@ class OpenJob:
         if isinstance(values, NameSet):
             labels = self.labels[values.name]
         else:
-            pairs = (
-                enumerate(name for name, _ in self._job.domain_codes)
-                if values is None
-                else values.labels
-            )
-            labels = pl.DataFrame(list(pairs), schema=LABELS, orient="row")
+            domains = enumerate(name for name, _ in self._job.domain_codes)
+            pairs = [*(values.labels if values else domains)]
+            labels = pl.DataFrame(pairs, schema=LABELS, orient="row")
         labels = labels.with_columns(pl.col("label").cast(pl.Categorical))
         values_frame = column.to_frame("value")
         return values_frame.join(labels, on="value", how="left", maintain_order="left")["label"]

@@ -60,8 +60,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
     yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
-    for device, samples in unit.gpu_samples.items():
-        yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
+    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+        on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
+        yield "measured", _sum_metrics(on_device, samples)
 
 
 def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:

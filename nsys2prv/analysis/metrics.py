@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
-from nsys2prv.analysis.unit import COMMUNICATING, COMPUTE, GRAPH, MEMORY, Unit
+from nsys2prv.analysis.unit import BUSY, Unit
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
 #: What the tables show.
@@ -66,12 +66,6 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 
 
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
-BUSY = {
-    "compute": (COMPUTE, GRAPH),
-    "nccl": COMMUNICATING,
-    "memory": (MEMORY,),
-    "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
-}
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -153,9 +147,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["busy"].height:
         use = context.name_devices(frames["busy"].sort("device", "bin"))
         result.add("use", "Use of devices over time (bins)", use)
-    bins = context.options.bins
-    length = format_nanoseconds(context.duration / bins)
-    result.notes.append(f"maps over time have {bins} bins of {length}")
+    if result.tables:
+        bins = context.options.bins
+        length = format_nanoseconds(context.duration / bins)
+        result.notes.append(f"maps over time have {bins} bins of {length}")
 
 
 ANALYSIS = Analysis(

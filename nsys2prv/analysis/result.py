@@ -371,35 +371,27 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
     return list_some([*map(str, numbers)], MOST_NAMED, separator)
 
 
-def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
-    """Return the name of every communicator: value, name. kernels: a row at least for each
+def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
+    """Return the name of every communicator by its value. kernels: a row at least for each
     communicator (its value, negative where unknown) and task. tasks: task, rank (null for none),
     who, node.
 
     Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
     """
-    places = {
-        task: (rank, who, node)
-        for task, rank, who, node in tasks.select("task", "rank", "who", "node").rows()
-    }
-    members = (
-        kernels.filter(pl.col("communicator") >= 0)
-        .group_by("communicator", maintain_order=True)
-        .agg(pl.col("task").unique().sort())
-        .sort("communicator")
-    )
+    places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
+    known = kernels.filter(pl.col("communicator") >= 0)
+    members = known.group_by("communicator").agg(pl.col("task").unique().sort())
     used: Counter[str] = Counter()
-    names = []
-    for value, of_tasks in members.select("communicator", "task").rows():
-        ranks = [places[task][0] for task in of_tasks]
-        hosts = {places[task][2] for task in of_tasks}
+    names = {}
+    for value, of_tasks in members.sort("communicator").rows():
+        ranks, who, hosts = zip(*(places[task] for task in of_tasks), strict=True)
         if None in ranks:
-            name = list_some([places[task][1] for task in of_tasks])
+            name = list_some(who)
         else:
-            name = _name_ranks(sorted(ranks), sorted(hosts), len(places))
+            name = _name_ranks(sorted(ranks), sorted(set(hosts)), len(places))
         used[name] += 1
-        names.append((value, f"{name} #{used[name]}" if used[name] > 1 else name))
-    return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")
+        names[value] = f"{name} #{used[name]}" if used[name] > 1 else name
+    return names
 
 
 def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:

@@ -18,13 +18,20 @@ from msgspec import Struct, field
 from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, merge_spans, order_by_thread, unite
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.store.event_reader import HOST, EventReader, Samples
+from nsys2prv.store.event_reader import HOST, EventReader
 
 T = TypeVar("T")
 #: What a device does; other communication is that of kernels whose class is Communication.
 COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
 #: Kernels that move data between ranks, or wait for it.
 COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
+#: What devices do, by the names of columns.
+BUSY = {
+    "compute": (COMPUTE, GRAPH),
+    "nccl": COMMUNICATING,
+    "memory": (MEMORY,),
+    "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
+}
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
 BSC = "bsc"
 #: Layouts of work on devices -> what it is, and the fields of columns of `Unit.work`.
@@ -198,7 +205,7 @@ class Unit:
 
     def find_active_spans(self, device: int) -> Spans:
         """Return when a device executes anything."""
-        return self.find_device_spans(device, COMPUTE, GRAPH, MEMORY, *COMMUNICATING)
+        return self.find_device_spans(device, *BUSY["active"])
 
     @cached_property
     def api(self) -> pl.DataFrame:
@@ -241,14 +248,6 @@ class Unit:
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in MPI."""
         return unite(*(self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS))
-
-    @cached_property
-    def gpu_samples(self) -> dict[int, Samples]:
-        """Samples of GPU metrics by device."""
-        return {
-            int(self.device_of[samples.thread]): samples
-            for samples in self.reader.read_samples("gpu_metric", self.number)
-        }
 
     @cached_property
     def launch_pairs(self) -> set[tuple[int, int]]:

@@ -157,17 +157,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
-    parser.add_arguments(REPORT_OPTIONS, SETTINGS)
-    parser.add_arguments(OPTIONS, SETTINGS)
-    parser.add_arguments(CUT_OPTIONS, SETTINGS)
-    options = _check_options(parser.parse_args(join_kind_options(arguments)))
-    if (
-        parse_what_ifs(options.what_if)
-        and (only := _parse_only(options))
-        and "findings" not in only
-    ):
+    options = _parse_options(
+        parser, join_kind_options(arguments), REPORT_OPTIONS, OPTIONS, CUT_OPTIONS
+    )
+    if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
-    style = Style.for_output(options.full, options.rows, bool(_parse_only(options)))
+    style = Style.for_output(options.full, options.rows, bool(options.only))
     described, results, left_out = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title
@@ -196,7 +191,7 @@ def _analyse_reports(
     """Return the description of the job, the results of the analyses asked for, and the names of
     those that were not made as the terminal has no room for them.
     """
-    names = _parse_only(options)
+    names = options.only
     if options.compare and names and "efficiencies" not in names:
         names = ["efficiencies", *names]
     first = Path(options.reports[0])
@@ -253,15 +248,11 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
 
 def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
     """Run `diff` and return its text, the warnings and the exit status."""
-    parser.add_arguments(DIFF_OPTIONS, SETTINGS)
-    parser.add_arguments(OPTIONS, SETTINGS)
-    options = parser.parse_args(arguments)
-    options.compared = [options.A, options.B]
-    _check_options(options)
-    first, second = (load_job(one, options) for one in options.compared)
+    options = _parse_options(parser, arguments, DIFF_OPTIONS, OPTIONS)
+    first, second = (load_job(one, options) for one in (options.A, options.B))
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
-    name = f"{options.compared[0]}, {options.compared[1]}"
+    name = f"{options.A}, {options.B}"
     if options.json:
         named = {result.name: result for result in results}
         write_complete_file(options.json, write_json(named, {"name": name}))
@@ -296,16 +287,21 @@ def write_report_files(
     return format_results(results.values(), (), Style.for_output())
 
 
-def _check_options(options: argparse.Namespace) -> argparse.Namespace:
-    """Return the options. What names a file to write must not be a report: where the name is
-    forgotten, the next is one.
+def _parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> argparse.Namespace:
+    """Return the options of a command, with those of the other that analyses look at. What names a
+    file to write must not be a report: where the name is forgotten, the next is one.
     """
+    for text in declared:
+        parser.add_arguments(text, SETTINGS)
+    options = parser.parse_args(arguments)
+    for name, none in (("reports", []), ("compare", []), ("what_if", []), ("only", [])):
+        vars(options).setdefault(name, none)
+    options.only = [name for names in options.only for name in names.split(",") if name]
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
-        if (inputs := getattr(options, name)) is not None and inputs < least:
+        if (number := getattr(options, name)) is not None and number < least:
             raise UsageError(f"--{name} takes a number from {least} on")
-    if "reports" in options:
-        check_pages(options.reports)
-    inputs = [*options.reports, *options.compare] if "reports" in options else options.compared
+    check_pages(options.reports)
+    inputs = [*options.reports, *options.compare] or [options.A, options.B]
     written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
@@ -332,15 +328,9 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
-        demanded=tuple({DEMANDED} & set(_parse_only(options))),
+        demanded=tuple({DEMANDED} & set(options.only)),
         **_select_part(options),
     )
-
-
-def _parse_only(options: argparse.Namespace) -> list[str]:
-    """Return the analyses that --only names."""
-    lists = options.only if "only" in options else []
-    return [name for names in lists for name in names.split(",") if name]
 
 
 def _analyse_job(
@@ -351,7 +341,7 @@ def _analyse_job(
         useful=options.useful,
         iterations=options.iterations,
         bins=options.bins,
-        what_if=options.what_if if "what_if" in options else (),
+        what_if=options.what_if,
     )
 
 

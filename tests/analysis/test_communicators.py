@@ -33,7 +33,7 @@ def test_communicators_by_their_members() -> None:
         schema=["communicator", "task"],
         orient="row",
     )
-    names = dict(name_communicators(kernels.sample(fraction=1, shuffle=True, seed=1), tasks).rows())
+    names = name_communicators(kernels.sample(fraction=1, shuffle=True, seed=1), tasks)
     assert names == {
         10: "world (0-15)",
         11: "world (0-15) #2",
@@ -51,4 +51,4 @@ def test_processes_without_a_rank_are_named() -> None:
         {"task": [1, 2], "rank": [None, 3], "who": ["app 41", "rank 3"], "node": ["a", "b"]}
     )
     kernels = pl.DataFrame({"communicator": [5, 5], "task": [1, 2]})
-    assert name_communicators(kernels, tasks)["name"].to_list() == ["app 41, rank 3"]
+    assert name_communicators(kernels, tasks) == {5: "app 41, rank 3"}

@@ -91,25 +91,14 @@ OF_STEADY = (
     " Those of devices are of the steady state, without start-up and shutdown; the table below has those of the whole "
     "job, too. Those of hosts are of the whole job."
 )
+#: Kinds of findings of ranks that others wait for, and of waiting that nobody alone causes.
+OF_RANKS = ("straggler", "slow_host", "slow_link", "hiccup", "imbalance")
+OF_WAITING = ("pipeline_bubble", "serialisation")
 #: Kind of finding -> the section with its details; idle for those that are not here.
 SECTION_OF = defaultdict(
     lambda: "idle",
-    dict.fromkeys(
-        (
-            "straggler",
-            "slow_host",
-            "slow_link",
-            "hiccup",
-            "imbalance",
-            "pipeline_bubble",
-            "serialisation",
-        ),
-        "collectives",
-    )
-    | {
-        "exposed_communication": "communication",
-        "no_tensor_cores": "kernels",
-    },
+    {"exposed_communication": "communication", "no_tensor_cores": "kernels"}
+    | dict.fromkeys(OF_RANKS + OF_WAITING, "collectives"),
 )
 
 
@@ -219,12 +208,6 @@ def show_how_to_ask(material: Material) -> Iterator[Block]:
         yield Items(items=[hint], is_missing=True)
 
 
-def note_metrics(material: Material) -> Iterator[Block]:
-    """Show the notes on sampled metrics; without any only what the reports lack."""
-    has_any = material.find_frame("metrics.metrics") is not None
-    yield from (one for one in material.list_notes("metrics") if has_any or one.is_missing)
-
-
 #: Sections that say nothing of a job without GPUs.
 OF_GPUS = {"communication", "kernels", "idle", "metrics", "iterations"}
 #: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
@@ -282,8 +265,7 @@ SECTIONS: dict[str, tuple] = {
         "metrics",
         "metrics",
         map_metrics,
-        "(means)",
-        note_metrics,
+        "(means) notes",
     ),
     "iterations": (
         "Iterations",
