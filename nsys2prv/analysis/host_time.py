@@ -234,7 +234,8 @@ def _find_state(unit: Unit, thread: int, state: str) -> Spans:
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
     off, wanted = _STATES["off the cpu"], _STATES[state.lower()]
-    end = np.append(begin[1:], [last if value[-1:] == off else begin[-1:]][: len(begin)])
+    is_last_off = value[-1:] == off
+    end = np.append(begin[1:], np.where(is_last_off, last, begin[-1:]))
     return merge_spans(begin[value == wanted], end[value == wanted])
 
 

@@ -274,3 +274,17 @@ def test_copies_that_would_be_faster_from_pinned_memory(tmp_path: Path) -> None:
     assert re.search(
         r"from pageable to device memory, 0.2\d GB in 1\d\d.\d\d ms, 2.00 GB/s", copied.evidence[0]
     )
+
+
+@pytest.mark.parametrize("tid", [PID, PID + 9])
+def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
+    """The thread leaves the CPU at 20 ms and does not come back."""
+    rows = [
+        {"start": at, "cpu": 0, "isSchedIn": into, "globalTid": make_global_tid(thread)}
+        for at, into, thread in ((0, 1, tid), (20 * MS, 0, tid), (100 * MS, 0, PID + 10))
+    ]
+    calls = [(99 * MS, 99 * MS + 10 * US, LAUNCH)]
+    (startup,) = find(tmp_path, calls, {0: (99 * MS + 20 * US, 100 * MS)}, {"SCHED_EVENTS": rows})
+    is_own = tid == PID
+    assert ("80% off the CPU, 20% computing" in startup.evidence[0]) is is_own
+    assert ("100% in no recorded call" in startup.evidence[0]) is not is_own
