@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv.analysis.host_time import describe_parts, divide_host_time, list_activities
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context
-from nsys2prv.analysis.stacks import OWNER_BITS, describe_places, measure_places
+from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind
@@ -228,9 +228,6 @@ class Places:
             return ""
         unit, row, spans = longest
         places = measure_places(unit, row, spans)
-        if Kind.CALL in kinds:
-            # That calls of CUDA are in the driver is no place.
-            places = places.filter(pl.col("place") >= 1 << OWNER_BITS)
         return describe_places(places, max(spans.length, 1), self._context)
 
     def _find_longest(self, edges: np.ndarray) -> tuple[Unit, int, Spans] | None:

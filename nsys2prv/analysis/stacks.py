@@ -93,6 +93,9 @@ def measure_places(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
         samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
+        # That calls of CUDA are in the driver is no place.
+        in_cuda = unit.find_thread_spans("cuda_api", [thread]).contains(samples["begin"].to_numpy())
+        samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
         first, second, owner, time = to_arrays(samples, "own_1", "own_2", "owner", "lasts")
         place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
         pieces.append(pl.DataFrame({"place": place, "time": time}))
