@@ -24,8 +24,12 @@ from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
 from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
-GPU_METRICS, GPU_METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
-GPU_LAYOUT = "gpu_metric"
+GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
+#: Tables of samples -> the table of their names, and their layout.
+SAMPLED = {
+    "GPU_METRICS": ("TARGET_INFO_GPU_METRICS", GPU_LAYOUT),
+    "SOC_METRICS": ("TARGET_INFO_SOC_METRICS", SOC_LAYOUT),
+}
 #: Units of numbers that may be any of 32 bits without sign; percentages never are.
 UNSIGNED_UNITS = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
 #: A clock below this is in MHz: no GPU's is that slow in Hz, nor that fast in MHz.
@@ -52,14 +56,15 @@ NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the samples of each GPU."""
-    clock = "timestamp" if extraction.database.has(GPU_METRICS, "timestamp") else "rawTimestamp"
+    """Yield the samples of each GPU, or of systems on a chip."""
+    clock = "timestamp" if extraction.database.has(part.table, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     lacking = columns["value"] == NULL
     columns = extraction.drop_rows(columns, lacking, Reason.SAMPLE_WITHOUT_VALUE)
     if not columns.rows:
         return
-    named = find_metric_names(extraction.database)
+    table, layout = SAMPLED[part.table]
+    named = find_metric_names(extraction.database, table)
     for source, rows in group_rows(columns["typeId"]):
         time, ids, value = (columns[name][rows] for name in (clock, "metricId", "value"))
         distinct, codes = factorize(ids)
@@ -67,7 +72,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         all_ids = sorted({*of_source, *distinct.tolist()})
         names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
         codes = np.searchsorted(all_ids, distinct)[codes]
-        yield from make_gpu_counters(extraction, source, names, time, codes, value)
+        yield from make_gpu_counters(extraction, source, names, time, codes, value, layout=layout)
 
 
 def make_gpu_counters(
@@ -78,14 +83,13 @@ def make_gpu_counters(
     codes: np.ndarray,
     value: np.ndarray,
     unsigned: Set[str] = UNSIGNED_UNITS,
+    layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
-    """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size
+    """Return samples of the GPU, or system on a chip, whose number is the lowest byte of `source`. names: with the size
     in bytes of numbers that are floating point, else 0; codes: each row's index into them.
     unsigned: units of numbers that lack their sign.
     """
-    metrics = make_metrics(
-        GPU_LAYOUT, ((name, FLOAT_DECIMALS if size else 0) for name, size in names)
-    )
+    metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
     value = value.copy()
     for code in np.flatnonzero(np.bincount(codes)):
         unit, size = split_unit(metrics[code].name)[1], names[code][1]
@@ -93,8 +97,12 @@ def make_gpu_counters(
             own = codes == code
             value[own] = decode_float(value[own], size) if size else to_unsigned(value[own], unit)
     # The lowest byte of NULL is 0.
-    object_ = extraction.number_device(DeviceKey(GPU, number=source & 0xFF))
-    return make_counters(extraction, GPU_LAYOUT, object_, time, codes, metrics, value)
+    number = source & 0xFF
+    key = DeviceKey(GPU, number=number)
+    if layout == SOC_LAYOUT:
+        key = DeviceKey(SOURCE, "system on a chip" + (f" {number}" if number else ""))
+    object_ = extraction.number_device(key)
+    return make_counters(extraction, layout, object_, time, codes, metrics, value)
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
@@ -121,7 +129,9 @@ def scale_fraction(number: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
 
 
-def find_metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]]]:
+def find_metric_names(
+    database: Database, table: str = SAMPLED["GPU_METRICS"][0]
+) -> dict[int, dict[int, tuple[str, int]]]:
     """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
@@ -132,9 +142,7 @@ def find_metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]
     }
     names: dict[int, dict[int, tuple[str, int]]] = defaultdict(dict)
     columns = ("typeId", "metricId", "metricName")
-    for source, number, name in database.read_small_table(
-        GPU_METRIC_NAMES, *columns, types=(int, int, str)
-    ):
+    for source, number, name in database.read_small_table(table, *columns, types=(int, int, str)):
         names[source][number] = (name, floating.get((source, number), 0))
     return names
 
@@ -462,6 +470,7 @@ def _find_name(database: Database, name: object, data: object) -> str:
 
 KINDS = (
     declare_kind("gpu_metrics", extract_gpu_metrics),
+    declare_kind("soc_metrics", extract_gpu_metrics),
     declare_kind("nic_metrics", extract_nic_metrics),
     declare_kind("cpu_counters", extract_cpu_counters),
     declare_kind("generic_events", extract_generic_events),

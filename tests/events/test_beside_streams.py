@@ -135,3 +135,17 @@ def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
         "the host is 38% compiling code for GPUs, 33% waiting for host callbacks, which hold streams, "
         "15% in calls of NVSHMEM or OpenSHMEM, 12% in no recorded call"
     )
+
+
+def test_metrics_of_a_system_on_a_chip(tmp_path: Path) -> None:
+    source = 5 << 56
+    samples = [
+        {"rawTimestamp": time, "timestamp": time, "typeId": source, "metricId": 0, "value": value}
+        for time, value in ((0, 10), (100, 50), (200, 0))
+    ]
+    metric = {"typeId": source, "metricId": 0, "metricName": "DLA0 Active [%]"}
+    tables = {"SOC_METRICS": samples, "TARGET_INFO_SOC_METRICS": [metric]}
+    trace = convert_rows(tmp_path, tables)
+    (code,) = (code for code, label in trace.labels.types.items() if label == metric["metricName"])
+    assert [sample.numbers[code] for sample in trace.samples][:2] == [10, 50]
+    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {"system on a chip"}
