@@ -37,6 +37,8 @@ from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay
 MOSTLY_LAST = 0.3
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
+#: Of MPI, a transfer of fewer bytes that takes longer (ns) is not held up by the network.
+LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
 #: What a hiccup consists of lasts at least this part of the longest.
 OF_LONGEST = 4
 #: A range takes longer than on the others if it does so many times as long each time.
@@ -66,6 +68,8 @@ ADVICE = {
     "messages": "send earlier: first compute what others wait for, or let them do other work meanwhile",
     "transfers": "overlap communication with computation, communicate less or in larger pieces",
     "launching": "launch less often (CUDA graphs, fused kernels, larger batches)",
+    "little_data": "see whether all processes run: more of them than cores, other work on the host, or how they are bound",
+    "files": "read and write less or in larger pieces, or beside other work",
     "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
     "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
     "waits": "see what the host waits for there: requests that have not come are no loss, another process is looked at next",
@@ -163,11 +167,11 @@ class CauseWriter:
             return self._describe_culprit(cause)
         if cause.kind == "place":
             return self._describe_place(cause)
-        if cause.kind == "messages":
-            return self._describe_messages(cause)
+        if cause.kind in ("messages", "transfers"):
+            describe = {"messages": self._describe_messages, "transfers": self._describe_transfers}
+            return describe[cause.kind](cause)
         titles = {
             "imbalance": "Ranks have unequal work, and not always the same ones have most.",
-            "transfers": "Ranks wait while data moves between them.",
             "host_time": f"{self._waiting} wait for their hosts.",
             "launching": f"{self._waiting} wait for their hosts, most of the time for launches.",
             "pageable": "Copies of pageable memory are slow, and block their callers.",
@@ -177,7 +181,6 @@ class CauseWriter:
         }
         evidence = {
             "imbalance": self._measure_imbalance,
-            "transfers": self._measure_transfers,
             "host_time": self._measure_host_time,
             "launching": self._measure_host_time,
             "pageable": self._measure_copies,
@@ -191,8 +194,25 @@ class CauseWriter:
             evidence=tuple(evidence(cause)),
             advice=ADVICE[cause.kind],
             views=views,
-            moments=self._places.find_moment(*self._places.list_saved(cause.changes)),
+            moments=self._places.find_moment(*self._list_named(cause)),
         )
+
+    def _list_named(self, cause: Cause) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges of the name that most of what a cause saves has, and what they save (ns): of
+        the time of hosts, those that the evidence names.
+        """
+        edges, saved = self._places.list_saved(cause.changes)
+        if not len(edges) or cause.kind == "imbalance":
+            return edges, saved
+        key = self._edges.key[edges]
+        if cause.kind in ("host_time", "launching") and (named := self._sum_hosts()):
+            own = (self._edges.kind[edges] == named[0][0]) & (key == named[0][1])
+            return (edges[own], saved[own]) if own.any() else (edges, saved)
+        return self._places.keep_name(edges, saved)
+
+    def _sum_hosts(self) -> list[tuple[Kind, int, float]]:
+        """Return kind, key and share of the time of hosts on the critical path, the longest first."""
+        return self._sum_path(self._replay.path, (Kind.CALL, Kind.GAP, Kind.LAUNCH))
 
     # Ranks and links.
 
@@ -220,6 +240,7 @@ class CauseWriter:
             title = f"{who}: held up {often}, for {format_nanoseconds(float(saved.sum()))} in all, {where}."
             evidence += self._measure_hiccup(edges, saved)
         elif suspect.kind == "gpu":
+            edges, saved = self._places.keep_name(edges, saved)
             slower, evidence = self._compare_kernels(suspect.processes, edges, saved)
             times = suspect.ratio or slower
             if times > 1.005:
@@ -233,6 +254,9 @@ class CauseWriter:
             evidence += self._measure_copies(cause)
         else:
             name, evidence = self._name_host_work(tasks, edges, saved)
+            inside = self._places.find_groups(edges)
+            if name and (own := inside == self._places.find_range(edges, saved)[0]).any():
+                edges, saved = edges[own], saved[own]
             title = f"{who}: {name or 'the host takes longer than on the others'}."
         if len(tasks) > 1 and self._job.find_host(tasks) and suspect.processes not in stages:
             kind = "slow_host" if kind == "straggler" else kind
@@ -265,7 +289,7 @@ class CauseWriter:
         self, processes: Sequence[int], edges: np.ndarray, saved: np.ndarray
     ) -> tuple[float, list[str]]:
         """Return how many times as long as the others' the kernels of some processes take, where they
-        have as many, else 0; and what shows it. edges: kernels that take longer, by `saved` (ns).
+        have as many, else 0; and what shows it. edges: of the kernel that takes longer, by `saved` (ns).
         """
         table = self._replay.tabulate(GPU)
         frame = pl.DataFrame(
@@ -285,11 +309,13 @@ class CauseWriter:
             count=pl.col("lasts").filter(~is_own).len() / others,
         )
         total = sums.select(pl.col("own", "own_count", "usual", "count").sum()).row(0, named=True)
-        row = sums.sort(pl.col("own") - pl.col("usual")).row(-1, named=True)
+        sums = sums.sort(pl.col("own") - pl.col("usual"), descending=True)
+        if len(edges):
+            sums = sums.filter(pl.col("name") == int(self._edges.key[edges[0]]))
+        row = sums.row(0, named=True)
         as_many = abs(total["own_count"] - total["count"]) <= 0.02 * max(total["count"], 1)
         label = self._places.name_kernel(row["name"])
-        of_kernel = self._edges.key[edges] == row["name"]
-        group, _ = self._places.find_range(edges[of_kernel], saved[of_kernel])
+        group, _ = self._places.find_range(edges, saved)
         label += (
             f" (NVTX range {self._places.groups[group]})" if group in self._places.groups else ""
         )
@@ -421,32 +447,58 @@ class CauseWriter:
             "the difference within single iterations is greater"
         )
 
-    def _measure_transfers(self, cause: Cause) -> Iterator[str]:
+    def _describe_transfers(self, cause: Cause) -> Finding:
+        """Say what ranks wait in after the last of them has come: for data where there is much."""
         edges = cause.changes[0][0]
-        sums = (
-            pl.DataFrame(
-                {
-                    "kind": self._edges.kind[edges],
-                    "name": split_size(self._edges.size[edges])[0],
-                    "lasts": self._graph.weight[edges],
-                }
-            )
-            .group_by("kind", "name")
-            .agg(pl.col("lasts").sum(), count=pl.len())
-            .sort("lasts", descending=True)
+        name, of_bytes, _ = split_size(self._edges.size[edges])
+        frame = pl.DataFrame(
+            {
+                "kind": self._edges.kind[edges],
+                "name": name,
+                "bytes": 2.0 ** (of_bytes / 4),
+                "lasts": self._graph.weight[edges],
+                "edge": edges,
+            }
         )
-        ranks = max(len(self._replay.processes), 1)
-        for kind, name, lasts, count in sums.head(2).rows():
-            label = self._places.name_transfer(Kind(kind), name)
-            yield (
-                f"{label}: {format_nanoseconds(lasts / ranks)} per rank in {count / ranks:,.0f} transfers, "
-                "from when the last rank has come"
+        sums = frame.group_by("kind", "name").agg(
+            pl.col("lasts").sum(), pl.col("bytes").mean(), pl.col("edge"), count=pl.len()
+        )
+        sums = sums.sort("lasts", "name", descending=True)
+        ranks, evidence = max(len(self._replay.processes), 1), []
+        for kind, name, lasts, _, own, count in sums.head(2).rows():
+            own = np.array(own)
+            group, _ = self._places.find_range(own, self._graph.weight[own].astype(float))
+            within = f" in NVTX range {self._places.groups[group]}" if group >= 0 else ""
+            evidence.append(
+                f"{self._places.name_transfer(Kind(kind), name)}{within}: {format_nanoseconds(lasts / ranks)} per rank in "
+                f"{count / ranks:,.0f} transfers, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
             )
         channels = (self._replay.job.channels[key][1] for key in np.unique(self._edges.key[edges]))
         between = {hosts for hosts in channels if len(hosts) > 1}
         if len(between) == 1:
             hosts = list_some(next(iter(between)))
-            yield f"all that leaves a host is between {hosts}: whose link is slow, if one is, cannot be told"
+            evidence.append(
+                f"all that leaves a host is between {hosts}: whose link is slow, if one is, cannot be told"
+            )
+        title, advice = "Ranks wait while data moves between them.", ADVICE["transfers"]
+        first = sums.row(0, named=True)
+        if first["kind"] == Kind.MPI and (
+            first["bytes"] < LITTLE_DATA and first["lasts"] > LONG_TRANSFER * first["count"]
+        ):
+            label = self._places.name_transfer(Kind.MPI, first["name"])
+            title = f"Ranks wait in {label} after the last rank has come, with little data."
+            advice = ADVICE["files" if label.startswith("MPI_File") else "little_data"]
+        found, views = KINDS["transfers"]
+        own = np.array(first["edge"])
+        return Finding(
+            found,
+            title,
+            cause.gain,
+            evidence=tuple(evidence),
+            advice=advice,
+            views=views,
+            moments=self._places.find_moment(own, self._graph.weight[own]),
+        )
 
     def _describe_messages(self, cause: Cause) -> Finding:
         """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
@@ -503,11 +555,9 @@ class CauseWriter:
         return find_pipeline(self._context.reader, replay.begin, replay.end, count)
 
     def _measure_host_time(self, cause: Cause) -> Iterator[str]:
-        path = self._replay.path
-        sums = self._sum_path(path, (Kind.CALL, Kind.GAP, Kind.LAUNCH))
         named = [
             f"{share:.0%} {self._places.name_place(kind, key)}"
-            for kind, key, share in sums[:2]
+            for kind, key, share in self._sum_hosts()[:2]
             if share >= 0.1
         ]
         if named:

@@ -21,7 +21,10 @@ from nsys2prv.store.event_reader import EventReader
 _STARTS = re.compile(r"MPI_(I(|b|r|s)send|Start(all)?)$")
 _WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
 #: Calls of MPI without a communicator in which every process waits for all others.
-_SET_UP = re.compile(r"MPI_(Init(_thread)?|Comm_(split|dup|create)|Finalize|Win_fence)$")
+_SET_UP = re.compile(
+    r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
+    r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
+)
 #: Messages below this (bytes) are sent before they are received: their sender does not wait.
 EAGER = 8192
 #: What a call that meets others lasts by itself (ns).
