@@ -1,4 +1,9 @@
-"""Tell how the clocks of a job's hosts were corrected, and which figures are more than their error."""
+"""How the clock of each host was corrected, and the error that may remain.
+
+Times of two hosts can be compared to within the sum of their error bounds: a wait or a delay
+between them that is shorter means nothing. The least certain host comes first. A host is not
+comparable where nothing in the reports tells how its clock differs from the others'.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,6 @@ from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.timeline import is_aligned
-
-ABOUT = """How the clocks of the hosts were corrected, and how well.
-
-Times of two hosts can be compared to within the sum of their error bounds: a wait or a delay between
-them that is shorter means nothing. The least certain host comes first. A host is not comparable where
-nothing in the reports tells how its clock differs from the others'.
-"""
 
 
 def make_clock_table(job: Job) -> pl.DataFrame:
@@ -58,7 +56,7 @@ def conclude(_: Mapping[str, pl.DataFrame], context: Context, result: Result) ->
     """Add how the clock of each host was corrected."""
     if context.clocks.height:
         title = "Corrections of the hosts' clocks, least certain first"
-        result.add("hosts", title, context.clocks, ABOUT)
+        result.add("hosts", title, context.clocks, __doc__)
     else:
         result.missing.append(
             "clocks of hosts: all reports have the same clock, or none was corrected"
@@ -95,11 +93,4 @@ def compare_with_clock_error(
     return [(pl.col(figure) > bound).alias("exceeds_clock_error")]
 
 
-ANALYSIS = Analysis(
-    "clocks",
-    "Clocks of hosts",
-    "how the clock of each host was corrected, and the error that may remain",
-    (),
-    collect,
-    conclude,
-)
+ANALYSIS = Analysis("clocks", "Clocks of hosts", (), collect, conclude)

@@ -1,4 +1,14 @@
-"""Collectives: how often, how much, how fast, who waits and for whom; which links are slow."""
+"""Collectives: NCCL by communicator and operation (calls, bytes, waits, bus bandwidth); which rank
+arrives last, and how long the others wait for it; calls of MPI.
+
+NCCL's, found on all their ranks: a rank waits from the begin of its kernel until the last rank's
+has begun; what follows is the transfer, over which bandwidths are (bus bandwidth by nccl-tests'
+factors, of many kernels weighted by their transfers). The straggler of a collective is the rank
+whose kernel begins last; why it does, findings say. MPI's, by call. Communicators of NCCL are
+called by their members; `communicator_hash` is NCCL's own number. `exceeds_clock_error`: whether
+the mean wait, or the maximum lateness, is longer than the error that may remain between the hosts'
+clocks. If it is not, the figure means nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +30,6 @@ from nsys2prv.analysis.result import (
 from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: What the tables show.
-ABOUT = """Collectives: how often, how much, how fast, who waits and for whom.
-
-NCCL's, found on all their ranks: a rank waits from the begin of its
-kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
-bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
-collective is the rank whose kernel begins last; why it does, findings say. MPI's, by call.
-Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
-`exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
-may remain between the hosts' clocks. If it is not, the figure means nothing.
-"""
 MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
     "mpi_point_to_point": ("call", "size", "communicator"),
@@ -129,7 +128,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
         title = "NCCL kernels by communicator and operation"
-        result.add("nccl", title, _sum_by_operation(kernels, context), ABOUT)
+        result.add("nccl", title, _sum_by_operation(kernels, context), __doc__)
         if not (kernels["communicator"] >= 0).any():
             result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
@@ -253,13 +252,5 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 ANALYSIS = Analysis(
-    "collectives",
-    "Collectives",
-    (
-        "NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank "
-        "arrives last, how long the others wait for it; MPI calls"
-    ),
-    (("nccl_kernel", *MPI_LAYOUTS),),
-    collect,
-    conclude,
+    "collectives", "Collectives", (("nccl_kernel", *MPI_LAYOUTS),), collect, conclude
 )

@@ -1,4 +1,12 @@
-"""The critical path of the job: its time by cause, rank and kernel."""
+"""The job's time along its critical path, by cause, rank and kernel; only with `--only
+critical_path`.
+
+The critical path is the one chain of work and waiting, from the begin of the job to its end over
+all ranks, that explains how long it took. Its pieces add up to the duration. Only what is on it
+makes the job shorter when it gets faster; what is beside it has slack. Where two chains take
+equally long, one of them is it: among balanced ranks it says little which of them has more of it.
+`steady_ns` and `steady_share` are of the steady state alone, where there is one.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +28,6 @@ PARTS = {
     "nccl_ns": (Cause.NCCL,),
     "memory_ns": (Cause.MEMORY,),
 }
-#: What the tables show.
-ABOUT = """The critical path: the one chain of work and waiting, from the begin of the job to its end over
-all ranks, that explains how long it took. Its pieces add up to the duration. Only what is on it
-makes the job shorter when it gets faster; what is beside it has slack. Where two chains take
-equally long, one of them is it: among balanced ranks it says little which of them has more of it.
-`steady_ns` and `steady_share` are of the steady state alone, where there is one.
-"""
 TITLES = {
     "causes": "The critical path by cause",
     "ranks": "The critical path by rank",
@@ -93,7 +94,7 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
     for name, frame in frames.items():
         shown = frame if steady else frame.drop("steady_ns", "steady_share")
         if name == "causes":
-            result.add(name, f"{TITLES[name]}: {idle}", shown, ABOUT)
+            result.add(name, f"{TITLES[name]}: {idle}", shown, __doc__)
         else:
             result.add(name, TITLES[name], shown)
 
@@ -114,14 +115,4 @@ def _sum_shares(
     return sums.sort("time_ns", key, descending=[True, False])
 
 
-ANALYSIS = Analysis(
-    "critical_path",
-    "Critical path",
-    (
-        "the job's time along its critical path ([below](#the-critical-path)); only with `--only "
-        "critical_path`"
-    ),
-    ((LAYOUT,),),
-    collect,
-    conclude,
-)
+ANALYSIS = Analysis("critical_path", "Critical path", ((LAYOUT,),), collect, conclude)

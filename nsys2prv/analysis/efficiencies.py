@@ -1,4 +1,25 @@
-"""Efficiencies of devices and hosts, as POP and TALP define them, of a job and its iterations."""
+"""Efficiencies as POP and TALP define them: parallel efficiency of the devices = load balance x
+communication x orchestration efficiency, of the job, the steady state, each node, each iteration;
+shares of the time of each device; MPI and offload efficiencies of the hosts.
+
+Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful
+U (kernels; the options say which), active A (all kernels, graphs and memory operations); exposed is
+communication (kernels of NCCL and others of the class Communication, all of them called nccl here;
+memory operations) while nothing computes. For D devices: parallel efficiency = sum U / (D T) = load
+balance (mean U / max U) x communication efficiency (max U / max A, which may be of different
+devices) x orchestration efficiency (max A / T). Hosts, by the main thread of each of H tasks:
+outside MPI O, useful (outside MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) =
+load balance (mean O / max O) x communication efficiency (max O / T), without work on GPUs of the
+time between MPI_Init and MPI_Finalize (T: of the rank where that is longest); offload efficiency =
+sum V / sum O; parallel efficiency = sum V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
+
+A replay of the job on an ideal network, in which transfers of NCCL and MPI take no time, tells
+waiting for each other from moving data: of devices, communication x orchestration efficiency = max
+U / T = serialisation efficiency (max U / T_ideal) x transfer efficiency (T_ideal / T). Of hosts,
+where transfers of MPI alone take no time, MPI communication efficiency = serialisation efficiency
+(max O_ideal / T_ideal) x transfer efficiency (the rest, as BasicAnalysis has it; without work on
+GPUs it is T_ideal / T).
+"""
 
 from __future__ import annotations
 
@@ -21,24 +42,6 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
 
-#: What the tables show.
-ABOUT = """Efficiencies of devices and hosts, as POP and TALP define them.
-
-Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
-graphs and memory operations); exposed is communication (kernels of NCCL and others of the class
-Communication, all of them called nccl here; memory operations) while nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
-x communication efficiency (max U / max A, which may be of different devices) x orchestration
-efficiency (max A / T). Hosts, by the main thread of each of H tasks: outside MPI O, useful (outside
-MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) = load balance (mean O / max O) x
-communication efficiency (max O / T), without work on GPUs of the time between MPI_Init and
-MPI_Finalize (T: of the rank where that is longest); offload efficiency = sum V / sum O; parallel efficiency = sum
-V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
-
-A replay of the job on an ideal network, in which transfers of NCCL and MPI take no time, tells waiting for each other from moving data:
-of devices, communication x orchestration efficiency = max U / T = serialisation efficiency (max U / T_ideal) x transfer efficiency (T_ideal
-/ T). Of hosts, where transfers of MPI alone take no time, MPI communication efficiency = serialisation efficiency (max O_ideal / T_ideal) x transfer efficiency (the rest,
-as BasicAnalysis has it; without work on GPUs it is T_ideal / T).
-"""
 USEFUL = {
     "compute": "kernels that do not communicate, and graphs; communication is NCCL and kernels of the class Communication",
     "bsc": "kernels other than NCCL's, and graphs (BSC)",
@@ -193,7 +196,7 @@ def _add_device_tables(
             "The steady state is that of the phases of `findings`.",
         )
     whole = both.filter(WHOLE_JOB).drop(WINDOW)
-    result.add("device", "Efficiency of devices: the job", whole, ABOUT)
+    result.add("device", "Efficiency of devices: the job", whole, __doc__)
     nodes = context.name_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
         by_node = _compute_device_efficiencies(nodes, ["node"])
@@ -314,15 +317,5 @@ def _make_ratios(ratios: Mapping[str, tuple[str, str]]) -> Iterator[pl.Expr]:
 
 
 ANALYSIS = Analysis(
-    "efficiencies",
-    "Efficiencies (POP, TALP)",
-    (
-        "parallel efficiency of the devices = load balance x communication x orchestration "
-        "efficiency: of the job, the steady state, each node, each iteration; shares of the time "
-        "of each device; MPI and offload efficiencies of the hosts"
-    ),
-    (),
-    collect,
-    conclude,
-    is_of_covered=True,
+    "efficiencies", "Efficiencies (POP, TALP)", (), collect, conclude, is_of_covered=True
 )

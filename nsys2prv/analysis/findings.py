@@ -1,8 +1,9 @@
-"""Findings: what holds the job back, by a replay of the job without it (:mod:`nsys2prv.replay`).
+"""What holds the job back, one cause each, with what the job would gain without it.
 
-A finding's share is what the steady state, or the whole job where nothing repeats, would be shorter
-without its cause. What a finding says of hosts is what their reports show (host_time.py). Where the
-replay does not explain the time, no gain is stated.
+By a replay of the job without it (:mod:`nsys2prv.replay`). A finding's share is what the steady
+state, or the whole job where nothing repeats, would be shorter without its cause. What a finding
+says of hosts is what their reports show (host_time.py). Where the replay does not explain the time,
+no gain is stated.
 """
 
 from __future__ import annotations
@@ -344,11 +345,5 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
 
 
 ANALYSIS = Analysis(
-    "findings",
-    "What holds the job back",
-    "What holds the job back, one cause each, with what the job would gain without it.",
-    (),
-    collect,
-    conclude,
-    is_of_covered=True,
+    "findings", "What holds the job back", (), collect, conclude, is_of_covered=True
 )

@@ -1,4 +1,12 @@
-"""Idle devices, what their hosts do then, launches, API calls, and memory operations."""
+"""Idle time of devices by gap length and by what the host does; launch latency; CUDA API calls;
+memory operations; Nsight's expert rules.
+
+A gap is a stretch in which a device executes nothing, those before its first and after its last
+operation among them, within the time that the reports of all processes cover. Its time is split by
+what the threads that drive the device do. Launch latency: from the begin of the launching call to
+the begin of the work; queued: from the call's end, where the work begins later. The rules are those
+of Nsight's expert system, in our words.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +32,6 @@ from nsys2prv.analysis.unit import (
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTING
 
-#: What the tables show.
-ABOUT = """Idle devices, what their hosts do then, launches, API calls, and memory operations.
-
-A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them, within the time that the reports of all processes cover. Its time is split by what the threads that drive the device do.
-Launch latency: from the begin of the launching call to the begin of the work; queued: from the
-call's end, where the work begins later. The rules are those of Nsight's expert system, in our
-words.
-"""
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
 BOUNDS = 10 ** np.arange(3, 9)
@@ -212,7 +211,7 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
     )
     columns = ("length", "count", "time_ns", "elapsed_share", *states)
     title = "by gap length, and what the host did"
-    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), ABOUT)
+    result.add("gaps", f"Idle time of devices {title}", whole.select(columns), __doc__)
     result.add(
         "gaps_of_devices",
         f"Idle time of each device {title}",
@@ -318,10 +317,6 @@ def _judge_gaps(gaps: pl.DataFrame, chunks: pl.DataFrame) -> list[Rule]:
 ANALYSIS = Analysis(
     "idle",
     "Idle devices, launches and memory operations",
-    (
-        "idle time of devices by gap length and by what the host does; launch latency; CUDA API "
-        "calls; memory operations; Nsight's expert rules"
-    ),
     ((*WORK, "cuda_api"),),
     collect,
     conclude,

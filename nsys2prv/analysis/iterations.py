@@ -1,5 +1,8 @@
-"""Iterations: of NVTX ranges that are asked for, and of the steady state, the time in which a job
-repeats itself, without start-up and shutdown; and how a GPU spends them.
+"""How a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
+idle): median, minimum, maximum.
+
+Iterations are of NVTX ranges that are asked for, and of the steady state, the time in which a job
+repeats itself, without start-up and shutdown.
 
 Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without
 overlapping on a thread, hold most of the kernels, and about as many of them each; where there are
@@ -468,14 +471,5 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
 
 
 ANALYSIS = Analysis(
-    "iterations",
-    "Iterations",
-    (
-        "how a GPU spends an iteration of the steady state (computing, communication alone, copies alone, "
-        "idle): median, minimum, maximum"
-    ),
-    (tuple(WORK),),
-    collect,
-    conclude,
-    is_of_covered=True,
+    "iterations", "Iterations", (tuple(WORK),), collect, conclude, is_of_covered=True
 )

@@ -1,4 +1,12 @@
-"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores."""
+"""Kernels and kernel classes: count, time, mean, median, min, max, standard deviation, imbalance
+over ranks, tensor cores; bimodal durations.
+
+Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
+that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
+mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
+sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
+that time.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +30,6 @@ from nsys2prv.analysis.unit import (
 )
 from nsys2prv.store.event_reader import Samples
 
-#: What the tables show.
-ABOUT = """Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
-
-Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
-that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
-mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
-sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
-that time.
-"""
 #: Columns that tell kernels apart.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
@@ -93,7 +92,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     figures = [name for name in FIGURES if name in rows.columns]
     kernels = named.select("kernel", "class", "tensor_cores", *figures)
-    result.add("kernels", "Kernels", kernels, ABOUT)
+    result.add("kernels", "Kernels", kernels, __doc__)
     result.add("classes", "Kernel classes", by_class.select("class", *figures))
     title = "GEMM time with and without tensor cores (told by the kernels' names)"
     gemm = groups.filter(pl.col("class") == GEMM)
@@ -161,13 +160,5 @@ def _sum_tensor_by_task(gemm: pl.DataFrame) -> pl.DataFrame:
 
 
 ANALYSIS = Analysis(
-    "kernels",
-    "Kernels",
-    (
-        "kernels and kernel classes: count, time, mean, median, min, max, standard deviation, "
-        "imbalance over ranks, tensor cores; bimodal durations"
-    ),
-    (("cuda_kernel", "nccl_kernel", "cuda_graph"),),
-    collect,
-    conclude,
+    "kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude
 )

@@ -1,5 +1,5 @@
-"""Sampled metrics of GPUs, network interfaces and other devices, as step functions of time, and the
-use of devices.
+"""Sampled metrics of GPUs, network and other devices as step functions of time: means, and maps
+over time; use of devices over time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import BUSY, Unit
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
-#: What the tables show.
-ABOUT = """Sampled metrics of GPUs, network interfaces and other devices, as step functions of time, and the
-use of devices.
-"""
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
 #: until the next.
 TELL_BEFORE = ("gpu_metric",)
@@ -129,7 +125,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             mean=divide_columns("integral", "known")
         )
         columns = ("node", "device", "metric", "samples", "mean", "min", "max")
-        result.add("means", "Sampled metrics by device", means.select(columns), ABOUT)
+        result.add("means", "Sampled metrics by device", means.select(columns), __doc__)
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
             devices=pl.len().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),
@@ -153,11 +149,4 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.notes.append(f"maps over time have {bins} bins of {length}")
 
 
-ANALYSIS = Analysis(
-    "metrics",
-    "Metrics and use over time",
-    "sampled metrics of GPUs and network: means, and maps over time; use of devices over time",
-    (),
-    collect,
-    conclude,
-)
+ANALYSIS = Analysis("metrics", "Metrics and use over time", (), collect, conclude)

@@ -1,4 +1,14 @@
-"""Operations: the ranges of NVTX with the work on devices that was launched inside."""
+"""NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM with and
+without tensor cores.
+
+Work belongs to the ranges on the launching thread that are open when the launching call begins; its
+time is that of its executions added up, wherever and whenever they run. Start/end ranges count on
+the thread that starts them, and are not within push/pop ranges, nor these within them. Inclusive
+figures count what lies in ranges within as well, exclusive ones do not. Names that differ in their
+numbers alone, as those of steps do, are brought together where there are very many. GEMM that could
+use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
+do without.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +32,6 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
-#: What the tables show.
-ABOUT = """Operations: the ranges of NVTX with the work on devices that was launched inside.
-
-Work belongs to the ranges on the launching thread that are open when the launching call begins; its
-time is that of its executions added up, wherever and whenever they run. Start/end ranges count on
-the thread that starts them, and are not within push/pop ranges, nor these within them. Inclusive figures count
-what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
-as those of steps do, are brought together where there are very many. GEMM that could
-use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
-do without.
-"""
 #: Layouts of ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
@@ -186,7 +185,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
     operations = _compute_figures(whole, ["operation", "ranks"], has_work)
-    result.add("operations", "Operations (NVTX ranges)", operations, ABOUT)
+    result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
     tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
     # In the order of a tree, whatever is in a name.
     tree = tree.sort("path").with_columns(
@@ -239,14 +238,4 @@ def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())
 
 
-ANALYSIS = Analysis(
-    "operations",
-    "Operations",
-    (
-        "NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM"
-        " with and without tensor cores"
-    ),
-    (RANGES,),
-    collect,
-    conclude,
-)
+ANALYSIS = Analysis("operations", "Operations", (RANGES,), collect, conclude)

@@ -1,4 +1,11 @@
-"""Measure how much communication overlaps computation, by device, operation and class of kernels."""
+"""Exposed and overlapped communication by device, operation and kernel class.
+
+Communication is kernels of NCCL, other kernels of the class Communication (`--useful bsc` leaves
+them out, as BSC's view does) and memory operations; it is exposed where its device computes nothing
+(no other kernel, no graph) and overlapped where it does. Times of operations and classes are added
+up kernel by kernel; those of devices are of sets of times. All are of the time that the reports of
+all processes cover.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +27,6 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
-
-#: What the tables show.
-ABOUT = """Communication that overlaps computation, and that does not.
-
-Communication is kernels of NCCL, other kernels of the class Communication (`--useful bsc` leaves
-them out, as BSC's view does) and memory operations; it is exposed where its device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
-operations and classes are added up kernel by kernel; those of devices are of sets of times. All are
-of the time that the reports of all processes cover.
-"""
-
 
 #: Shares in the table of devices: the part, and the whole.
 SHARES = {
@@ -79,7 +76,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         result.missing.append(f"overlap: {absent}")
         return
     title = "Communication: exposed, and overlapped with computation"
-    result.add("devices", title, _compute_exposed(devices.sort("device"), context), ABOUT)
+    result.add("devices", title, _compute_exposed(devices.sort("device"), context), __doc__)
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     operations = _sum_by_operation(kernels).select(
         "operation",
@@ -149,7 +146,6 @@ def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
 ANALYSIS = Analysis(
     "overlap",
     "Overlap of communication and computation",
-    "exposed and overlapped communication by device, operation and kernel class",
     (tuple(WORK), (KERNEL_NAMES,)),
     collect,
     conclude,

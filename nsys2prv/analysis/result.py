@@ -5,6 +5,7 @@ hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -154,10 +155,10 @@ class Result(Struct, frozen=True):
     #: What holds the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, name: str, title: str, frame: pl.DataFrame, about: str = "") -> None:
+    def add(self, name: str, title: str, frame: pl.DataFrame, about: str | None = "") -> None:
         """Add a table that has rows. about: as in :class:`Table`."""
         if frame.height:
-            self.tables[name] = Table(title, frame, about)
+            self.tables[name] = Table(title, frame, about or "")
 
     def __repr__(self) -> str:
         return (
@@ -424,8 +425,6 @@ class Analysis(Struct, frozen=True):
     name: str
     #: Heading of its tables.
     title: str
-    #: What it shows, for the documents (Markdown).
-    about: str
     #: Groups of layouts, or (KERNEL_NAMES,); of each the job must have one, else the analysis is not
     #: run.
     needs: tuple[tuple[str, ...], ...]
@@ -438,6 +437,12 @@ class Analysis(Struct, frozen=True):
     is_of_covered: bool = False
     #: `conclude` adds to `result.findings` what belongs to the job's findings.
     has_findings: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it shows, for the documents (Markdown): the first paragraph of its module."""
+        text = sys.modules[self.collect.__module__].__doc__ or ""
+        return " ".join(text.split("\n\n")[0].split())
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:
