@@ -11,17 +11,14 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, Role
 from nsys2prv.clock.observations import (
-    NOISE,
-    TO_SIGMA,
     Calls,
     ClockFinding,
     choose_evenly,
     find_shared_calls,
     group_rows,
     sort_findings,
-    take_median,
 )
 from nsys2prv.clock.sequences import (
     Member,
@@ -31,8 +28,6 @@ from nsys2prv.clock.sequences import (
 
 #: Collectives of one group that are looked at: what is beyond tells nothing more.
 MOST_COLLECTIVES = 4_000
-#: Collectives by which members are compared with each other.
-COMPARED_COLLECTIVES = 256
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10
 #: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
@@ -58,12 +53,11 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(everything)
-    table, lost = drop_unrelated_members(sample_collectives(table))
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
     is_unclear = pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered")
     return GatheredCalls(
-        gather_per_host(table),
-        [*findings, *order_findings, *lost],
+        gather_per_host(sample_collectives(table)),
+        [*findings, *order_findings],
         _choose_one_per_host(everything.filter(is_unclear)),
         frozenset(everything["clock"].unique()),
     )
@@ -151,48 +145,6 @@ def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the collectives to look at, and of those among them that are held back."""
     kept = choose_evenly(count, MOST_COLLECTIVES)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
-
-
-def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the table without members whose intervals between ends are unlike those of the others
-    of their group, whatever their clocks.
-    """
-    sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
-    findings, bad = [], []
-    for (key, noise_kind, group), part in sample.group_by(
-        "key", "noise_kind", "group", maintain_order=True
-    ):
-        ordinals = part["ordinal"].unique().sort()
-        part = part.filter(
-            pl.col("ordinal").is_in(
-                ordinals[choose_evenly(len(ordinals), COMPARED_COLLECTIVES)].implode()
-            )
-        )
-        rows, row = factorize(part["ordinal"].to_numpy())
-        if len(rows) < 5:
-            continue
-        members, column = factorize(part["member"].to_numpy())
-        ends = np.full((len(rows), len(members)), np.nan)
-        ends[row, column] = part["end"].to_numpy()
-        wrong = _find_interval_spreads(ends) > NOISE[noise_kind].misfit * 2**0.5
-        for at in np.flatnonzero(wrong).tolist():
-            member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
-            bad.append((key, member))
-            findings.append(ClockFinding(FindingKind.UNRELATED, count, group, member))
-    if bad:
-        keys = {"key": table["key"].dtype, "member": pl.Int64}
-        table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
-    return table, findings
-
-
-def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
-    """Return the spread of each column's intervals about the usual ones, without a drift."""
-    intervals = np.diff(ends, axis=0)
-    with np.errstate(all="ignore"):
-        usual = take_median(intervals, 1)[:, None]
-        misfit = intervals - usual
-        misfit = misfit - take_median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
-        return np.nan_to_num(TO_SIGMA * take_median(np.abs(misfit - take_median(misfit, 0)), 0))
 
 
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:

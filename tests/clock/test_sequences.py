@@ -120,7 +120,8 @@ def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
     if numbered:
         calls = replace_columns(calls, number=np.append(number[member != bad], np.arange(COUNT)))
     alignment = align_hosts(MEMBERS, calls)
-    assert (FindingKind.UNRELATED, bad) in {(f.kind, f.member) for f in alignment.findings}
+    kind = FindingKind.UNFIT if numbered else FindingKind.UNRELATED
+    assert (kind, bad) in {(f.kind, f.clock) for f in alignment.findings}
     good = [at for at in range(MEMBERS) if at != bad]
     assert [alignment.corrections[at].reference for at in good] == [good[0]] * 3
     assert alignment.corrections[bad].method == "UTC"
