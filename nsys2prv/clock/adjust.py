@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.clock import FindingKind
@@ -23,14 +22,12 @@ from nsys2prv.clock.bounds import (
     find_middle_line,
     find_nearest_point,
 )
-from nsys2prv.clock.least_squares import SECOND, Network
+from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate
 from nsys2prv.clock.observations import ClockFinding, Corrections, group_rows
 
-#: How corrections were found.
-UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
+#: How corrections were found, beside by ends alone.
+BOUNDS = "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
-#: Standard deviations that a bound covers.
-SIGMAS_IN_BOUND = 3.0
 #: By how much bounds are relaxed (ns), one after the other, until they do not contradict each
 #: other, as no clock keeps its rate for ever; the error is larger by twice as much.
 RELAXATIONS = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
@@ -46,86 +43,6 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 LARGEST_UNMOVED = 10_000.0
 #: First and last time of what holds at all times.
 AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
-
-
-class Estimate(Struct, frozen=True):
-    """Correction of a host under construction: corrected = time + offset + drift * time, all
-    relative to the pivot, ns.
-    """
-
-    #: Index of the host.
-    host: int
-    #: Host whose clock it is corrected to.
-    reference: int
-    #: How it was found.
-    method: str
-    #: ns at the pivot.
-    offset: float = 0.0
-    #: ns per ns.
-    drift: float = 0.0
-    #: Largest error against the reference at any instant of first..last, where something was
-    #: observed, ns.
-    bound: float = 0.0
-    #: Growth of the error for each ns before and after that.
-    rate: float = 0.0
-    #: Number of what it rests on.
-    observations: int = 0
-    #: Standard deviation of the residuals, ns.
-    spread: float = float("nan")
-    #: Time of the first observation.
-    first: float = float("nan")
-    #: Time of the last observation.
-    last: float = float("nan")
-
-    def compose(self, onward: Estimate) -> Estimate:
-        """Return this correction and then that of its reference to another host."""
-        first, last = max(self.first, onward.first), min(self.last, onward.last)
-        bound, rate = self.bound + onward.bound, self.rate + onward.rate
-        if first > last:
-            bound, first, last = bound + rate * (first - last), last, first
-        return replace(
-            self,
-            reference=onward.reference,
-            offset=self.offset + onward.offset + onward.drift * self.offset,
-            drift=self.drift + onward.drift + onward.drift * self.drift,
-            bound=bound,
-            rate=rate,
-            first=first,
-            last=last,
-        )
-
-
-def make_estimates(net: Network) -> list[Estimate]:
-    """Return estimates by the ends alone; hosts that share no collective with others are references
-    of their own.
-    """
-    estimates = []
-    for host in range(len(net.reference)):
-        seen = int(net.observations[host])
-        shared = {"observations": seen, "spread": float(net.spread[host])}
-        if seen:
-            shared |= {"first": float(net.first[host]), "last": float(net.last[host])}
-        if net.hops[host] < 1:
-            estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **shared))
-            continue
-        sigma = max(net.find_sigma(host, net.first[host]), net.find_sigma(host, net.last[host]))
-        unsteady = float(net.unsteady[host] + net.unsteady[net.reference[host]])
-        drift_variance = max(float(net.covariance[host, 1, 1]), 0.0)
-        estimates.append(
-            Estimate(
-                host,
-                int(net.reference[host]),
-                ENDS,
-                float(net.corrections.offset[host]),
-                float(net.corrections.drift[host]),
-                float(net.floor[host] * np.sqrt(net.hops[host]))
-                + SIGMAS_IN_BOUND * sigma
-                + unsteady,
-                SIGMAS_IN_BOUND * drift_variance**0.5 / SECOND,
-                **shared,
-            )
-        )
-    return estimates
 
 
 def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import FindingKind, Role
@@ -33,6 +34,10 @@ from nsys2prv.clock.observations import (
     take_median,
 )
 
+#: How corrections were found.
+UTC, REFERENCE, ENDS = "UTC", "reference", "ends of collectives"
+#: Standard deviations that a bound covers.
+SIGMAS_IN_BOUND = 3.0
 #: Hosts tried as the one that the others of their group are compared with.
 REFERENCES = 3
 #: Nanoseconds.
@@ -180,38 +185,63 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
     return best
 
 
-class Network(Struct):
-    """Corrections of the hosts, and what is known of them. Arrays have one element per host."""
+class Estimate(Struct, frozen=True):
+    """Correction of a host under construction: corrected = time + offset + drift * time, all
+    relative to the pivot, ns.
+    """
 
-    #: Corrections of the hosts.
-    corrections: Corrections
-    #: Reference of each host; itself where nothing connects it.
-    reference: np.ndarray
-    #: Covariance of (offset in ns, drift in ns per s), shape (hosts, 2, 2), 0 for references.
-    covariance: np.ndarray
-    #: Number of blocks between a host and its reference.
-    hops: np.ndarray
-    #: Spread of a host's residuals, ns; NaN without any.
-    spread: np.ndarray
-    #: Number of collectives used.
-    observations: np.ndarray
-    #: First time observed, ns.
-    first: np.ndarray
-    #: Last time observed, ns.
-    last: np.ndarray
-    #: Deviation of the host's ends that no line and no average removes, ns.
+    #: Index of the host.
+    host: int
+    #: Host whose clock it is corrected to.
+    reference: int
+    #: How it was found.
+    method: str
+    #: ns at the pivot.
+    offset: float = 0.0
+    #: ns per ns.
+    drift: float = 0.0
+    #: Largest error against the reference at any instant of first..last, where something was
+    #: observed, ns.
+    bound: float = 0.0
+    #: Growth of the error for each ns before and after that.
+    rate: float = 0.0
+    #: Number of what it rests on.
+    observations: int = 0
+    #: Standard deviation of the residuals, ns.
+    spread: float = float("nan")
+    #: Time of the first observation.
+    first: float = float("nan")
+    #: Time of the last observation.
+    last: float = float("nan")
+
+    def compose(self, onward: Estimate) -> Estimate:
+        """Return this correction and then that of its reference to another host."""
+        first, last = max(self.first, onward.first), min(self.last, onward.last)
+        bound, rate = self.bound + onward.bound, self.rate + onward.rate
+        if first > last:
+            bound, first, last = bound + rate * (first - last), last, first
+        return replace(
+            self,
+            reference=onward.reference,
+            offset=self.offset + onward.offset + onward.drift * self.offset,
+            drift=self.drift + onward.drift + onward.drift * self.drift,
+            bound=bound,
+            rate=rate,
+            first=first,
+            last=last,
+        )
+
+
+class Network(Struct):
+    """Corrections of the hosts by their ends alone."""
+
+    #: Correction of each host; those that share no collective with others are references of their
+    #: own.
+    estimates: list[Estimate]
+    #: By host, deviation of its ends that no line and no average removes, ns.
     unsteady: np.ndarray
-    #: Error that no number of observations removes, ns.
-    floor: np.ndarray
     #: Ratio of the noise of each kind to its model.
     scale: dict[int, float]
-
-    def find_sigma(self, host: int, time: float) -> float:
-        """Return standard deviation of the host's correction at `time` (ns relative to the pivot),
-        ns.
-        """
-        at = np.array([1.0, time / SECOND])
-        return float(np.sqrt(max(at @ self.covariance[host] @ at, 0.0)))
 
 
 def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: int) -> Network:
@@ -225,20 +255,46 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
         if round_ > 2 and np.abs(step).max(initial=0) < 0.1:
             break
     residuals = fit.set_weights()
+    for block in blocks:
+        block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
+    observed = _observe_hosts(fit, residuals)
+    return Network(_make_estimates(fit, observed), observed[-1], fit.scale)
+
+
+def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimate]:
+    """Return the corrections of a fit. observed: see :func:`_observe_hosts`."""
+    spread, count, first, last, unsteady = observed
+    hosts, blocks = len(fit.reference), fit.blocks
     floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
     for block in blocks:
         seen = block.clocks[(block.weight > 0).any(axis=0)]
         floor[seen] = np.minimum(floor[seen], NOISE[block.noise_kind].floor)
-        block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
-    return Network(
-        fit.corrections,
-        fit.reference,
-        fit.make_normal_equations().find_covariance(),
-        _count_hops(blocks, fit.reference),
-        *_observe_hosts(fit, residuals),
-        floor,
-        fit.scale,
-    )
+    covariance = fit.make_normal_equations().find_covariance()
+    hops = _count_hops(blocks, fit.reference)
+    estimates = []
+    for host, (seen, own) in enumerate(zip(count.tolist(), fit.reference.tolist(), strict=True)):
+        more = {"observations": seen, "spread": float(spread[host])}
+        if seen:
+            more |= {"first": float(first[host]), "last": float(last[host])}
+        if hops[host] < 1:
+            estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **more))
+            continue
+        ends = np.stack([np.ones(2), np.array([first[host], last[host]]) / SECOND], axis=1)
+        sigma = np.sqrt(np.einsum("ei,ij,ej->e", ends, covariance[host], ends).clip(0)).max()
+        bound = floor[host] * np.sqrt(hops[host]) + SIGMAS_IN_BOUND * sigma
+        estimates.append(
+            Estimate(
+                host,
+                own,
+                ENDS,
+                float(fit.corrections.offset[host]),
+                float(fit.corrections.drift[host]),
+                float(bound + unsteady[host] + unsteady[own]),
+                SIGMAS_IN_BOUND * max(float(covariance[host, 1, 1]), 0.0) ** 0.5 / SECOND,
+                **more,
+            )
+        )
+    return estimates
 
 
 def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np.ndarray]:

@@ -107,36 +107,11 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
-    rest, order_findings = _number_by_order(rest, UTC_ERROR)
+    rest, order_findings = number_by_order(rest, UTC_ERROR)
     return pl.concat([numbered, rest]), findings + order_findings
 
 
-def recognise_collectives(
-    calls: pl.DataFrame, noise_kind: int, error: float
-) -> tuple[np.ndarray, list[ClockFinding]]:
-    """Return each call's ordinal among the collectives of its group, equal on all members; -1 for
-    calls of no known collective.
-
-    calls: group, member, signature, begin and end (ns) of calls in which all wait for all. error:
-    of their clocks, ns.
-    """
-    first = min(calls["begin"].min(), calls["end"].min())
-    last = max(calls["begin"].max(), calls["end"].max())
-    table = calls.with_columns(
-        pl.col("begin", "end") - (first + last) // 2,
-        call=pl.int_range(pl.len()),
-        clock=pl.col("member"),
-        noise_kind=pl.lit(noise_kind),
-        role=pl.lit(int(Role.ALL)),
-        began=pl.lit(False),
-    )
-    ordinals = np.full(table.height, -1, np.int64)
-    numbered, findings = _number_by_order(table, error)
-    ordinals[numbered["call"].to_numpy()] = numbered["ordinal"].to_numpy()
-    return ordinals, findings
-
-
-def _number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, list[ClockFinding]]:
+def number_by_order(calls: pl.DataFrame, error: float) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the calls of known collectives with `ordinal`, by the order in which each member made
     them. error: of the clocks as placed, ns.
     """

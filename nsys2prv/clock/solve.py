@@ -20,16 +20,12 @@ from msgspec.structs import replace
 
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.adjust import (
-    ENDS,
     FEWEST_BOUNDS,
     ONE_WAY,
     TOLERANCE,
-    UTC,
-    Estimate,
     connect_parts,
     drop_needless_corrections,
     list_corrections,
-    make_estimates,
     move_unconnected_parts,
     remove_violations,
     tighten_bounds,
@@ -43,6 +39,9 @@ from nsys2prv.clock.gathering import (
     sample_collectives,
 )
 from nsys2prv.clock.least_squares import (
+    ENDS,
+    UTC,
+    Estimate,
     Network,
     drop_ends,
     gather_collective_ends,
@@ -137,7 +136,7 @@ def solve_clocks(
     net, network_findings = _solve_network(rows, hosts, orders[~orders.held])
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
-        make_estimates(net), orders, connecting.doubt, findings
+        net.estimates, orders, connecting.doubt, findings
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
@@ -184,23 +183,23 @@ def _solve_network(
     blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
     net = solve_network(blocks, links, hosts)
-    steep = np.flatnonzero(np.abs(net.corrections.drift) > PLAUSIBLE_DRIFT).tolist()
+    steep = [e for e in net.estimates if abs(e.drift) > PLAUSIBLE_DRIFT]
     if steep:
-        for host in steep:
-            reason = FindingKind.STEEP.value.format(net.corrections.drift[host] * 1e6)
+        for e in steep:
+            reason = FindingKind.STEEP.value.format(e.drift * 1e6)
             findings.append(
-                ClockFinding(
-                    FindingKind.STEEP, int(net.observations[host]), clock=host, reason=reason
-                )
+                ClockFinding(FindingKind.STEEP, e.observations, clock=e.host, reason=reason)
             )
-        drop_ends(blocks, steep)
-        links = [link for link in links if not {link.clock, link.to} & set(steep)]
+        left_out = {e.host for e in steep}
+        drop_ends(blocks, sorted(left_out))
+        links = [link for link in links if not {link.clock, link.to} & left_out]
         net = solve_network(blocks, links, hosts)
     for _ in range(MOST_CONTRADICTED_HOSTS):
-        host = _find_contradicted_host(make_estimates(net), orders)
+        host = _find_contradicted_host(net.estimates, orders)
         if host is None:
             break
-        findings.append(ClockFinding(FindingKind.UNFIT, int(net.observations[host]), clock=host))
+        count = net.estimates[host].observations
+        findings.append(ClockFinding(FindingKind.UNFIT, count, clock=host))
         drop_ends(blocks, [host])
         links = [link for link in links if host not in (link.clock, link.to)]
         net = solve_network(blocks, links, hosts)

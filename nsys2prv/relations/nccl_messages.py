@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind
+from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind, NoiseKind, Role
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
@@ -273,17 +273,28 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
     and the order is not possible.
     """
-    from nsys2prv.clock.sequences import recognise_collectives
+    from nsys2prv.clock.sequences import number_by_order
 
-    messages = messages.with_columns(group=pl.struct(_STREAM).rank("dense").cast(pl.Int64))
+    side = pl.col("sends").cast(pl.Int64)
+    messages = messages.with_columns(
+        group=pl.struct(_STREAM).rank("dense").cast(pl.Int64), call=pl.int_range(pl.len())
+    )
+    middle = (messages["time_begin"].min() + messages["time_end"].max()) // 2
     calls = messages.select(
         "group",
-        member=pl.col("sends").cast(pl.Int64),
+        "call",
+        member=side,
+        clock=side,
         signature=pl.max_horizontal("bytes", 0),
-        begin="time_begin",
-        end="time_end",
+        begin=pl.col("time_begin") - middle,
+        end=pl.col("time_end") - middle,
+        role=pl.lit(int(Role.ALL)),
+        noise_kind=pl.lit(int(NoiseKind.NCCL)),
+        began=pl.lit(False),
     )
-    ordinals, findings = recognise_collectives(calls, NoiseKind.NCCL, error)
+    numbered, findings = number_by_order(calls, error)
+    found = numbered.select("call", found="ordinal")
+    messages = messages.join(found, on="call", how="left", maintain_order="left")
     unknown = pl.col("group").is_in(
         sorted(
             {
@@ -295,8 +306,8 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     )
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(
-        ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))
-    ).drop("group")
+        ordinal=pl.when(unknown).then(order).otherwise(pl.col("found").fill_null(-1))
+    ).drop("group", "call", "found")
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
