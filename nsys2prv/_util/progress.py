@@ -52,18 +52,11 @@ class Progress:
             total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
         )
 
-    def follow(
-        self,
-        items: Iterable[T],
-        what: str,
-        total: int,
-        unit: str,
-        count: Callable[[T], int] = lambda _: 1,
-    ) -> Iterator[T]:
-        """Yield the items, with a bar that moves on as they are taken. count: of an item, its units."""
+    def follow(self, items: Iterable[T], what: str, total: int, unit: str) -> Iterator[T]:
+        """Yield the items, with a bar that moves on as they are taken."""
         with self.show_bar(what, total, unit) as bar:
             for item in items:
-                bar.update(count(item))
+                bar.update(1)
                 yield item
 
 

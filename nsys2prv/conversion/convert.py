@@ -202,18 +202,14 @@ def _write_prv(
     repeated: Counter[int] = Counter()
     rows = sum(run.rows for run in manifest.runs)
     try:
-        written = job.workers.run(
-            partial(window_writer.write_window, saved, output),
-            range(len(manifest.bounds)),
-            what=lambda _: str(prv),
-        )
-        followed = job.workers.progress.follow(
-            written, "writing", rows, "lines", lambda one: one[0]
-        )
-        for number, (count, double) in enumerate(followed):
-            output.collect(number)
-            lines += count
-            repeated += double
+        with job.workers.progress.show_bar("writing", rows, "lines") as bar:
+            write = partial(window_writer.write_window, saved, output)
+            written = job.workers.run(write, range(len(manifest.bounds)), lambda _: str(prv))
+            for number, (count, double) in enumerate(written):
+                output.collect(number)
+                lines += count
+                repeated += double
+                bar.update(count)
     except BaseException:
         output.abandon()
         raise

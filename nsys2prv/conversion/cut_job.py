@@ -129,7 +129,8 @@ def _cut_runs(
         )
         for report, runs in sorted(by_report.items())
     ]
-    parts = list(job.workers.run(cut_task, tasks))
+    cut = list(job.workers.run(cut_task, tasks))
+    parts = [part for part, _ in cut]
     left_out = sum_counters(part.left_out for part in parts)
     if not any(part.runs for part in parts):
         lost: Counter[str] = Counter()
@@ -147,9 +148,9 @@ def _cut_runs(
         epoch=job.timeline.epoch + window.origin,
         clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
-    smaller.written = +sum_counters(part.written for part in parts)
+    smaller.written = +sum_counters(part.events for part in parts)
     smaller.left_out = +sum_counters([job.left_out, left_out])
-    return smaller, sum(part.clipped for part in parts)
+    return smaller, sum(clipped for _, clipped in cut)
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:

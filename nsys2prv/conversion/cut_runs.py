@@ -4,7 +4,6 @@ trace. A task is a pure function over files.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from nsys2prv.store.runs import (
     take_records,
 )
 from nsys2prv.store.spilling import append_events, append_samples, find_only_object
+from nsys2prv.store.task_result import TaskResult
 
 SECOND = 1_000_000_000
 
@@ -71,28 +71,13 @@ class CutTask(Struct, frozen=True):
     spill_file: Path
 
 
-class CutRuns(Struct):
-    """Runs after a cut, in the time of the cut trace (report TRACE)."""
-
-    #: What is left.
-    runs: list[Run] = field(default_factory=list)
-    #: Records and samples by layout, lines by kind.
-    written: Counter[str] = field(default_factory=Counter)
-    #: Records and lines not written, by (layout or kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Number of ranges that begin before the cut or end after it.
-    clipped: int = 0
-
-    def leave_out(self, name: str, reason: str, count: int) -> None:
-        """Count what is not written."""
-        if count:
-            self.left_out[name, reason] += int(count)
-
-
-def cut_task(task: CutTask) -> CutRuns:
-    """Cut the runs of a task and return what stays of them."""
+def cut_task(task: CutTask) -> tuple[TaskResult, int]:
+    """Return what a cut leaves of the runs of a task, in the time of the cut trace, and how many
+    ranges begin before the cut or end after it.
+    """
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
-        return _Cutter(task, reader, writer).cut()
+        cutter = _Cutter(task, reader, writer)
+        return cutter.cut(), cutter.clipped
 
 
 class _RecordsInForce(Struct):
@@ -116,15 +101,15 @@ class _Cutter:
     def __init__(self, task: CutTask, reader: SpillReader, writer: SpillWriter) -> None:
         self.task, self.reader, self.writer = task, reader, writer
         self.window, self.spec, self.clock = task.window, task.spec, task.clock
-        #: What is left.
-        self.out = CutRuns()
+        #: What is left, and the number of ranges that were clipped.
+        self.out, self.clipped = TaskResult(0, TRACE, 0), 0
         #: Ranges that nest and are open when the cut begins.
         self.heads: list[_RecordsInForce] = []
         #: The last state of each row at or before the cut's begin.
         self.states: list[_RecordsInForce] = []
         self.samples = _SampleCutter(task, self.out, writer)
 
-    def cut(self) -> CutRuns:
+    def cut(self) -> TaskResult:
         """Cut all runs and return what stays of them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
@@ -185,7 +170,7 @@ class _Cutter:
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
-        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
+        self.clipped += int(np.count_nonzero((begin < window.first) | (end > window.end)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
                 _RecordsInForce(run, take_records(records, before), begin[before], end[before])
@@ -224,7 +209,7 @@ class _Cutter:
         last = max(int(end.max()), int(begin[-1]) + 1)
         self.writer.task = run.task
         self.out.runs += append_events(self.writer, shape, records, end, last)
-        self.out.written[shape.name] += len(records)
+        self.out.events[shape.name] += len(records)
 
     def _write_heads(self) -> None:
         """Write the ranges that nest and are open when the cut begins, the outer ones first: in the
@@ -330,7 +315,7 @@ class _Cutter:
         new["time"], new["receive"] = send[kept] - window.origin, receive[kept] - window.origin
         last = int(max(new["time"].max(), new["receive"].max()))
         self.out.runs.append(self.writer.append(run.shape, new, last))
-        self.out.written[name] += len(new)
+        self.out.events[name] += len(new)
 
 
 def _sort_and_join(
@@ -363,7 +348,7 @@ class _SampleCutter:
     number in force when the cut begins, and the others thinned out to the rate asked for.
     """
 
-    def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:
+    def __init__(self, task: CutTask, out: TaskResult, writer: SpillWriter) -> None:
         self._task, self._out, self._writer = task, out, writer
         self._series: dict[tuple[int, str], _RowSamples] = {}
 
@@ -447,7 +432,7 @@ class _SampleCutter:
         self._writer.task = run.task
         written = append_samples(self._writer, name, metrics, run.object, time, values)
         self._out.runs.append(written)
-        self._out.written[name] += written.count
+        self._out.events[name] += written.count
 
 
 def _thin_samples(

@@ -209,11 +209,8 @@ def _find_window_states(
     )
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
-        gpu_rows = np.flatnonzero(gpu == number)
-        ranges = {}
-        for one in np.unique(bit[gpu_rows]).tolist():
-            of_class = gpu_rows[bit[gpu_rows] == one]
-            ranges[one] = begin[of_class], end[of_class]
+        own = {one: (gpu == number) & (bit == one) for one in (NCCL, MEMORY, COMPUTE)}
+        ranges = {one: (begin[rows], end[rows]) for one, rows in own.items()}
         begins, ends, values = sweeps[number].advance_until(ranges, last)
         states.append((begins, ends, np.full(len(begins), number), values))
     begins, ends, objects, values = _concatenate_columns(states)

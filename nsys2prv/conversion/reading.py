@@ -61,28 +61,19 @@ def read_all(job: Job) -> list[TaskResult]:
     plan, results = job.plan, []
     stages = plan_tasks(job.infos, plan.selection.kinds, job.folder, plan.settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
-    done = job.workers.progress.follow(
-        _run_stages(job, stages, results), "reading", rows, "rows", lambda result: result.rows
-    )
-    for result in done:
-        results.append(result)
+    with job.workers.progress.show_bar("reading", rows, "rows") as bar:
+        for number, tasks in enumerate(stages):
+            planned = add_indexes(tasks, results) if number else tasks
+            waiting = iter(planned)
+            try:
+                for result in job.workers.run(read_task, planned, lambda task: str(task.info.path)):
+                    next(waiting)
+                    results.append(result)
+                    bar.update(result.rows)
+            except Nsys2prvError as error:
+                # Results come in the order of their tasks.
+                raise Unreadable(str(error), next(waiting).info.given) from None
     return results
-
-
-def _run_stages(
-    job: Job, stages: Sequence[Sequence[ReadingTask]], results: Sequence[TaskResult]
-) -> Iterator[TaskResult]:
-    """Yield the results of all tasks; `results` are those so far, which have indexes."""
-    for number, tasks in enumerate(stages):
-        planned = add_indexes(tasks, results) if number else tasks
-        waiting = iter(planned)
-        try:
-            for result in job.workers.run(read_task, planned, lambda task: str(task.info.path)):
-                next(waiting)
-                yield result
-        except Nsys2prvError as error:
-            # Results come in the order of their tasks.
-            raise Unreadable(str(error), next(waiting).info.given) from None
 
 
 def warn_of_far_rows(job: Job) -> list[str]:

@@ -389,7 +389,7 @@ def deduplicate_device_samples(
             if result.report not in written[thread, name]:
                 result.runs.remove(run)
                 result.events -= Counter({name: run.count})
-                result.left_out[name, Reason.IN_OTHER_REPORT] += run.count
+                result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
                 left_out += run.count
                 devices.add(thread)
     note = Detail(

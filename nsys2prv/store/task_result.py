@@ -97,6 +97,11 @@ class TaskResult(Struct):
         self.events[rows.layout] += stored
         account.records += stored
 
+    def leave_out(self, name: str, reason: str, count: int) -> None:
+        """Count records or lines that are not stored."""
+        if count:
+            self.left_out[name, reason] += int(count)
+
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
         """Store lines by themselves, and count them."""
         runs = list(spill_lines(lines, writer))
@@ -107,8 +112,7 @@ class TaskResult(Struct):
         """Count the lines that were to be stored, and those that were not."""
         stored = sum(run.rows for run in runs if run.shape.stream == LINE)
         self.lines[lines.kind] += len(lines.send)
-        if stored < len(lines.send):
-            self.left_out[lines.kind, Reason.LINE_WITHOUT_TIME] += len(lines.send) - stored
+        self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, len(lines.send) - stored)
 
 
 #: The fact column of communicators, and what their numbers are mixed with in each further capture.
