@@ -169,7 +169,7 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     """Yield changes that concern the whole job, with what they gain by themselves."""
 
     def try_changes(kind: str, changes: Changes, place: tuple[Kind, int] | None = None) -> Cause:
-        return Cause(kind, replay.compute_gain(changes), changes, place=place)
+        return Cause(kind, replay.compute_gain(changes, LEAST_GAIN), changes, place=place)
 
     has_gpus = bool(len(replay.select(GPU)))
     if len(replay.processes) > 1:

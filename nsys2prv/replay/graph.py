@@ -19,7 +19,8 @@ half a gigabyte. The loops are in `native/replay.c`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import cached_property
 
@@ -130,28 +131,40 @@ class Durations(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.value)
 
+    def holds(self, rows: np.ndarray) -> bool:
+        """Return whether all of these edges hold."""
+        return not (self.value[rows] == _NOT_HELD).any()
+
     @property
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The columns, as the compiled functions take them."""
         return self.value, self.place, self.length
 
-    def change(self, changes: Changes) -> Durations:
-        """Return the durations with changes."""
-        value = self.value.copy()
+    @contextmanager
+    def change(self, changes: Changes) -> Iterator[Durations]:
+        """Yield the durations with changes, which their columns have meanwhile."""
+        value = self.value
+        recorded = [(rows, value[rows]) for rows, _ in changes]
         place, length, is_old = [self.place], [self.length], [np.ones(len(self.place), bool)]
-        for rows, _ in changes:
-            value[rows] = LONG
-        for rows, new in changes:
-            value[rows] = np.minimum(value[rows], np.clip(new, _NOT_HELD, LONG).astype(np.int32))
-            long = np.flatnonzero(new >= LONG)
-            place.append(rows[long])
-            length.append(new[long])
-            is_old.append(np.zeros(len(long), bool))
-        places, lengths, old = map(np.concatenate, (place, length, is_old))
-        order = np.lexsort((lengths, old, places))
-        places, lengths = places[order].astype(np.int64), lengths[order].astype(np.int64)
-        kept = np.append(True, places[1:] != places[:-1])[: len(places)] & (value[places] == LONG)
-        return Durations(value, places[kept], lengths[kept])
+        try:
+            for rows, _ in changes:
+                value[rows] = LONG
+            for rows, new in changes:
+                short = np.clip(new, _NOT_HELD, LONG).astype(np.int32)
+                value[rows] = np.minimum(value[rows], short)
+                long = np.flatnonzero(short == LONG)
+                place.append(rows[long])
+                length.append(new[long])
+                is_old.append(np.zeros(len(long), bool))
+            places, lengths, old = map(np.concatenate, (place, length, is_old))
+            order = np.lexsort((lengths, old, places))
+            places, lengths = places[order].astype(np.int64), lengths[order].astype(np.int64)
+            first = np.append(True, places[1:] != places[:-1])[: len(places)]
+            kept = first & (value[places] == LONG)
+            yield Durations(value, places[kept], lengths[kept])
+        finally:
+            for rows, durations in recorded:
+                value[rows] = durations
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
@@ -227,27 +240,42 @@ class Edges:
         columns, count, first = graph.columns, len(graph.columns.target), graph.joined
         sizes = np.append(graph.sizes, 0)
 
-        def find_moments(rows: np.ndarray, of_edges: np.ndarray, factor: int) -> np.ndarray:
-            known = of_edges[np.minimum(rows, count - 1)] if count else np.zeros(rows.shape)
-            ends = 2 * (rows.astype(np.int64) - count) + factor - 1
-            return np.where(rows < count, known.astype(np.int64) * factor, ends)
-
         #: A Kind, or NO_KIND (uint8).
         self.kind = columns.kind
         #: What work it is, the same number on all ranks: name, place, or channel (int32).
         self.key = columns.key
         #: Moments that wait, and those that they wait for.
-        self.target = Column(lambda rows: find_moments(rows, columns.target, 2))
-        self.source = Column(lambda rows: find_moments(rows, columns.source, 1))
+        self.target = Column(
+            lambda rows: 2 * graph.find_nodes(rows).astype(np.int64) + (rows >= count)
+        )
+        self.source = Column(lambda rows: _look_up(rows, columns.source, 2).astype(np.int64))
         #: Process whose work it is, -1 for meetings.
-        self.process = Column(lambda rows: graph.processes[graph.row[self.target[rows] >> 1]])
+        self.process = Column(lambda rows: graph.processes[graph.row[graph.find_nodes(rows)]])
         #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the
         #: bytes; of messages below zero.
         self.size = Column(
             lambda rows: sizes[np.where(rows < count, np.maximum(rows - first, -1), -1)]
         )
         #: Typical weight (ns).
-        self.typical = Column(lambda rows: graph.typical[rows])
+        self.typical = Column(
+            lambda rows: (
+                np.where(
+                    rows < count, graph.typical[np.minimum(rows, count - 1)], graph.weight[rows]
+                )
+                if count
+                else graph.weight[rows]
+            )
+        )
+
+
+def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
+    """Return the values of edges in a column, and of nodes' work so many times the node (int32)."""
+    found = np.asarray((rows - len(column)) * factor, np.int32)
+    is_edge = rows < len(column)
+    if not found.ndim:
+        return column[rows] if is_edge else found
+    found[is_edge] = column[rows[is_edge]]
+    return found
 
 
 class Graph(Struct, frozen=True, dict=True):
@@ -292,25 +320,29 @@ class Graph(Struct, frozen=True, dict=True):
         """What the compiled functions take: the graph, recorded times and weights."""
         return self.core, self.time.nodes, self.weight.columns
 
+    def find_nodes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the nodes that edges lead to, or whose work they are (int32)."""
+        return _look_up(rows, self.columns.target, 1)
+
     def run(
-        self, changes: Changes | None = None, counts: np.ndarray | None = None
+        self, weight: Durations | None = None, counts: np.ndarray | None = None
     ) -> tuple[Times, int]:
-        """Return the times of all moments with changes, and the last that counts (ns), of those that
-        :meth:`count_moments` gives.
+        """Return the times of all moments with other weights, which hold as long as these do, and the
+        last that counts (ns), of those that :meth:`count_moments` gives.
         """
-        return self._run(self.weight.change(changes) if changes else self.weight, counts)
-
-    def run_typical(self) -> Times:
-        """Return the times of all moments if every latency were the typical one."""
-        takes = np.flatnonzero(np.isin(self.columns.kind[: len(self.binding)], TRANSFERS))
-        return self._run(self.typical.change([(takes, self.weight[takes])]), None)[0]
-
-    def _run(self, weight: Durations, counts: np.ndarray | None) -> tuple[Times, int]:
-        nodes = self.time.nodes.copy()
+        weight, nodes = weight or self.weight, self.time.nodes.copy()
         if counts is None:
             counts = np.zeros(len(nodes), np.uint8)
         last = core.replay(self.core, nodes, weight.columns, self.plan, counts)
         return Times(nodes, weight), last
+
+    def run_typical(self) -> Times:
+        """Return the times of nodes if every latency were the typical one; ends of work are those of the
+        recorded work.
+        """
+        rows = np.flatnonzero(~np.isin(self.columns.kind[: len(self.binding)], TRANSFERS))
+        with self.weight.change([(rows, self.typical[rows])]) as weight:
+            return Times(self.run(weight)[0].nodes, self.weight)
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
         """Return which moments are later than `begin` and not than `end` (ns), for each node."""
@@ -337,11 +369,12 @@ class Graph(Struct, frozen=True, dict=True):
                 return np.where(is_own & ~other, edge, -1)
             edge = edge + (other & (edge < self.joined))
 
-    def trace_path(self, counts: np.ndarray, begin: int) -> np.ndarray:
+    def trace_path(self, counts: np.ndarray, begin: int, times: Times | None = None) -> np.ndarray:
         """Return the edges that the last moment that counts waited for, the last first, back to
-        `begin` (ns).
+        `begin` (ns). times: of a replay, else those recorded.
         """
-        path = core.trace_path(*self.recorded, self.binding, counts, begin)
+        binding, times = (self.binding, self.time) if times is None else (None, times)
+        path = core.trace_path(self.core, times.nodes, times.weight.columns, binding, counts, begin)
         return np.frombuffer(path, np.int32)
 
 
@@ -447,14 +480,10 @@ def finish_graph(
     graph = make_core_graph(columns, joined)
     core.find_weights(graph, nodes.time, lasts.columns, usual, columns.typical, marks)
 
-    def make_weights(of_edges: np.ndarray, value: np.ndarray) -> Durations:
-        long = make_durations(of_edges, find_gaps)
-        return Durations(
-            value, np.append(long.place, lasts.place), np.append(long.length, lasts.length)
-        )
-
-    weight = make_weights(value[:count], value)
-    typical = make_weights(columns.typical, np.append(columns.typical, value[count:]))
+    typical = make_durations(columns.typical, find_gaps)
+    long = make_durations(value[:count], find_gaps)
+    places = np.append(long.place, lasts.place), np.append(long.length, lasts.length)
+    weight = Durations(value, *places)
     return Graph(
         columns, joined, sizes, nodes.row, processes, Times(nodes.time, weight), weight, typical,
         marks, plan, contradictions, cycles + on_cycles,

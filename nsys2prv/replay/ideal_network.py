@@ -65,10 +65,11 @@ def replay_without_transfers(
     if lasts[known].sum() < LEAST_MPI * lasts.sum():
         return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
     gone = np.union1d(transfers, calls[known])
-    times, last = graph.graph.run([(gone, np.zeros(len(gone), np.int64))], replay.counts)
-    ideal = max(last, begin) - begin
     source, target = edges.source[in_mpi], edges.target[in_mpi]
-    lasts = times[target] - np.maximum(times[source], begin)
+    with graph.graph.weight.change([(gone, np.zeros(len(gone), np.int64))]) as weight:
+        times, last = graph.graph.run(weight, replay.counts)
+        lasts = times[target] - np.maximum(times[source], begin)
+    ideal = max(last, begin) - begin
     of_row = np.bincount(graph.rows[target], lasts)
     shares = {int(row): of_row[row] / max(ideal, 1) for row in np.flatnonzero(of_row)}
     return IdealNetwork(ideal / max(replay.span, 1), shares)

@@ -110,18 +110,20 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     if suspect.ratio or suspect.is_link:
         return True
     table = replay.tabulate(KINDS[suspect.kind])
-    longer = replay.job.graph.weight[table.edges] - table.usual[table.row]
     count = len(replay.processes)
-    number = np.maximum(np.bincount(table.column, minlength=count), 1)
-    mean = np.bincount(table.column, longer, count) / number
-    error = np.bincount(table.column, (longer - mean[table.column]) ** 2, count) / number**2
-    most = np.zeros(count)
-    np.maximum.at(most, table.column, longer)
+    mean, error, most = (
+        np.array([measure(longer) if len(longer) else 0.0 for longer in table.longer])
+        for measure in (
+            lambda longer: longer.mean(dtype=np.float64),
+            lambda longer: longer.var(dtype=np.float64) / len(longer),
+            lambda longer: max(float(longer.max()), 0.0),
+        )
+    )
     own = np.searchsorted(replay.processes, suspect.processes)
     others = np.delete(np.arange(count), own)
     # One of the others may be a culprit too.
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
-    beyond = np.quantile(np.abs(longer), USUALLY)
+    beyond = np.quantile(np.abs(np.concatenate(table.longer)), USUALLY)
     beyond = max(
         FAR_BEYOND * beyond, BEYOND_OTHERS * np.sort(most[others])[max(len(others) - 2, 0)]
     )
@@ -137,12 +139,12 @@ def _count_errors(replay: Replay, table: WorkTable, column: int, columns: np.nda
     """Return by how many standard errors the longest work of a column is longer than the median of
     those not among `columns` more often than in half of its repetitions, as it would be by chance.
     """
-    others = median_of_rows(np.delete(table.durations, columns, axis=1))
     own = table.durations[:, column]
+    others = table.find_medians(~table.mask_columns(columns))
     key = np.zeros(len(own), np.int64)
     key[table.row] = replay.job.graph.edges.key[table.edges]
     rows = pl.DataFrame({"key": key, "own": own, "others": others})
-    rows = rows.filter(~pl.col("own").is_nan() & ~pl.col("others").is_nan())
+    rows = rows.filter((pl.col("own") >= 0) & ~pl.col("others").is_nan())
     # One long repetition is no long work.
     places = (
         rows.group_by("key")
@@ -176,7 +178,7 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
         for members, host in chosen.items():
             if name == "host" and is_alone(replay, members):
                 continue
-            gain = replay.compute_gain(work_as_others(replay, name, members))
+            gain = replay.compute_gain(work_as_others(replay, name, members), LEAST_CERTAIN)
             yield Suspect(gain, name, members, host)
 
 
@@ -198,10 +200,7 @@ def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Cha
 def measure_excess(replay: Replay, kinds: tuple) -> np.ndarray:
     """Return how much more work each process has than the median process (ns)."""
     table = replay.tabulate(kinds)
-    if not len(table.edges):
-        return np.zeros(len(replay.processes))
-    more = replay.job.graph.weight[table.edges] - table.usual[table.row]
-    return np.bincount(table.column, more, len(replay.processes))
+    return np.array([longer.sum(dtype=np.float64) for longer in table.longer])
 
 
 def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:

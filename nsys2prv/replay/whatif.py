@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Changes, Kind
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Changes, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
@@ -28,19 +28,43 @@ SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 class WorkTable(Struct, frozen=True, dict=True):
     """Work of some kinds by who does it: the k-th time that a process does it."""
 
-    #: Edges of the work.
+    #: Edges of the work (int32).
     edges: np.ndarray
-    #: Row of each edge in `durations`: work that processes have in common.
+    #: Row of each edge in `durations`: work that processes have in common (int32).
     row: np.ndarray
-    #: Index of each edge's process in `Replay.processes`.
+    #: Index of each edge's process in `Replay.processes` (int32).
     column: np.ndarray
-    #: (rows, processes) ns, NaN where a process has no such work.
+    #: (rows, processes) ns, -1 where a process has no such work.
     durations: np.ndarray
 
     @cached_property
     def usual(self) -> np.ndarray:
         """The median of each row (ns)."""
-        return median_of_rows(self.durations)
+        return self.find_medians(self.mask_columns(slice(None)))
+
+    def mask_columns(self, columns: np.ndarray | slice) -> np.ndarray:
+        """Return which columns are some of these."""
+        mask = np.zeros(self.durations.shape[1], bool)
+        mask[columns] = True
+        return mask
+
+    def find_medians(self, columns: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return the medians of some columns (a mask) in each row, or in those asked for (ns), NaN of
+        none.
+        """
+        rows = np.arange(len(self.durations), dtype=np.int32) if rows is None else rows
+        medians = np.empty(len(rows))
+        core.find_medians(self.durations, columns, rows, medians)
+        return medians
+
+    @cached_property
+    def longer(self) -> list[np.ndarray]:
+        """By how much longer than usual each work of a process is (ns), by column."""
+        found = []
+        for durations in self.durations.T:
+            has = np.flatnonzero(durations >= 0)
+            found.append((durations[has] - self.usual[has]).astype(np.float32))
+        return found
 
 
 def median_of_rows(durations: np.ndarray) -> np.ndarray:
@@ -90,31 +114,38 @@ class Replay(Struct, frozen=True, dict=True):
 
     def find_end(self, changes: Changes) -> int:
         """Return when the last moment of the span is with these changes alone (ns of the trace)."""
-        return max(self.job.graph.run(changes, self.counts)[1], self.begin)
+        graph = self.job.graph
+        with graph.weight.change(changes) as weight:
+            return max(graph.run(weight, self.counts)[1], self.begin)
 
-    def compute_gain(self, changes: Changes) -> float:
-        """Return the share of the recorded span that these changes save, beyond those done."""
+    def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
+        """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
+        less than `least` for certain: no more than on the path that is critical without them.
+        """
         if not changes or self.span <= 0:
             return 0.0
-        return (self._end_done - self._run_to_end(changes)) / self.span
+        graph, (end, path, length) = self.job.graph, self._before
+        with graph.weight.change([*self.done, *changes]) as weight:
+            if least and length - _measure(weight, path) < least * self.span:
+                return 0.0
+            return (end - max(graph.run(weight, self.counts)[1], self.begin)) / self.span
+
+    @cached_property
+    def _before(self) -> tuple[int, np.ndarray, int]:
+        """When the span ends with what is done, its critical path, and the length of that (ns)."""
+        graph = self.job.graph
+        with graph.weight.change(list(self.done)) as weight:
+            times, end = graph.run(weight, self.counts)
+            path = graph.trace_path(self.counts, self.begin, times)
+            return max(end, self.begin), path, _measure(weight, path)
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
         changed = Replay(self.job, self.begin, self.end, (*self.done, *changes))
         # What was recorded stays the same.
-        for name in ("counts", "processes", "span", "path", "_tables"):
+        for name in ("counts", "processes", "span", "path", "_tables", "_latencies"):
             changed.__dict__[name] = getattr(self, name)
         return changed
-
-    @cached_property
-    def _end_done(self) -> int:
-        return self._run_to_end([])
-
-    def _run_to_end(self, changes: Changes) -> int:
-        """Return when the span ends with these changes and those done."""
-        if not (changes or self.done):
-            return self.begin + self.span
-        return self.find_end([*self.done, *changes])
 
     def select(
         self,
@@ -145,12 +176,11 @@ class Replay(Struct, frozen=True, dict=True):
     def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
         edges, graph = self.job.graph.edges, self.job.graph
         rows = self.select(kinds)
-        rows = rows[np.argsort(graph.time[edges.target[rows]], kind="stable")]
         column = np.searchsorted(self.processes, edges.process[rows]).astype(np.int32)
         row = np.empty(len(rows), np.int32)
         processes = len(self.processes)
         count = core.number_repetitions((edges.key[rows], column), processes, row)
-        durations = np.full((count, processes), np.nan)
+        durations = np.full((count, processes), -1)
         durations[row, column] = graph.weight[rows]
         return WorkTable(rows, row, column, durations)
 
@@ -159,13 +189,11 @@ class Replay(Struct, frozen=True, dict=True):
         that no other did gets as much shorter as the rest.
         """
         table = self.tabulate(kinds)
-        members = np.searchsorted(self.processes, processes)
-        own = np.flatnonzero(np.isin(table.column, members))
-        others = np.setdiff1d(np.arange(len(self.processes)), members)
-        if not len(own) or not len(others):
+        members = table.mask_columns(np.searchsorted(self.processes, processes))
+        own = np.flatnonzero(members[table.column])
+        if not len(own) or members.all():
             return []
-        rows, at = np.unique(table.row[own], return_inverse=True)
-        others_do = median_of_rows(table.durations[np.ix_(rows, others)])[at]
+        others_do = table.find_medians(~members, table.row[own])
         edges = table.edges[own]
         weight = self.job.graph.weight[edges]
         known = ~np.isnan(others_do)
@@ -175,17 +203,31 @@ class Replay(Struct, frozen=True, dict=True):
 
     def react_as_others(self, processes: Sequence[int]) -> Changes:
         """Give processes the latencies of launches, returns and hand-offs of the others."""
-        edges, changes = self.job.graph.edges, []
+        changes, is_member = [], np.isin(self.processes, processes)
+        for rows, column, typical in self._latencies:
+            is_own = is_member[column]
+            own, others = np.flatnonzero(is_own), np.flatnonzero(~is_own)
+            if len(own) and len(others):
+                middle = others[(len(others) - 1) // 2], others[len(others) // 2]
+                usual = int(typical[[*middle]].mean())
+                saved = np.maximum(typical[own] - usual, 0)
+                changes.append((rows[own], self.job.graph.weight[rows[own]] - saved))
+        return changes
+
+    @cached_property
+    def _latencies(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Edges of launches, returns and hand-offs, columns of their processes, and typical weights (ns),
+        by these.
+        """
+        found = []
         for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF):
             rows = self.select((kind,))
-            is_own = np.isin(edges.process[rows], processes)
-            own, others = rows[is_own], rows[~is_own]
-            if len(own) and len(others):
-                usual = int(np.median(edges.typical[others]))
-                typical = edges.typical[own]
-                weight = self.job.graph.weight[own] - typical + np.minimum(typical, usual)
-                changes.append((own, weight))
-        return changes
+            typical = self.job.graph.edges.typical[rows]
+            order = np.argsort(typical)
+            rows, typical = rows[order], typical[order]
+            column = np.searchsorted(self.processes, self.job.graph.edges.process[rows])
+            found.append((rows, column.astype(np.int16), typical))
+        return found
 
     def scale_work(
         self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
@@ -208,7 +250,7 @@ class Replay(Struct, frozen=True, dict=True):
         table = self.tabulate(kinds)
         if not len(table.edges):
             return []
-        equal = np.nanmean(table.durations, axis=1)
+        equal = np.ma.masked_less(table.durations, 0).mean(axis=1).filled(0)
         return [(table.edges, equal[table.row].astype(np.int64))]
 
     def transfer_as_others(
@@ -363,6 +405,11 @@ class Replay(Struct, frozen=True, dict=True):
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
         excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
         return float(excess) / max(self.span, 1)
+
+
+def _measure(weight: Durations, path: np.ndarray) -> int:
+    """Return the length of a path (ns), least of all where an edge does not hold."""
+    return int(weight[path].sum()) if weight.holds(path) else -(1 << 62)
 
 
 __all__ = ["COPIES", "GPU", "HOST", "HOST_TIME", "US", "Changes", "Replay"]

@@ -145,7 +145,10 @@ def test_the_pass_is_as_plain_python_has_it(seed: int) -> None:
     changed = dict(zip(edges.tolist(), weights.tolist(), strict=True))
     # Of two changes of one edge the least counts.
     changes = [(edges[:30], longer), (edges, weights)]
-    assert graph.run(changes)[0].nodes.tolist() == replay_plainly(graph, changed)
+    expected = replay_plainly(graph, changed)
+    with graph.weight.change(changes) as weight:
+        assert graph.run(weight)[0].nodes.tolist() == expected
+    assert (graph.run()[0].nodes == graph.time.nodes).all()
 
 
 def test_edges_on_cycles_are_left_out() -> None:
@@ -167,7 +170,8 @@ def test_a_meeting_that_its_unit_has_in_another_order_takes_place() -> None:
     edges = [(Kind.MEET, 2, 1, 0), (Kind.NCCL, 0, 2, 1)]
     graph = make_graph(np.array([10, 10, 10]), edges, own=2)
     assert graph.cycles == 0
-    assert graph.run([(np.array([0]), np.array([7]))])[0].nodes.tolist() == [17, 10, 10]
+    with graph.weight.change([(np.array([0]), np.array([7]))]) as weight:
+        assert graph.run(weight)[0].nodes.tolist() == [17, 10, 10]
 
 
 def find_causes_of(folder: Path) -> tuple[list[Cause], JobGraph, int]:

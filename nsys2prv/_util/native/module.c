@@ -61,9 +61,12 @@ static PyMethodDef FUNCTIONS[] = {
      "count_moments(graph, time, weight, begin, end, out): put into `out` which moments of nodes are later than `begin` and not than `end`, as bits"},
     {"trace_path", trace_path, METH_VARARGS,
      "trace_path(graph, time, weight, binding, counts, begin): return the edges that were waited for, from the last moment that counts back to `begin`,\n"
-     "as bytes (int32)"},
+     "as bytes (int32). binding: which these are (uint8), None for those that allow their node last"},
     {"select_edges", select_edges, METH_VARARGS,
      "select_edges(graph, time, weight, kinds, begin, end): return the edges, and nodes' work, of kinds (bits) that end between two times, as bytes (int32)"},
+    {"find_medians", find_medians, METH_VARARGS,
+     "find_medians(durations, columns, lines, out): put into `out` (float64) the median of each of some lines (int32) of a table of durations (int64,\n"
+     "below zero where there is none), of the columns that are marked (uint8); NaN of none"},
     {"number_repetitions", number_repetitions, METH_VARARGS,
      "number_repetitions((key, column), columns, out): put into `out` the line of each row in a table with one for the k-th time of each key, by key\n"
      "and k (all int32); returns how many lines there are. Rows of one key and column stand in order of time."},

@@ -37,6 +37,7 @@ PyObject *replay(PyObject *self, PyObject *arguments);
 PyObject *count_moments(PyObject *self, PyObject *arguments);
 PyObject *trace_path(PyObject *self, PyObject *arguments);
 PyObject *select_edges(PyObject *self, PyObject *arguments);
+PyObject *find_medians(PyObject *self, PyObject *arguments);
 PyObject *number_repetitions(PyObject *self, PyObject *arguments);
 
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */

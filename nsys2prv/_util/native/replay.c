@@ -6,6 +6,7 @@
  */
 #include "replay.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -636,17 +637,31 @@ static int64_t find_last(const Given *in, const uint8_t *counts) {
     return last;
 }
 
-/* For each node the edge that it waited for, -1 for none. What comes from outside of the job is waited for from the call before on. */
-static void find_awaited(const Graph *graph, const uint8_t *binding, int32_t *awaited) {
-    for (int64_t node = 0; node < graph->nodes; node++)
+/* For each node the edge that it waited for, -1 for none: the binding one, or, without such marks, the one that allows it last. What comes from outside
+ * of the job is waited for from the call before on. */
+static void find_awaited(const Given *in, const uint8_t *binding, int32_t *awaited) {
+    const Graph *graph = in->graph;
+    int64_t own = 0, join = graph->joined;
+    for (int64_t node = 0; node < graph->nodes; node++) {
+        int64_t latest = NOTHING, pause = -1;
         awaited[node] = -1;
-    for (int64_t edge = 0; edge < graph->edges; edge++)
-        if (binding[edge])
-            awaited[graph->target[edge]] = (int32_t)edge;
-    for (int64_t edge = 0; edge < graph->edges; edge++) {
-        int32_t *by = &awaited[graph->target[edge]];
-        if (graph->kind[edge] == GAP && *by >= 0 && graph->kind[*by] == OUTSIDE)
-            *by = (int32_t)edge;
+        for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
+            pause = graph->kind[edge] == GAP ? edge : pause;
+            if (binding) {
+                if (binding[edge])
+                    awaited[node] = (int32_t)edge;
+                continue;
+            }
+            if (in->weight.value[edge] == NOT_HELD)
+                continue;
+            int64_t at = get_moment(graph, in->time, &in->weight, graph->source[edge]) + get_duration(&in->weight, edge);
+            if (at >= latest) {
+                latest = at;
+                awaited[node] = (int32_t)edge;
+            }
+        }
+        if (pause >= 0 && awaited[node] >= 0 && graph->kind[awaited[node]] == OUTSIDE)
+            awaited[node] = (int32_t)pause;
     }
 }
 
@@ -657,10 +672,11 @@ PyObject *trace_path(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OOOOOL", &graph, &times, &weights, &bindings, &counted, &begin))
         return NULL;
     Given in;
-    uint8_t *binding, *counts;
+    uint8_t *binding = NULL, *counts;
     int32_t *awaited = NULL, *path = NULL;
     int64_t length = 0;
-    if (!get_given(&in, graph, times, weights) || !get_edges(&in, bindings, 1, &binding) || !get_nodes(&in, counted, 1, &counts))
+    if (!get_given(&in, graph, times, weights) || (bindings != Py_None && !get_edges(&in, bindings, 1, &binding))
+        || !get_nodes(&in, counted, 1, &counts))
         goto done;
     int64_t nodes = in.graph->nodes, edges = in.graph->edges;
     awaited = malloc((size_t)(nodes + 1) * 4);
@@ -670,7 +686,7 @@ PyObject *trace_path(PyObject *self, PyObject *arguments) {
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    find_awaited(in.graph, binding, awaited);
+    find_awaited(&in, binding, awaited);
     /* Each step leads to another moment, which is earlier in the order. */
     for (int64_t moment = find_last(&in, counts); moment >= 0 && length < 2 * nodes;) {
         if (get_moment(in.graph, in.time, &in.weight, (int32_t)moment) <= begin)
@@ -690,16 +706,24 @@ done:
     return result;
 }
 
-/* Edges of some kinds, and work of nodes, that end in a span of time. Puts them into `out` if that is not NULL; returns how many there are. */
+/* Edges of some kinds, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit. Puts them into `out` if that
+ * is not NULL; returns how many there are. */
 static int64_t select_rows(const Graph *graph, const int64_t *time, const Durations *weight, unsigned kinds, int64_t begin, int64_t end, int32_t *out) {
-    int64_t count = 0;
-    for (int64_t k = 0; k < graph->edges + graph->nodes; k++) {
-        if (graph->kind[k] > OUTSIDE || !(kinds & BIT(graph->kind[k])))
+    int64_t count = 0, own = 0, join = graph->joined;
+    for (int64_t node = 0; node < graph->nodes; node++) {
+        int64_t at = time[node], work = graph->edges + node;
+        for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;)
+            if (graph->kind[edge] <= OUTSIDE && kinds & BIT(graph->kind[edge]) && at > begin && at <= end) {
+                if (out)
+                    out[count] = (int32_t)edge;
+                count++;
+            }
+        if (graph->kind[work] > OUTSIDE || !(kinds & BIT(graph->kind[work])))
             continue;
-        int64_t at = k < graph->edges ? time[graph->target[k]] : get_moment(graph, time, weight, (int32_t)(2 * (k - graph->edges) + 1));
+        at += get_duration(weight, work);
         if (at > begin && at <= end) {
             if (out)
-                out[count] = (int32_t)k;
+                out[count] = (int32_t)work;
             count++;
         }
     }
@@ -773,6 +797,59 @@ done:
     free(ordered);
     free_codes(&codes);
     return lines;
+}
+
+static int compare_durations(const void *first, const void *second) {
+    int64_t one = *(const int64_t *)first, other = *(const int64_t *)second;
+    return one < other ? -1 : one > other;
+}
+
+/* The median of a few durations, which it sorts. */
+static double find_median(int64_t *durations, int64_t count) {
+    if (count > 32)
+        qsort(durations, (size_t)count, sizeof *durations, compare_durations);
+    else
+        for (int64_t k = 1; k < count; k++) {
+            int64_t one = durations[k], at = k;
+            for (; at && durations[at - 1] > one; at--)
+                durations[at] = durations[at - 1];
+            durations[at] = one;
+        }
+    return count ? ((double)durations[(count - 1) / 2] + (double)durations[count / 2]) / 2 : NAN;
+}
+
+PyObject *find_medians(PyObject *self, PyObject *arguments) {
+    PyObject *given, *columns, *lines, *medians;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOO", &given, &columns, &lines, &medians))
+        return NULL;
+    Buffers held = {.count = 0};
+    int64_t wide = -1, cells = -1, wanted = -1;
+    void *chosen, *table, *line, *out;
+    int64_t *found = NULL;
+    if (!get_column(&held, columns, 1, &wide, &chosen) || !get_column(&held, given, 8, &cells, &table) || !get_column(&held, lines, 4, &wanted, &line)
+        || !get_column(&held, medians, 8, &wanted, &out))
+        goto done;
+    if (!are_within(line, wanted, 0, wide ? cells / wide - 1 : -1))
+        PyErr_SetString(PyExc_ValueError, "a line that there is not");
+    else if (!(found = malloc((size_t)(wide + 1) * 8)))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t k = 0; k < wanted; k++) {
+            const int64_t *durations = (const int64_t *)table + wide * ((const int32_t *)line)[k];
+            int64_t count = 0;
+            for (int64_t column = 0; column < wide; column++)
+                if (((const uint8_t *)chosen)[column] && durations[column] >= 0)
+                    found[count++] = durations[column];
+            ((double *)out)[k] = find_median(found, count);
+        }
+        Py_END_ALLOW_THREADS
+    }
+done:
+    free(found);
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *number_repetitions(PyObject *self, PyObject *arguments) {
