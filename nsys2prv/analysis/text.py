@@ -387,7 +387,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         if name not in IN_DETAIL | repeated and table.frame.height
     ]
     blocks = [*tables, *([notes] if notes else [])]
-    if style.chosen and not blocks and not result.findings:
+    if style.chosen and not (blocks or result.findings or result.missing):
         blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
     if blocks and result.name != "findings":
         # A heading stands with what is below it.

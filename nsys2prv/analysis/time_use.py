@@ -183,7 +183,8 @@ def describe_edge(
     when: str, frames: Mapping[str, pl.DataFrame], context: Context, job: JobRanks
 ) -> Finding | None:
     """Return the finding of a long time before the first work of GPUs, or after the last."""
-    use = find_use(when, frames, context, job)
+    # Where work is lost it is not known when it began and ended.
+    use = None if context.options.lossy_devices else find_use(when, frames, context, job)
     share = use.length / max(context.options.covered.length, 1) if use else 0.0
     if use is None or share < (LEAST_BESIDE_STEADY if context.options.steady else LEAST_EDGE):
         return None
@@ -232,18 +233,26 @@ def describe_hosts(
 
 
 def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
-    """Say in one sentence how GPUs spend the steady state, or the whole job; empty without GPUs."""
+    """Say in one sentence how GPUs spend the steady state, or the whole job; of a job without GPUs how
+    long ranks are in MPI. Empty where that is not known.
+    """
     devices, kernels = frames["devices"], frames["kernels"]
-    length = devices["length"].sum() if devices.height else 0
+    time = "the steady state" if context.options.steady else _name_time(context)
+    if not devices.height:
+        uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
+        share = uses["mpi"].sum() / max(uses["length"].sum(), 1)
+        return f"Of {_name_time(context)} ranks are in MPI for {share:.1%}."
+    devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
+    length = devices["length"].sum()
     if not length:
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = ""
     if kernels.height:
         sums = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name")
-        name, time = sums.row(-1)
+        name, lasts = sums.row(-1)
         if label := _label(context, "kernels", name):
-            share = time / max(sums["time"].sum(), 1)
+            share = lasts / max(sums["time"].sum(), 1)
             most = f" ({share:.0%} of kernel time in {shorten_name(label)})"
     shares = (
         (compute, "compute", most),
@@ -252,11 +261,10 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         (length - active, "are idle", ""),
     )
     parts = [
-        f"{does} for {'more than 99.9%' if time >= 0.9995 * length else f'{time / length:.1%}'}{more}"
-        for time, does, more in shares
-        if time >= 0.0005 * length
+        f"{does} for {'more than 99.9%' if lasts >= 0.9995 * length else f'{lasts / length:.1%}'}{more}"
+        for lasts, does, more in shares
+        if lasts >= 0.0005 * length
     ]
-    time = "the steady state" if context.options.steady else _name_time(context)
     return f"Of {time} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
 
 
@@ -272,12 +280,12 @@ def describe_loss(
     the job waits for what comes from outside.
     """
     devices = frames["devices"]
-    if not devices.height:
+    if not devices.height or context.options.lossy_devices:
         return None
     length = max(int(devices["inner"].sum()), 1)
     idle = max(length * (1 - outside) - devices["active"].sum(), 0.0)
     losses = {
-        "idle": ("are idle", idle),
+        "idle": ("are idle, beside waits for requests," if outside else "are idle", idle),
         "copies": ("copy, and do nothing else,", devices["copies"].sum()),
         "communication": (
             "communicate, and do nothing else,",

@@ -288,3 +288,27 @@ def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
     is_own = tid == PID
     assert ("80% off the CPU, 20% computing" in startup.evidence[0]) is is_own
     assert ("100% in no recorded call" in startup.evidence[0]) is not is_own
+
+
+def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
+    """Kernels are launched, and only copies are recorded."""
+    calls = [(number * MS, number * MS + 10 * US, LAUNCH) for number in range(50)]
+    calls.append((80 * MS, 90 * MS, SYNCHRONIZE))
+    copy = {
+        "start": 30 * MS,
+        "end": 31 * MS,
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "correlationId": 900,
+        "globalPid": make_global_pid(),
+        "bytes": 1000,
+        "copyKind": 1,
+        "srcKind": 0,
+        "dstKind": 2,
+    }
+    assert find(tmp_path, calls, {}, {MEMCPY: [copy]}) == []
+    with nsys2prv.open(tmp_path / "one.sqlite", quiet=True, jobs=1) as job:
+        result = job.analyse("findings")["findings"]
+    assert not any("idle" in note for note in result.notes)
+    assert "is lost" in result.missing[0]

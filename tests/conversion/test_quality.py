@@ -101,7 +101,7 @@ def test_no_idle_time_is_blamed_where_work_is_lost(tmp_path: Path) -> None:
             return {finding.kind for finding in job.findings()}
 
     # Both processes are on one GPU, which hardly works.
-    assert "host_work" in find_kinds(10)
+    assert find_kinds(10) & {"host_work", "host_bound"}
     assert find_kinds(6) == set()
 
 
