@@ -48,6 +48,8 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
+#: Of no more texts than this it is looked up what became of them before; that of so many is kept.
+FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 class NvtxRule(Struct, frozen=True):
@@ -92,11 +94,12 @@ class RenamedRanges(Struct):
 def select_rules(rules: Sequence[NvtxRule], domains: Sequence[str]) -> list[tuple[NvtxRule, ...]]:
     """Return the rules for names of each of these domains ("" for the default one)."""
     names = pl.Series(domains, dtype=pl.String).replace("", DEFAULT_DOMAIN)
-    concerned = [names.str.contains(rule.domain).to_list() for rule in rules]
-    return [
-        tuple(rule for rule, of in zip(rules, concerned, strict=True) if of[number])
-        for number in range(len(domains))
-    ]
+    others = {
+        rule: names.filter(~names.str.contains(rule.domain)).to_list()
+        for rule in rules
+        if rule.domain
+    }
+    return [tuple(rule for rule in rules if name not in others.get(rule, ())) for name in names]
 
 
 def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
@@ -152,15 +155,45 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
-    renamed = rename_ranges(pl.Series(firsts, dtype=pl.String), rules)
-    outcomes = (firsts, renamed.texts.gather(renamed.codes).to_list(), renamed.numbers.tolist())
+    renamed = _rename_known(firsts, rules)
+    outcomes = (firsts, renamed.texts.to_list(), renamed.numbers.tolist())
     places = np.array(list(map(_find_kept_number, *outcomes)), np.int64)[templates.codes]
     renamed = renamed.take(templates.codes)
     renamed.numbers = texts.read_numbers(np.maximum(places, ABSENT))
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return renamed
-    return renamed.replace_some(alone, rename_ranges(decode_texts(texts.take(alone)), rules))
+    lone = decode_texts(texts.take(alone))
+    many = len(lone) > FEW_TEXTS
+    single = rename_ranges(lone, rules) if many else _rename_known(lone.to_list(), rules)
+    return renamed.replace_some(alone, single)
+
+
+def _rename_known(texts: list[str], rules: Sequence[NvtxRule]) -> RenamedRanges:
+    """Apply the rules to texts, whose names are remembered for parts of reports that follow: to
+    compile their patterns takes longer than most parts' texts.
+    """
+    known = _get_known_texts(tuple(rules))
+    if new := list(dict.fromkeys(text for text in texts if text not in known)):
+        renamed = rename_ranges(pl.Series(new, dtype=pl.String), rules)
+        names = renamed.texts.gather(renamed.codes).to_list()
+        outcomes = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
+        known.update(zip(new, outcomes, strict=True))
+    names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
+    if len(known) > MOST_KNOWN:
+        known.clear()
+    return RenamedRanges(
+        pl.Series(names, dtype=pl.String),
+        np.arange(len(texts)),
+        np.array(wanted, bool),
+        np.array(numbers, np.int64),
+    )
+
+
+@cache
+def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, int]]:
+    """Return the texts that are known of these rules."""
+    return {}
 
 
 def _renumber(text: str) -> str:
