@@ -202,8 +202,6 @@ class CauseWriter:
         the time of hosts, those that the evidence names.
         """
         edges, saved = self._places.list_saved(cause.changes)
-        if not len(edges) or cause.kind == "imbalance":
-            return edges, saved
         key = self._edges.key[edges]
         if cause.kind in ("host_time", "launching") and (named := self._sum_hosts()):
             own = (self._edges.kind[edges] == named[0][0]) & (key == named[0][1])
@@ -260,7 +258,7 @@ class CauseWriter:
             title = f"{who}: {name or 'the host takes longer than on the others'}."
         if len(tasks) > 1 and self._job.find_host(tasks) and suspect.processes not in stages:
             kind = "slow_host" if kind == "straggler" else kind
-        evidence += self._count_last(tasks)
+        evidence += () if suspect.is_link else self._count_last(tasks)
         ranks = self._job.list_ranks(tasks)
         return Finding(
             kind,
@@ -431,9 +429,10 @@ class CauseWriter:
     def _measure_link(self, cause: Cause) -> Iterator[str]:
         edges, new = cause.changes[0]
         own, usual = float(self._graph.weight[edges].sum()), float(new.sum())
+        what = self._places.name_transfers(*self._places.list_saved(cause.changes))
         yield (
             f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; "
-            f"the same ones elsewhere {format_nanoseconds(usual / len(edges))}"
+            f"the same ones elsewhere {format_nanoseconds(usual / len(edges))}; most in {what}"
         )
 
     # The whole job.
@@ -446,6 +445,9 @@ class CauseWriter:
             f"{format_nanoseconds(float(work.min()))} to {format_nanoseconds(float(work.max()))}; "
             "the difference within single iterations is greater"
         )
+        edges, saved = self._list_named(cause)
+        if len(edges):
+            yield f"most of it is {self._places.name_work(edges, saved)}"
 
     def _describe_transfers(self, cause: Cause) -> Finding:
         """Say what ranks wait in after the last of them has come: for data where there is much."""
@@ -465,12 +467,10 @@ class CauseWriter:
         )
         sums = sums.sort("lasts", "name", descending=True)
         ranks, evidence = max(len(self._replay.processes), 1), []
-        for kind, name, lasts, _, own, count in sums.head(2).rows():
+        for lasts, own, count in sums.head(2).select("lasts", "edge", "count").rows():
             own = np.array(own)
-            group, _ = self._places.find_range(own, self._graph.weight[own].astype(float))
-            within = f" in NVTX range {self._places.groups[group]}" if group >= 0 else ""
             evidence.append(
-                f"{self._places.name_transfer(Kind(kind), name)}{within}: {format_nanoseconds(lasts / ranks)} per rank in "
+                f"{self._places.name_transfers(own, self._graph.weight[own])}: {format_nanoseconds(lasts / ranks)} per rank in "
                 f"{count / ranks:,.0f} transfers, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
             )
         channels = (self._replay.job.channels[key][1] for key in np.unique(self._edges.key[edges]))
@@ -513,11 +513,8 @@ class CauseWriter:
         longest = int(np.argmax(lasts))
         process = int(self._edges.process[waits[longest]])
         ranks = self._job.list_ranks([process + 1])
-        name, _, _ = split_size(self._edges.size[waits])
-        kind = Kind(self._edges.kind[waits[longest]])
-        label = self._places.name_transfer(kind, int(name[longest]))
         evidence = [
-            f"{label}: ranks wait {format_nanoseconds(lasts.sum() / len(self._replay.processes))} on average "
+            f"{self._places.name_transfers(waits, lasts)}: ranks wait {format_nanoseconds(lasts.sum() / len(self._replay.processes))} on average "
             "until the other side has come"
         ]
         pipeline, key = self._pipeline, "messages"

@@ -119,6 +119,16 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
         }
         row = {name: (window & one).length for name, one in spans.items()}
+        lost = {
+            "idle": inner - spans["active"],
+            "copies": window & (spans["active"] - spans["working"]),
+            "communication": window & (spans["working"] - spans["compute"]),
+        }
+        for name, one in lost.items():
+            at = int(np.argmax(one.end - one.begin)) if len(one) else -1
+            row[f"{name}_begin"], row[f"{name}_end"] = (
+                (int(one.begin[at]), int(one.end[at])) if at >= 0 else (0, 0)
+            )
         task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
         row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
         yield (

@@ -15,7 +15,7 @@ from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.analysis.unit import Unit, to_arrays
-from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind
+from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Changes, Replay
 from nsys2prv.store.event_reader import HOST
@@ -96,6 +96,18 @@ class Places:
             return KIND_NAMES[kind]
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
 
+    def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return the label of the transfers that have most of these weights, and their NVTX range."""
+        names, place = np.unique(split_size(self._edges.size[edges])[0], return_inverse=True)
+        own = place == np.argmax(np.bincount(place, weights, len(names)))
+        kind = Kind(self._edges.kind[edges[own][0]])
+        label = self.name_transfer(kind, int(names[place[own][0]]))
+        return f"{label}{self._name_range(edges[own], weights[own])}"
+
+    def _name_range(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        group, _ = self.find_range(edges, weights)
+        return f", in NVTX range {self.groups[group]}" if group in self.groups else ""
+
     def name_place(self, kind: Kind, key: int) -> str:
         """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
         if kind == Kind.CALL:
@@ -116,9 +128,7 @@ class Places:
         )
         sums = frame.group_by("kind", "key").agg(pl.col("weight").sum()).sort("weight")
         kind, key, _ = sums.row(-1)
-        group, _ = self.find_range(edges, weights)
-        within = f", in NVTX range {self.groups[group]}" if group in self.groups else ""
-        return f"{self.name_place(Kind(kind), key)}{within}"
+        return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
 
     @cached_property
     def groups(self) -> dict[int, str]:

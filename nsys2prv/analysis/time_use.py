@@ -311,6 +311,7 @@ def describe_loss(
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"
     mean = format_nanoseconds(lost / devices.height)
+    longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
         "idle",
         f"GPUs {does} for {lost / length:.0%} {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
@@ -319,6 +320,9 @@ def describe_loss(
         where=where,
         advice=advice,
         views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),
+        moments=(
+            (longest[f"{name}_begin"], longest[f"{name}_end"], job.list_ranks([longest["task"]])),
+        ),
     )
 
 

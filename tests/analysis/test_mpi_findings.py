@@ -132,3 +132,86 @@ def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Pat
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert "Summary" in headings
     assert not [one for one in headings if re.search("GPU|Kernel|device|communication", one)]
+
+
+def write_calls(folder: Path, ranks: list[list[tuple[str, int, int]]]) -> list[Path]:
+    """Write reports whose ranks make these calls (name, begin, end) between MPI_Init and
+    MPI_Finalize. A send or receive names its partner: `MPI_Send 1`.
+    """
+    reports, names = (
+        [],
+        ("MPI_Init", "MPI_Finalize", "MPI_Allreduce", "MPI_Send", "MPI_Recv", "MPI_File_open"),
+    )
+    last = max(end for calls in ranks for _, _, end in calls)
+    for rank, calls in enumerate(ranks):
+        thread = make_global_tid(7 + rank, 7 + rank, 1 + rank)
+        rows: dict[str, list] = {"P2P": [], "COLLECTIVES": [], "OTHER": []}
+        for name, begin, end in (
+            ("MPI_Init", 0, 100),
+            *calls,
+            ("MPI_Finalize", last + 100, last + 200),
+        ):
+            text, _, partner = name.partition(" ")
+            row = {"start": begin, "end": end, "globalTid": thread, "textId": 1 + names.index(text)}
+            if partner:
+                rows["P2P"].append(
+                    row | {"tag": 1, "remoteRank": int(partner), "size": 8, "commHandle": 1}
+                )
+            elif text == "MPI_Allreduce":
+                rows["COLLECTIVES"].append(row | {"size": 8, "commHandle": 1})
+            else:
+                rows["OTHER"].append(row)
+        tables: dict[str, list] = {f"MPI_{name}_EVENTS": found for name, found in rows.items()}
+        tables |= {
+            "StringIds": make_strings(*names),
+            "MPI_RANKS": [{"globalTid": thread, "rank": rank}],
+            "MPI_COMMUNICATORS": [
+                {"rank": rank, "timestamp": 0, "commHandle": 1, "localRank": rank, "size": len(ranks),
+                 "groupRoot": 0, "groupRootUid": 0, "members": str([*range(len(ranks))])}
+            ],
+        }  # fmt: skip
+        reports.append(make_export(folder / f"rank{rank}.sqlite", tables))
+    return reports
+
+
+def test_ranks_that_take_turns_are_told_as_stages(tmp_path: Path) -> None:
+    """Each rank waits for the message of the one before, works, and sends on."""
+    calls: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
+    left = 1_000
+    for _ in range(STEPS):
+        ready = left
+        for rank, own in enumerate(calls):
+            if rank:
+                own.append((f"MPI_Recv {rank - 1}", left + 500, ready + 2_000))
+                ready += 2_000
+            ready += STEP
+            if rank + 1 < RANKS:
+                own.append((f"MPI_Send {rank + 1}", ready, ready + 1_000))
+            own.append(("MPI_Allreduce", ready + 1_500, 0))
+        left = ready + 10_000
+        for own in calls:
+            own[-1] = (*own[-1][:2], left)
+    with nsys2prv.open(write_calls(tmp_path, calls), align="none") as job:
+        (finding,) = (one for one in job.findings() if one.kind == "pipeline_bubble")
+        assert not any(one.ranks for one in job.findings())
+    assert finding.share == pytest.approx(1 - 1 / RANKS, rel=0.05)
+    assert any("rank 0 (" in line and "rank 3 (" in line for line in finding.evidence)
+    assert any("MPI_Recv" in line for line in finding.evidence)
+
+
+def test_ranks_meet_where_they_open_a_file(tmp_path: Path) -> None:
+    """Who comes late is named, not the call in which the others wait; and what all take then is told."""
+    late, takes = 30 * STEP, 20 * STEP
+    calls: list[list[tuple[str, int, int]]] = []
+    for rank in range(RANKS):
+        begin = 1_000 + STEP + (late if rank == 1 else 1_000 * rank)
+        end = 1_000 + STEP + late + takes
+        calls.append([("MPI_File_open", begin, end), ("MPI_Allreduce", end + 1_000, end + 90_000)])
+    with nsys2prv.open(write_calls(tmp_path, calls), align="none") as job:
+        found = {finding.kind: finding for finding in job.findings()}
+    named = found.get("hiccup", found.get("straggler"))
+    assert named is not None
+    assert named.ranks == (1,)
+    transfers = found["exposed_communication"]
+    assert "MPI_File_open" in transfers.title
+    assert "little data" in transfers.title
