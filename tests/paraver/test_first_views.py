@@ -23,6 +23,17 @@ KINDS = [kind.name for kind in all_kinds() if kind.tables]
 #: Kinds whose rows no sample has: those of Windows, and of tables whose whole schema no public export
 #: shows.
 KINDS_IN_NO_SAMPLE = {
+    "graph_host_nodes",
+    "host_callbacks",
+    "jit",
+    "memory_decompression",
+    "memory_transfers",
+    "nvmedia",
+    "soc_metrics",
+    "tegra",
+    "ucx_calls",
+    "ucx_submissions",
+    "ucx_transfers",
     "dx11",
     "dx11_gpu",
     "dx11_debug",
