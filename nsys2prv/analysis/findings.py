@@ -29,7 +29,7 @@ from nsys2prv.analysis.host_time import (
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
-from nsys2prv.analysis.stacks import measure_places
+from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
     describe_edge,
@@ -188,6 +188,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         phases = find_phases(context.reader, context.labels["nvtx"], steady)
         about = "Findings are of the steady state: shares are of its time."
         result.add("phases", "Phases", phases, about)
+    about = "By call stacks and CPU samples, of the thread that drives the GPUs."
+    result.add("places", "Where hosts are while GPUs are idle", list_places(frames, context), about)
 
 
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -392,6 +392,13 @@ class OpenJob:
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
+    def places(self) -> pl.DataFrame:
+        """Return where in the program hosts are while GPUs are idle, by call stacks and CPU samples,
+        the longest first of each rank: `who`, `where`, `time_ns`, `idle_share`; empty without stacks.
+        """
+        tables = self.analyse("findings")["findings"].tables
+        return tables["places"].frame if "places" in tables else pl.DataFrame()
+
     def what_if(self, *changes: str) -> pl.DataFrame:
         """Return how long the job's steady state, or its work where nothing repeats, would last with
         changes, as in ``job.what_if("rank 3: gpu as others; no cudaFree")``: a row for each, with those

@@ -4,6 +4,8 @@ samples in none of these calls. A stack tells of a call within which another has
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
@@ -144,3 +146,26 @@ def describe_places(places: pl.DataFrame, whole: float, context: Context) -> str
         if label := label_place(place, context):
             return f"{min(of_callers / whole, 1.0):.0%} of it in {label}"
     return ""
+
+
+def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.DataFrame:
+    """Return the places in which hosts are while GPUs are idle, the longest first of each task: `who`,
+    `where`, `time_ns`, `idle_share` (of the time in which its GPUs are idle).
+
+    frames: `activities` and `uses`, as findings.py collects them.
+    """
+    rows, uses = frames["activities"], frames["uses"]
+    if not rows.height:
+        return pl.DataFrame()
+    rows = rows.filter(
+        pl.col("when").is_in(["before", "idle", "after"]) & (pl.col("part") == "where")
+    )
+    uses = uses.filter(pl.col("when").is_in(["before", "idle", "after"]))
+    sums = rows.group_by("task", "name").agg(time_ns=pl.col("time").sum())
+    lengths = uses.group_by("task").agg(pl.col("length").sum())
+    labels = pl.Series([label_place(place, context) for place in sums["name"]], dtype=pl.String)
+    table = sums.with_columns(where=labels).filter(pl.col("where") != "").join(lengths, on="task")
+    table = table.join(context.tasks.select("task", "who"), on="task")
+    table = table.sort("task", pl.col("time_ns"), descending=[False, True], maintain_order=True)
+    share = pl.col("time_ns") / pl.col("length")
+    return table.select("who", "where", "time_ns", idle_share=share)

@@ -63,8 +63,11 @@ def find_place(tmp_path: Path, *stacks: tuple[tuple[str, str], ...], every: int 
     }  # fmt: skip
     report = make_export(tmp_path / "r.sqlite", tables)
     with nsys2prv.open(report, quiet=True, jobs=1) as job:
-        finding = job.findings()[0]
+        finding, places = job.findings()[0], job.places()
     assert finding.kind == "startup"
+    if finding.where:
+        assert finding.where.endswith(places["where"][0])
+        assert finding.where.startswith(f"{places['idle_share'][0]:.0%}")
     return finding.where
 
 

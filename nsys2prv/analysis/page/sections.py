@@ -219,7 +219,7 @@ SECTIONS: dict[str, tuple] = {
         "Summary",
         "efficiencies",
         show_findings,
-        "findings.notes findings.phases findings.what_if",
+        "findings.notes findings.phases findings.places findings.what_if",
         show_efficiencies,
         "notes steady (nodes)",
         show_remarks,
