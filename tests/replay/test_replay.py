@@ -35,6 +35,7 @@ from nsys2prv.replay.graph import (
 )
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.job_graph import JobGraph, build_job_graph
+from nsys2prv.replay.suspects import is_alone
 from nsys2prv.replay.whatif import Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -279,6 +280,39 @@ def test_kernels_launched_before_the_capture_come_before_those_launched_in_it(
         graph = job.graph.graph
     stream = np.flatnonzero(graph.edges.kind == Kind.STREAM)
     assert sorted(graph.weight[stream]) == [1_000, 1_000]
+
+
+def test_nobody_waits_for_hosts_that_exchange_data_with_each_other_alone() -> None:
+    job = make_job(np.full((4, 4), 1_000_000)).job
+    for channels, alone in (
+        ([()], False),
+        ([(), (0, 1), (2, 3)], True),
+        ([(), (0, 1), (1, 2)], False),
+    ):
+        replay = Replay(replace(job, channels=[(one, ("a",)) for one in channels]), 0, 1)
+        assert is_alone(replay, (0, 1)) == alone
+
+
+@pytest.mark.parametrize(("gap", "lasts"), [(5_000, 2_000), (5_000, 400_000), (300_000, 2_000)])
+def test_a_job_of_short_kernels_waits_for_launches(gap: int, lasts: int, tmp_path: Path) -> None:
+    """All that hosts do is one cause where most of it is to launch: neither a pause before each
+    launch, nor what is hidden behind long kernels.
+    """
+    calls, kernels, now, free = [], [], 100_000, 0
+    for number in range(300):
+        calls.append(make_call(now, now + 4_000, number))
+        free = max(now + 5_000, free + 1_000)
+        kernels.append(make_kernel(free, free + lasts, correlationId=number))
+        now, free = now + 4_000 + gap, free + lasts
+    tables = {
+        "StringIds": make_strings("work", "cudaLaunchKernel"), KERNEL: kernels, RUNTIME: calls
+    }  # fmt: skip
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        causes = {cause.kind: cause for cause in find_causes(make_replay(job), KernelFacts())}
+    assert ("launching" in causes) == (gap < 100_000 and lasts < 100_000)
+    if "launching" in causes:
+        assert causes["launching"].gain == pytest.approx(1 - 3 / 9, abs=0.01)
+        assert causes["launching"].is_specific
 
 
 def test_what_is_before_the_first_known_collective_is_left_out() -> None:
