@@ -21,9 +21,10 @@ LEAST_HIGH = 0.02
 NEARLY_ALL = 0.85
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
-#: What is longer stands out by so many standard errors, or by one moment that is so many times what
+#: What is longer stands out by so many standard errors, by so many times what the others but one
+#: differ by, or by one moment that is so many times what
 #: nearly all differ by at most, and as the longest one of the others but one.
-MANY_ERRORS, FAR_BEYOND, USUALLY, BEYOND_OTHERS = 4.0, 6.0, 0.97, 2.0
+MANY_ERRORS, APART, FAR_BEYOND, USUALLY, BEYOND_OTHERS = 4.0, 4.0, 6.0, 0.97, 2.0
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -124,11 +125,11 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     # One of the others may be a culprit too.
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
     beyond = np.quantile(np.abs(np.concatenate(table.longer)), USUALLY)
-    beyond = max(
-        FAR_BEYOND * beyond, BEYOND_OTHERS * np.sort(most[others])[max(len(others) - 2, 0)]
-    )
+    place = max(len(others) - 2, 0)
+    beyond = max(FAR_BEYOND * beyond, BEYOND_OTHERS * np.sort(most[others])[place])
     unclear = own[
         (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
+        & (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
         & (most[own] <= beyond)
     ]
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
@@ -260,7 +261,7 @@ def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[
     middle = (
         weighted.filter(pl.col("reached") >= 0.5).unique("process", keep="first").sort("process")
     )
-    logs = np.log(middle["ratio"].to_numpy())
+    logs = np.log(np.maximum(middle["ratio"].to_numpy(), 1e-9))
     spread = float(np.median(np.abs(logs - np.median(logs))))
     far = logs - np.median(logs) > FAR_OUT * max(spread, 1e-4)
     for process, slow, share in (
