@@ -91,12 +91,10 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
     idle = f"no device works for {shares['time_ns']:.1%} of it"
     if steady:
         idle += f", in the steady state for {shares['steady_ns']:.1%}"
+    titles = TITLES | {"causes": f"{TITLES['causes']}: {idle}"}
     for name, frame in frames.items():
         shown = frame if steady else frame.drop("steady_ns", "steady_share")
-        if name == "causes":
-            result.add(name, f"{TITLES[name]}: {idle}", shown, __doc__)
-        else:
-            result.add(name, TITLES[name], shown)
+        result.add(name, titles[name], shown, __doc__ if name == "causes" else "")
 
 
 def _sum_shares(

@@ -31,13 +31,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.intervals import unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import (
-    BUSY,
-    WORK,
-    Unit,
-    find_mpi_span,
-    to_arrays,
-)
+from nsys2prv.analysis.unit import BUSY, WORK, Unit, find_mpi_span, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
@@ -140,9 +134,8 @@ class _IdealNetworks(Struct, frozen=True):
         layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
         if not self.context.reader.layouts & layouts:
             return None
-        graph = self.context.get_graph()
         found: IdealNetwork | str = "the compiled core is missing"
-        if graph is not None:
+        if (graph := self.context.get_graph()) is not None:
             found = replay_without_transfers(graph, begin, end, kinds)
         if isinstance(found, IdealNetwork):
             return found

@@ -294,16 +294,8 @@ def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame
         for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()
     }
     rows = [modes.get(number, NO_MODES) for number in range(len(bounds) - 1)]
-    return pl.DataFrame(
-        rows,
-        schema={
-            "two_modes": pl.Boolean,
-            "low_ns": pl.Float64,
-            "high_ns": pl.Float64,
-            "high_share": pl.Float64,
-        },
-        orient="row",
-    )
+    figures = dict.fromkeys(("low_ns", "high_ns", "high_share"), pl.Float64)
+    return pl.DataFrame(rows, schema={"two_modes": pl.Boolean, **figures}, orient="row")
 
 
 def _find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:

@@ -57,13 +57,7 @@ from nsys2prv.conversion.summary import collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.extraction import (
-    GPU,
-    DeviceKey,
-    StreamKey,
-    find_stream_device,
-    identify_gpu,
-)
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
@@ -114,6 +108,7 @@ class OpenJob:
         self.reader = make_event_reader(job)
         self._saved = job.folder / "reader"
         self.reader.save(self._saved)
+        self._units = sorted(set(self.reader.rows.units.tolist()))
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
 
     def __enter__(self) -> OpenJob:
@@ -422,9 +417,8 @@ class OpenJob:
         if core is None:
             return None
         calls = label_calls(self.labels)
-        units = sorted(set(self.reader.rows.units.tolist()))
         build = partial(_build_unit_graph, self._saved, calls)
-        graphs = list(self._job.workers.run(build, units))
+        graphs = list(self._job.workers.run(build, self._units))
         return join_units(self.reader, calls, graphs)
 
     def _run_analyses(
@@ -477,10 +471,9 @@ class OpenJob:
         }
         able = [analysis for analysis in wanted if not results[analysis.name].missing]
         collected: dict[tuple[str, str], list[pl.DataFrame]] = defaultdict(list)
-        units = sorted(set(self.reader.rows.units.tolist()))
-        steps = len(able) + (len(units) if len(units) > 1 else len(able))
+        steps = len(able) + (len(self._units) if len(self._units) > 1 else len(able))
         with self._job.workers.progress.show_bar("analysing", steps, "steps") as bar:
-            for frames in self._collect_units(able, options, units):
+            for frames in self._collect_units(able, options):
                 for name, key, frame in frames:
                     collected[name, key].append(frame)
                 bar.update(1)
@@ -542,17 +535,18 @@ class OpenJob:
         return tuple(sorted(lossy))
 
     def _collect_units(
-        self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]
+        self, able: Sequence[Analysis], options: AnalysisOptions
     ) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
         """Yield what the analyses collect, unit by unit; of a single one, which workers could not
         share, analysis by analysis.
         """
-        if len(units) == 1:
-            unit = Unit(load_event_reader(self._saved), units[0], options, self._saved.parent)
+        if len(self._units) == 1:
+            (number,) = self._units
+            unit = Unit(load_event_reader(self._saved), number, options, self._saved.parent)
             yield from (_collect_frames([analysis], unit) for analysis in able)
             return
         collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
-        yield from self._job.workers.run(collect, units)
+        yield from self._job.workers.run(collect, self._units)
 
 
 def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:

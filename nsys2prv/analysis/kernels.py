@@ -38,19 +38,8 @@ METRICS = {
     "sm_active": "SMs Active [Throughput %]",
 }
 
-#: Columns of the tables of kernels and classes; those of METRICS where there are any.
-FIGURES = (
-    "count",
-    "time_ns",
-    "time_share",
-    "mean_ns",
-    "median_ns",
-    "min_ns",
-    "max_ns",
-    "std_dev_ns",
-    "imbalance",
-    *METRICS,
-)
+#: Columns of kernels whose durations have two modes.
+MODES = ("low_ns", "high_ns", "high_share")
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -90,17 +79,15 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
     named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
-    figures = [name for name in FIGURES if name in rows.columns]
-    kernels = named.select("kernel", "class", "tensor_cores", *figures)
-    result.add("kernels", "Kernels", kernels, __doc__)
-    result.add("classes", "Kernel classes", by_class.select("class", *figures))
+    result.add("kernels", "Kernels", named.drop("what", "two_modes", *MODES), __doc__)
+    result.add("classes", "Kernel classes", by_class)
     title = "GEMM time with and without tensor cores (told by the kernels' names)"
     gemm = groups.filter(pl.col("class") == GEMM)
     result.add("tensor_cores", title, _sum_tensor_cores(gemm))
     # Those that communicate last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
-    columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
-    result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)
+    two = two.select("kernel", "count", "time_ns", *MODES)
+    result.add("two_modes", "Kernels with bimodal durations", two, RULE)
     if tasks > 1:
         by_rank = context.name_tasks(_sum_tensor_by_task(gemm))
         title = "Share of GEMM time on tensor cores by rank"
@@ -128,7 +115,9 @@ def _compute_figures(
     rows = make_statistics(groups, by, modes=by == KERNEL_KEY)
     for frame in frames:
         rows = rows.join(frame, on=by, how="left", maintain_order="left")
-    return rows.with_columns(time_share=divide_columns("time_ns", pl.col("time_ns").sum()))
+    share = divide_columns("time_ns", pl.col("time_ns").sum()).alias("time_share")
+    first = (*by, "count", "time_ns")
+    return rows.select(*first, share, pl.exclude(*first))
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:

@@ -68,7 +68,8 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect what each metric of each device is like, its means in bins of time, and how
     busy devices are in them.
     """
-    edges = make_bin_edges(unit.duration, unit.options.bins)
+    bins = unit.options.bins
+    edges = np.arange(bins + 1) * unit.duration // bins
     for layout in SAMPLED:
         for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
@@ -109,11 +110,6 @@ def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) 
     bins = np.flatnonzero(known_time > 0)
     means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
     return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
-
-
-def make_bin_edges(duration: int, bins: int) -> np.ndarray:
-    """Return edges (ns) of equal bins over the job."""
-    return np.arange(bins + 1) * duration // bins
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -36,10 +36,6 @@ SHARES = {
     "overlapped_share_of_elapsed": ("overlapped_ns", "elapsed"),
     "exposed_share_of_nccl": ("nccl_exposed_ns", "nccl_ns"),
 }
-TITLES = {
-    "operations": "Communication by operation",
-    "classes": "Computation by kernel class, and how much of it overlaps communication",
-}
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -86,10 +82,11 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         "overlapped_ns",
         exposed_share=divide_columns(exposed, "time_ns"),
     )
-    result.add("operations", TITLES["operations"], operations)
+    result.add("operations", "Communication by operation", operations)
     overlapped = divide_columns("overlapped_ns", "time_ns")
     classes = _sum_by_class(kernels).with_columns(overlapped_share=overlapped)
-    result.add("classes", TITLES["classes"], classes)
+    title = "Computation by kernel class, and how much of it overlaps communication"
+    result.add("classes", title, classes)
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -239,11 +239,8 @@ class Context(Struct, frozen=True):
         """
         rows = self.reader.rows.threads.select("task", "rank", "who", "node")
         devices = self.devices.unique("task", keep="first").select("task", device="label")
-        return (
-            rows.unique("task")
-            .sort("task")
-            .join(devices, "task", how="left", maintain_order="left")
-        )
+        rows = rows.unique("task").sort("task")
+        return rows.join(devices, "task", how="left", maintain_order="left")
 
     def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with names of devices in the place of their numbers, and `node`."""

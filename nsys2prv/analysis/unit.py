@@ -145,10 +145,7 @@ class Unit:
         return any(layout in self.reader.layouts for layout in layouts)
 
     def read_begins(
-        self,
-        layout: str,
-        fields: Sequence[str] = (),
-        dtype: type[np.signedinteger] = np.int64,
+        self, layout: str, fields: Sequence[str] = (), dtype: type[np.signedinteger] = np.int64
     ) -> pl.DataFrame:
         """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
         time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event

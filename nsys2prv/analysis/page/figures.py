@@ -171,8 +171,7 @@ def map_metrics(material: Material) -> Iterator[Block]:
     notes = [f"0 all the time: {', '.join(silent)}"] if silent else []
     if left := order[MOST_MAPS:]:
         notes.append(f"not drawn, as there are more than {MOST_MAPS}: {', '.join(left)}")
-    if notes:
-        yield Items(items=notes)
+    yield Items(items=notes)
 
 
 def _map_over_time(

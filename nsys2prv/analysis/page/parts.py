@@ -143,8 +143,5 @@ class Material(Struct, frozen=True):
 
     def list_notes(self, analysis: str) -> list[Block]:
         """Return how to read the figures of an analysis, and what the reports lack."""
-        result = self.results.get(analysis)
-        if result is None:
-            return []
-        notes = Items(items=result.notes), Items(items=result.missing, is_missing=True)
-        return [one for one in notes if one.items]
+        result = self.results.get(analysis) or Result(analysis, "")
+        return [Items(items=result.notes), Items(items=result.missing, is_missing=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nsys2prv.analysis.page.figures import (
     condense_rows,
@@ -112,6 +112,7 @@ def make_sections(material: Material) -> list[Section]:
                 blocks += _show_tables(material, analysis, content)
             else:
                 blocks += content(material)
+        blocks = _drop_empty(blocks)
         lacks_all = all(isinstance(one, Items) and one.is_missing for one in blocks)
         if blocks and not (lacks_all and name in OF_GPUS and not material.job["devices"]):
             sections.append(Section(name, title, [*map(condense_rows, blocks)]))
@@ -139,7 +140,13 @@ def _show_tables(material: Material, analysis: str, names: str) -> Iterator[Bloc
 def make_result_section(material: Material, result: Result) -> Section:
     """Return a section with all tables of a result, and its notes."""
     names = " ".join([*(f"{name}*" for name in result.tables), "notes"])
-    return Section(result.name, result.title, [*_show_tables(material, result.name, names)])
+    blocks = _drop_empty(_show_tables(material, result.name, names))
+    return Section(result.name, result.title, blocks)
+
+
+def _drop_empty(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks without lists of nothing."""
+    return [one for one in blocks if not isinstance(one, Items) or one.items]
 
 
 def rate_efficiency(value: float) -> str:
@@ -187,15 +194,13 @@ def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
 
 def show_quality(material: Material) -> Iterator[Block]:
     """Show what the reports lack, and what to do about it."""
-    if notes := [QualityNote(**one) for one in material.job.get("quality", ())]:
-        yield Items(items=format_quality(notes, full=True))
+    notes = [QualityNote(**one) for one in material.job.get("quality", ())]
+    yield Items(items=format_quality(notes, full=True))
 
 
 def show_remarks(material: Material) -> Iterator[Block]:
     """Show the warnings and notes about the job."""
-    remarks = [str(one) for key in ("warnings", "notes") for one in material.job.get(key, ())]
-    if remarks:
-        yield Items(items=remarks)
+    yield Items(items=[*material.job.get("warnings", ()), *material.job.get("notes", ())])
 
 
 def show_how_to_ask(material: Material) -> Iterator[Block]:
@@ -232,11 +237,7 @@ SECTIONS: dict[str, tuple] = {
         map_use,
         "(devices*) (hosts*)",
     ),
-    "communication": (
-        "Exposed communication",
-        "overlap",
-        "operations classes (devices*) notes",
-    ),
+    "communication": ("Exposed communication", "overlap", "operations classes (devices*) notes"),
     "collectives": (
         "Stragglers and collectives",
         "collectives",
