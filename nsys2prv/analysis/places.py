@@ -250,11 +250,10 @@ class Places:
 
     def _find_longest(self, edges: np.ndarray) -> tuple[Unit, int, Spans] | None:
         """Return the host thread that is longest in these edges, with its unit, and when it is."""
-        process, lasts = np.maximum(self._edges.process[edges], 0), self.measure(edges)
-        own = edges[process == np.argmax(np.bincount(process, lasts))]
-        row = int(self._replay.job.rows[self._edges.source[own[np.argmax(self.measure(own))]]])
-        if row < 0:
+        row = np.asarray(self._replay.job.rows[self._edges.source[edges]], np.int64)
+        longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
+        if longest < 0:
             return None
-        rows = self._context.reader.rows
-        unit = Unit(self._context.reader, int(rows.units[row]), self._context.options, Path())
-        return unit, row, merge_spans(*self.find_times(own))
+        unit_of = self._context.reader.rows.units
+        unit = Unit(self._context.reader, int(unit_of[longest]), self._context.options, Path())
+        return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

@@ -312,3 +312,33 @@ def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
         result = job.analyse("findings")["findings"]
     assert not any("idle" in note for note in result.notes)
     assert "is lost" in result.missing[0]
+
+
+def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_path: Path) -> None:
+    """A thread computes between its calls; so does another one that is off the CPU then."""
+    rows, kernels = [], {}
+    launches = [(at * MS, PID) for at in range(0, 200, 10)] + [
+        (5 * MS, PID + 1),
+        (105 * MS, PID + 1),
+    ]
+    for begin, thread in sorted(launches):
+        kernels[len(rows)] = (begin + 20 * US, begin + MS)
+        for at, end, name in (
+            (begin, 10 * US, LAUNCH),
+            (begin + 15 * US, MS + 5 * US, SYNCHRONIZE),
+        ):
+            rows.append(
+                make_call(
+                    at, begin + end, len(rows), nameId=name, globalTid=make_global_tid(thread)
+                )
+            )
+    states = ((0, 1, PID), (6 * MS, 0, PID + 1), (105 * MS, 1, PID + 1), (201 * MS, 0, PID))
+    more = {
+        RUNTIME: rows,
+        "SCHED_EVENTS": [
+            {"start": at, "cpu": 0, "isSchedIn": into, "globalTid": make_global_tid(thread)}
+            for at, into, thread in states
+        ],
+    }
+    (pause,) = (one for one in find(tmp_path, [], kernels, more) if one.kind == "host_work")
+    assert "the host is 100% computing" in pause.evidence[0]
