@@ -25,7 +25,6 @@ def add_toy_finding(frames: object, context: object, result: Result) -> None:
 TOY = Analysis(
     "toy",
     "Toy",
-    "counts",
     (("cuda_kernel",),),
     lambda unit: iter([("count", pl.DataFrame({"count": [unit.work.height]}))]),
     add_toy_finding,
