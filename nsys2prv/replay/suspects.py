@@ -19,6 +19,9 @@ LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 LEAST_HIGH = 0.02
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
+#: A rank that is slow in all its work is no more than that if this gains that share of what it gains
+#: with the work of the others.
+OF_CHOSEN = 0.7
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
 #: What is longer stands out by so many standard errors, by so many times what the others but one
@@ -101,6 +104,9 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     is_gpu = found.kind == "gpu" and not found.ratio
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain
+    # The others' median has none of the chance that is in the work of a rank that is slow in all.
+    if certain and (certain.kind, certain.processes) == (found.kind, found.processes):
+        return certain if OF_CHOSEN < certain.gain / found.gain < NEARLY_ALL else found
     return found
 
 
