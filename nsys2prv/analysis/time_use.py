@@ -41,6 +41,12 @@ ADVICE = {
     "unknown": "look at what the program does there",
 }
 SET_UP_ADVICE = "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge"
+#: Layout of what host threads do -> the view that shows it.
+HOST_VIEWS = {
+    "nvtx_pushpop": "views/nvtx_ranges.cfg",
+    "osrt": "views/osrt_calls.cfg",
+    "thread_state": "basics/thread_states.cfg",
+}
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -201,6 +207,7 @@ def describe_edge(
         evidence=use.list_evidence(),
         where=use.where,
         advice=advice,
+        views=("views/cuda_activities.cfg",),
         moments=((begin, begin + use.length, ()),),
     )
 
@@ -229,6 +236,10 @@ def describe_hosts(
         evidence=(*use.list_evidence(), context.options.lost_work or why),
         where=use.where,
         advice=use.advice,
+        views=tuple(
+            view for layout, view in HOST_VIEWS.items() if layout in context.reader.layouts
+        ),
+        moments=((0, context.duration, ()),),
     )
 
 
