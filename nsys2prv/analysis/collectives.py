@@ -34,6 +34,12 @@ MPI_FIELDS = {
     "mpi_collective": ("call", "sent", "received", "communicator"),
     "mpi_point_to_point": ("call", "size", "communicator"),
 }
+#: Sums of kernels or calls.
+SUMS = {
+    "count": pl.len().cast(pl.Int64),
+    "time_ns": (pl.col("end") - pl.col("begin")).sum(),
+    "bytes": sum_known(pl.col("bytes")),
+}
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -42,7 +48,10 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     cannot be compared (`unplaced`).
     """
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
-    yield "kernels", _sum_kernels(unit, kernels)
+    by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
+        "task", "communicator", "operation", maintain_order=True
+    )
+    yield "kernels", by_task.agg(**SUMS)
     if unit.has("nccl_collective"):
         matched = _list_matched(unit, kernels)
         yield "matched", matched
@@ -51,17 +60,6 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for layout in MPI_LAYOUTS:
         if unit.has(layout):
             yield "mpi", _sum_mpi_calls(unit, layout)
-
-
-def _sum_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
-        "task", "communicator", "operation", maintain_order=True
-    )
-    return by_task.agg(
-        count=pl.len().cast(pl.Int64),
-        time_ns=(pl.col("end") - pl.col("begin")).sum(),
-        bytes=sum_known(pl.col("bytes")),
-    )
 
 
 def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -114,11 +112,8 @@ def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
         .then(pl.sum_horizontal(pl.lit(0, pl.Int64), *(pl.col(name).clip(0) for name in sizes)))
         .otherwise(pl.lit(ABSENT, pl.Int64)),
     )
-    return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
-        bytes=sum_known(pl.col("bytes")),
-        count=pl.len().cast(pl.Int64),
-        time_ns=(pl.col("end") - pl.col("begin")).sum(),
-    )
+    by_task = calls.group_by("kind", "call", "communicator", "task", maintain_order=True)
+    return by_task.agg(**SUMS)
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -337,13 +337,11 @@ def find_driving_threads(unit: Unit, device: int) -> list[int]:
 
 def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
     """Return when the threads that drive a device are in each of STATES."""
-    return unit.remember(
-        ("host_states", device),
-        lambda: _compute_host_states(unit, find_driving_threads(unit, device)),
-    )
+    return unit.remember(("host_states", device), lambda: _compute_host_states(unit, device))
 
 
-def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
+def _compute_host_states(unit: Unit, device: int) -> dict[str, Spans]:
+    threads = find_driving_threads(unit, device)
     synchronising, launching = EMPTY, EMPTY
     if unit.has("cuda_api"):
         api = unit.select_calls("cuda_api", threads)
