@@ -16,7 +16,7 @@ import ctypes
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nsys2prv._util.errors import Nsys2prvError
 
@@ -51,6 +51,12 @@ def keep_freed_memory() -> None:
     mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
     if limit is not None:
         mallopt(_ARENA_MAX, 1)
+
+
+def return_freed_memory() -> None:
+    """Hand memory that was freed back to the system: blocks of the heap that larger ones cannot use."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_address_space() -> None:

@@ -451,8 +451,10 @@ def estimate_usual(
 
 
 def finish_graph(
-    nodes: NodeColumns,
+    times: np.ndarray,
+    row: np.ndarray,
     columns: EdgeColumns,
+    weight: Durations,
     joined: int,
     sizes: np.ndarray,
     processes: np.ndarray,
@@ -464,28 +466,25 @@ def finish_graph(
 ) -> Graph:
     """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
 
-    groups, marks: of latencies, as :func:`mark_clear` returns them. bounds: where the nodes of each
-    unit begin, and last those that are no unit's.
+    times, row: of nodes. weight: with those of nodes' work. groups, marks: of latencies, as
+    :func:`mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
+    are no unit's.
     """
-    count = len(columns.target)
-    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
-    lasts = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
-    time = Times(nodes.time, lasts)
+    count, time = len(columns.target), Times(times, weight)
 
     def find_gaps(rows: np.ndarray) -> np.ndarray:
-        return nodes.time[columns.target[rows]] - time[columns.source[rows]]
+        return times[columns.target[rows]] - time[columns.source[rows]]
 
-    plan, on_cycles = _plan_replay(columns, joined, len(nodes.time), bounds, find_gaps)
+    plan, on_cycles = _plan_replay(columns, joined, len(times), bounds, find_gaps)
     usual = estimate_usual(groups, marks, columns, time)
     graph = make_core_graph(columns, joined)
-    core.find_weights(graph, nodes.time, lasts.columns, usual, columns.typical, marks)
-
+    core.find_weights(graph, times, weight.columns, usual, columns.typical, marks)
     typical = make_durations(columns.typical, find_gaps)
-    long = make_durations(value[:count], find_gaps)
-    places = np.append(long.place, lasts.place), np.append(long.length, lasts.length)
-    weight = Durations(value, *places)
+    long = make_durations(weight.value[:count], find_gaps)
+    places = np.append(long.place, weight.place), np.append(long.length, weight.length)
+    weight = Durations(weight.value, *places)
     return Graph(
-        columns, joined, sizes, nodes.row, processes, Times(nodes.time, weight), weight, typical,
+        columns, joined, sizes, row, processes, Times(times, weight), weight, typical,
         marks, plan, contradictions, cycles + on_cycles,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.memory import return_freed_memory
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.graph import (
     AS_RECORDED,
@@ -20,7 +21,6 @@ from nsys2prv.replay.graph import (
     EdgeColumns,
     Graph,
     Kind,
-    NodeColumns,
     Times,
     finish_graph,
     split_size,
@@ -112,6 +112,7 @@ def join_units(
             ("copies", ["edge"], 1),
         )
     )
+    kernel_count = kernels.height
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     idle_nodes = np.concatenate(
         [unit.idle_nodes + first for unit, first in zip(units, bounds, strict=False)]
@@ -120,9 +121,7 @@ def join_units(
     for unit in units:
         for kind, number in unit.contradictions.items():
             contradictions[kind] = contradictions.get(kind, 0) + number
-    groups = pl.concat([unit.groups for unit in units])
-    nodes, columns, marks = _concatenate(units, bounds)
-    own = len(columns.target)
+    time = _take(units, "nodes", "time")
     channels: dict[tuple[tuple[int, ...], tuple[str, ...]], int] = {((), ()): 0}
 
     def number_channel(members: np.ndarray) -> int:
@@ -130,35 +129,39 @@ def join_units(
         names = tuple(sorted({hosts[process] for process in processes}))
         return channels.setdefault((processes, names), len(channels))
 
-    joining, times, met = [], [nodes.time], 0
+    parts, times, met = [], [time], 0
     for kind, meetings in (
         (Kind.NCCL, find_nccl_meetings(reader, kernels)),
         (Kind.MPI, find_mpi_meetings(reader, calls, labels)),
     ):
         first = sum(map(len, times))
-        more, moments = _make_meeting_edges(
-            kind, meetings, first, nodes.time, task_of, number_channel
-        )
-        joining += more
+        more, moments = _make_meeting_edges(kind, meetings, first, time, task_of, number_channel)
+        parts += more
         times.append(moments)
-        _free_members(columns, kind, meetings)
+        _free_members(units, bounds, kind, meetings)
         met += len(np.unique(meetings.begin)) if kind == Kind.NCCL else 0
     # The clock, which what comes from outside of the job waits for.
-    joining.append(_find_outside(nodes, columns, task_of, sum(map(len, times))))
+    parts.append(_find_outside(units, bounds, time, task_of, sum(map(len, times))))
     times.append(np.zeros(1, np.int64))
-    nodes, columns, size = _add_joining(nodes, columns, joining, times)
-    marks = np.append(marks, np.zeros(len(size), np.uint8))
+    joining = _sort_joining(parts)
+    del kernels, calls, meetings, parts
+    groups = pl.concat([unit.groups for unit in units])
+    columns, weight, row, marks = _concatenate(units, bounds, joining, sum(map(len, times[1:])))
+    count, joined = len(columns.target), len(columns.target) - len(joining.target)
     graph = finish_graph(
-        nodes, columns, own, size, task_of, groups, marks, bounds, contradictions, cycles
-    )
-    copies = copies.with_columns(pl.col("edge") + len(columns.target))
-    return JobGraph(graph, idle_nodes, list(channels), hosts, labels, copies, kernels.height, met)
+        np.concatenate(times), row, columns, weight, joined, joining.size, task_of, groups, marks,
+        bounds, contradictions, cycles,
+    )  # fmt: skip
+    copies = copies.with_columns(pl.col("edge") + count)
+    return JobGraph(graph, idle_nodes, list(channels), hosts, labels, copies, kernel_count, met)
 
 
 def _concatenate(
-    units: Sequence[UnitGraph], bounds: Sequence[int]
-) -> tuple[NodeColumns, EdgeColumns, np.ndarray]:
-    """Return the nodes, edges and marks of all units; a column at a time, and those of the units go."""
+    units: Sequence[UnitGraph], bounds: Sequence[int], joining: _Joining, meetings: int
+) -> tuple[EdgeColumns, Durations, np.ndarray, np.ndarray]:
+    """Return the edges of all units with those that join them, weights with those of nodes alone, the
+    row of each node, and marks of edges. A column at a time, and those of the units go.
+    """
     groups = 0
     for unit, first in zip(units, bounds, strict=False):
         columns = unit.columns
@@ -167,57 +170,50 @@ def _concatenate(
         in_group = columns.typical < AS_RECORDED
         np.subtract(columns.typical, groups, out=columns.typical, where=in_group)
         groups += unit.groups.height
-    place = [unit.nodes.lasts.place + first for unit, first in zip(units, bounds, strict=False)]
-    length = [unit.nodes.lasts.length for unit in units]
-    value = np.concatenate([unit.nodes.lasts.value for unit in units])
-    lasts = Durations(value, np.concatenate(place), np.concatenate(length))
-    for unit in units:
-        unit.nodes.lasts = lasts
-    time, row, work, key = (_take(units, "nodes", name) for name in ("time", "row", "work", "key"))
-    columns = EdgeColumns(
-        *(_take(units, "columns", name) for name in EdgeColumns.__struct_fields__)
+    none = np.zeros(meetings, np.int32)
+    target, source, typical = (
+        _take(units, "columns", name, getattr(joining, name))
+        for name in ("target", "source", "typical")
     )
-    marks = np.concatenate([unit.marks for unit in units])
-    return NodeColumns(time, row, work, key, lasts), columns, marks
+    kind, key = (
+        np.concatenate([_take(units, "columns", name, getattr(joining, name)), of_nodes])
+        for name, of_nodes in (
+            ("kind", _take(units, "nodes", "work", none.astype(np.uint8) + NO_KIND)),
+            ("key", _take(units, "nodes", "key", none)),
+        )
+    )
+    lasts, no_weight = [unit.nodes.lasts for unit in units], np.zeros(len(target), np.int32)
+    weight = Durations(
+        np.concatenate([no_weight, *(one.value for one in lasts), none]),
+        np.concatenate(
+            [len(target) + first + one.place for first, one in zip(bounds, lasts, strict=False)]
+        ),
+        np.concatenate([one.length for one in lasts]),
+    )
+    row = _take(units, "nodes", "row", none - 1)
+    marks = np.concatenate([*(unit.marks for unit in units), joining.kind * 0])
+    return EdgeColumns(target, source, kind, key, typical), weight, row, marks
 
 
-def _take(units: Sequence[UnitGraph], part: str, name: str) -> np.ndarray:
-    """Return a column of all units, which are left without it."""
-    column = np.concatenate([getattr(getattr(unit, part), name) for unit in units])
+def _take(
+    units: Sequence[UnitGraph], part: str, name: str, more: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a column of all units, which are left without it, and more behind it."""
+    columns = [getattr(getattr(unit, part), name) for unit in units]
     for unit in units:
-        setattr(getattr(unit, part), name, column[:0])
+        setattr(getattr(unit, part), name, None)
+    column = np.concatenate(columns if more is None else [*columns, more])
+    del columns
+    return_freed_memory()
     return column
 
 
-def _add_joining(
-    nodes: NodeColumns,
-    columns: EdgeColumns,
-    joining: Sequence[_Joining],
-    times: Sequence[np.ndarray],
-) -> tuple[NodeColumns, EdgeColumns, np.ndarray]:
-    """Return the nodes and edges with those that join units, and the sizes of these. times: of nodes."""
-    added = _Joining(
-        *(
-            np.concatenate([getattr(one, name) for one in joining])
-            for name in _Joining.__struct_fields__
-        )
-    )
-    order = np.argsort(added.target, kind="stable")
-    target, source, kind, key, typical, size = (
-        getattr(added, name)[order] for name in _Joining.__struct_fields__
-    )
-    none = np.zeros(sum(map(len, times[1:])), np.int32)
-    own, value = columns, np.append(nodes.lasts.value, none)
-    columns = EdgeColumns(
-        np.append(own.target, target),
-        np.append(own.source, source),
-        np.concatenate([own.kind, kind, nodes.work, np.full(len(none), NO_KIND, np.uint8)]),
-        np.concatenate([own.key, key, nodes.key, none]),
-        np.append(own.typical, typical),
-    )
-    lasts = Durations(value, nodes.lasts.place, nodes.lasts.length)
-    row = np.append(nodes.row, none - 1)
-    return NodeColumns(np.concatenate(times), row, nodes.work, nodes.key, lasts), columns, size
+def _sort_joining(parts: Sequence[_Joining]) -> _Joining:
+    """Return the edges of all parts by their targets."""
+    names = _Joining.__struct_fields__
+    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+    order = np.argsort(columns[0], kind="stable")
+    return _Joining(*(column[order] for column in columns))
 
 
 def _make_joining(
@@ -297,46 +293,69 @@ def _find_quick_transfers(
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 
 
-def _free_members(columns: EdgeColumns, kind: Kind, meetings: Meetings) -> None:
+def _free_members(
+    units: Sequence[UnitGraph], bounds: Sequence[int], kind: Kind, meetings: Meetings
+) -> None:
     """Let NCCL kernels, and calls of MPI, that meet others last no time by themselves: their work is
     the transfer.
     """
-    # The work of an event is the first edge of its end.
-    rows = np.searchsorted(columns.target, np.unique(meetings.end >> 1))
-    columns.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
-    if kind == Kind.NCCL:
-        columns.kind[rows] = Kind.MEET
+    ends = np.unique(meetings.end >> 1)
+    for unit, first, last in zip(units, bounds, bounds[1:], strict=False):
+        own = ends[(ends >= first) & (ends < last)] - first
+        # The work of an event is the first edge of its end.
+        rows = np.searchsorted(unit.columns.target, own)
+        unit.columns.typical[rows] = MEETING_CALL if kind == Kind.MPI else 0
+        if kind == Kind.NCCL:
+            unit.columns.kind[rows] = Kind.MEET
 
 
 def _find_outside(
-    nodes: NodeColumns, columns: EdgeColumns, task_of: np.ndarray, clock: int
+    units: Sequence[UnitGraph],
+    bounds: Sequence[int],
+    times: np.ndarray,
+    task_of: np.ndarray,
+    clock: int,
 ) -> _Joining:
     """Let pauses that something outside of the job ends wait for the clock: they are much longer than
     usual at their place, and end together with those of other ranks. Returns the further edges.
     """
-    time = Times(nodes.time, nodes.lasts)
-    parts = range(0, len(columns.target), PART)
+    parts = [
+        (number, first)
+        for number, unit in enumerate(units)
+        for first in range(0, max(len(unit.columns.target), 1), PART)
+    ]
 
-    def list_gaps(first: int) -> pl.DataFrame:
-        part = slice(first, first + PART)
+    def list_gaps(number: int, first: int) -> pl.DataFrame:
+        unit, part = units[number], slice(first, first + PART)
+        columns = unit.columns
+        time = Times(times[bounds[number] : bounds[number + 1]], unit.nodes.lasts)
         is_gap = (columns.kind[part] == Kind.GAP) & (columns.typical[part] == AS_RECORDED)
         rows = first + np.flatnonzero(is_gap)
-        gap = nodes.time[columns.target[rows]] - time[columns.source[rows]]
-        return pl.DataFrame({"row": rows, "key": columns.key[rows], "gap": gap})
+        gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
+        gaps = pl.DataFrame({"row": rows, "key": columns.key[rows], "gap": gap})
+        return gaps.with_columns(unit=pl.lit(number))
 
     is_long = pl.col("gap") > LONG_PAUSE
-    pauses = pl.concat([list_gaps(first).filter(is_long) for first in parts or (0,)])
+    pauses = pl.concat([list_gaps(*part).filter(is_long) for part in parts])
     keys = pauses.select("key").unique()
     usual = (
-        pl.concat([list_gaps(first).join(keys, on="key", how="semi") for first in parts or (0,)])
+        pl.concat([list_gaps(*part).join(keys, on="key", how="semi") for part in parts])
         .group_by("key")
         .agg(usual=pl.col("gap").median())
     )
     pauses = pauses.join(usual, on="key").filter(pl.col("gap") > TIMES_USUAL * pl.col("usual"))
-    target = columns.target[pauses["row"].to_numpy()]
+    node = [
+        bounds[number] + int(units[number].columns.target[row])
+        for number, row in pauses.select("unit", "row").rows()
+    ]
+    row = [
+        int(units[number].nodes.row[target - bounds[number]])
+        for number, target in zip(pauses["unit"].to_list(), node, strict=True)
+    ]
     pauses = pauses.with_columns(
-        at=pl.Series(nodes.time[target], dtype=pl.Int64),
-        process=pl.Series(task_of[nodes.row[target]], dtype=pl.Int64),
+        target=pl.Series(node, dtype=pl.Int64),
+        at=pl.Series(times[node], dtype=pl.Int64),
+        process=pl.Series(task_of[row], dtype=pl.Int64),
     ).sort("at")
     follows = (
         (pl.col("at").diff() < TOGETHER)
@@ -345,9 +364,10 @@ def _find_outside(
     ).fill_null(False)
     pauses = pauses.filter(follows | follows.shift(-1, fill_value=False))
     pauses = pauses.filter(pl.len().over("key", "process") >= FEWEST_PAUSES)
-    rows = pauses["row"].to_numpy()
-    columns.typical[rows] = pauses["usual"].cast(pl.Int64).clip(upper_bound=LONG - 1).to_numpy()
-    return _make_joining(Kind.OUTSIDE, columns.target[rows], np.full(len(rows), 2 * clock))
+    for number, row, usual_gap in pauses.select("unit", "row", "usual").rows():
+        units[number].columns.typical[row] = min(int(usual_gap), LONG - 1)
+    target = pauses["target"].to_numpy()
+    return _make_joining(Kind.OUTSIDE, target, np.full(len(target), 2 * clock))
 
 
 __all__ = ["TRANSFERS", "JobGraph", "build_job_graph", "join_units"]

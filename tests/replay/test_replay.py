@@ -106,7 +106,10 @@ def make_graph(
     columns.key = np.append(columns.key, none)
     joined = len(target) if own is None else 0
     bounds, size = [0, count if own is None else own], np.zeros(len(target) - joined, np.int32)
-    return finish_graph(nodes, columns, joined, size, processes, groups, marks, bounds, {}, 0)
+    weight = make_durations(np.zeros(len(target) + count, np.int32), lambda rows: rows)
+    return finish_graph(
+        time, row, columns, weight, joined, size, processes, groups, marks, bounds, {}, 0
+    )
 
 
 def make_random_graph(seed: int) -> Graph:
