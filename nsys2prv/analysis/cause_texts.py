@@ -73,6 +73,7 @@ ADVICE = {
     "host_time": "launch less often (CUDA graphs, fused kernels, larger batches), and move the host's work out of the loop",
     "place": "shorten what the host does there, do it ahead or in another thread, and launch more work before it",
     "waits": "see what the host waits for there: requests that have not come are no loss, another process is looked at next",
+    "off_cpu": "look at what the host waits for there: a device, a lock, or another process",
     "once": "it happens once: do it ahead, or beside other work, if the job is short",
     "startup": "it counts once: judge by the rest, and capture that alone (--capture-range)",
     "pageable": "use pinned memory (pin_memory=True, cudaHostAlloc) and copies that do not block",
@@ -80,6 +81,8 @@ ADVICE = {
     "module_loading": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
     "tensor_cores": "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
 }
+#: What is said of hosts that wait most of the time, where it is not known for what.
+OFF_CPU = re.compile(r"the host is \d+% off the CPU")
 #: A pause that is spent in such a call waits for requests, or for another process.
 WAITS = re.compile(r" in (poll|ppoll|epoll_\w+|p?select\w*|accept\w*|recv\w*)$")
 #: Kind of cause -> kind of finding, and views that show it: the first of them with something to show.
@@ -639,6 +642,8 @@ class CauseWriter:
         pauses = [*self._places.describe_pauses(edges)]
         advice = ADVICE["once" if len(edges) == 1 else "place"]
         title = f"{self._waiting} wait for hosts {self._places.name_place(kind, key)}."
+        if pauses and OFF_CPU.match(pauses[0]):
+            advice = ADVICE["off_cpu"]
         waits = WAITS.search(pauses[-1]) if pauses else None
         if waits:
             advice = ADVICE["waits"]

@@ -248,17 +248,20 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     if not unit.has("nvtx_pushpop"):
         return pl.DataFrame(schema=schema)
     ranges = unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
-    ranges = ranges.filter(pl.col("thread") == thread)
-    begin, end, name = to_arrays(ranges, "begin", "end", "range")
-    if not len(begin):
+    if len(spans):
+        ranges = ranges.filter(
+            (pl.col("thread") == thread)
+            & (pl.col("begin") < spans.end[-1])
+            & (pl.col("end") > spans.begin[0])
+        )
+    if not len(spans) or not ranges.height:
         return pl.DataFrame(schema=schema)
+    begin, end, name = to_arrays(ranges, "begin", "end", "range")
     own = spans.within(begin, end)
     _, parent = find_parents(ranges["thread"].to_numpy(), begin, end)
     inner = np.bincount(parent[parent >= 0], own[parent >= 0], len(own)).astype(np.int64)
     group = np.load(str(unit.options.groups), mmap_mode="r")[name].astype(np.int64)
     frame = pl.DataFrame({"group": group, "time": own - inner, "lasts": end - begin})
-    if len(spans):
-        frame = frame.filter(pl.Series((begin < spans.end[-1]) & (end > spans.begin[0])))
     return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
 
 
