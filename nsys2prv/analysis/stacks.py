@@ -166,6 +166,6 @@ def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Data
     labels = pl.Series([label_place(place, context) for place in sums["name"]], dtype=pl.String)
     table = sums.with_columns(where=labels).filter(pl.col("where") != "").join(lengths, on="task")
     table = table.join(context.tasks.select("task", "who"), on="task")
-    table = table.sort("task", pl.col("time_ns"), descending=[False, True], maintain_order=True)
+    table = table.sort("task", -pl.col("time_ns"), "where")
     share = pl.col("time_ns") / pl.col("length")
     return table.select("who", "where", "time_ns", idle_share=share)
