@@ -105,7 +105,8 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     if is_gpu and found.gain < OF_BALANCED * replay.compute_gain(replay.balance()):
         return certain
     # The others' median has none of the chance that is in the work of a rank that is slow in all.
-    if certain and (certain.kind, certain.processes) == (found.kind, found.processes):
+    is_host = certain is not None and certain.kind == found.kind == "host"
+    if is_host and certain.processes == found.processes:
         return certain if OF_CHOSEN < certain.gain / found.gain < NEARLY_ALL else found
     return found
 
