@@ -444,9 +444,11 @@ class OpenJob:
             self._name_lossy_processes(),
             what_ifs,
             tuple(
-                self._job.infos[report].name
-                for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
-                if 2 * matched < kernels
+                dict.fromkeys(
+                    self._job.infos[report].name
+                    for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
+                    if 2 * matched < kernels
+                )
             ),
         )
         context = Context(

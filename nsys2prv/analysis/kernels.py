@@ -5,7 +5,7 @@ Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single execu
 that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
 mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
 sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
-that time.
+that time; unknown of kernels shorter than three samples.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ METRICS = {
     "sm_active": "SMs Active [Throughput %]",
 }
 
+#: A metric tells of a kernel what it is over so many samples or more.
+FEWEST_SAMPLES = 3
+
 #: Columns of kernels whose durations have two modes.
 MODES = ("low_ns", "high_ns", "high_share")
 
@@ -54,14 +57,18 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
-    """Return sums of metrics over the kernels of a device, and over how many ns they are known."""
+    """Return sums of metrics over the kernels of a device that last FEWEST_SAMPLES, and over how many
+    ns they are known.
+    """
     begin, end = to_arrays(kernels, "begin", "end")
+    period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
+    is_long = end - begin >= FEWEST_SAMPLES * period
     columns: dict[str, pl.Series] = {}
     for name, label in METRICS.items():
         values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
-            values, known_time = steps.integrate(begin, end)
+            values, known_time = (np.where(is_long, one, 0) for one in steps.integrate(begin, end))
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
     by_kernel = kernels.with_columns(**columns).group_by(KERNEL_KEY, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
