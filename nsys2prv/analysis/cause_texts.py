@@ -41,6 +41,8 @@ MOST_IN_FIRST = 0.8
 LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
 #: What a hiccup consists of lasts at least this part of the longest.
 OF_LONGEST = 4
+#: A rank has a place to itself that has so much of its time.
+NEARLY_ALL = 0.9
 #: A range takes longer than on the others if it does so many times as long each time.
 LONGER = 1.05
 #: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
@@ -644,14 +646,24 @@ class CauseWriter:
         title = f"{self._waiting} wait for hosts {self._places.name_place(kind, key)}."
         if pauses and OFF_CPU.match(pauses[0]):
             advice = ADVICE["off_cpu"]
+        # A place that hardly any other rank has cannot be compared with the others'.
+        by_process = np.bincount(np.maximum(self._edges.process[edges], 0), lasts)
+        tasks = [int(by_process.argmax()) + 1]
+        if len(self._replay.processes) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum():
+            who, where = self._job.describe_ranks(tasks), self._places.name_place(kind, key)
+            title = f"{who[0].upper()}{who[1:]}: {self._waiting} wait for its host {where}."
+        else:
+            tasks = []
         waits = WAITS.search(pauses[-1]) if pauses else None
         if waits:
-            advice = ADVICE["waits"]
+            advice, tasks = ADVICE["waits"], []
             title = f"{self._waiting} wait for hosts that wait in {waits[1]}: for requests, or another process."
         return Finding(
             "host_work",
             title,
             cause.gain,
+            self._job.list_ranks(tasks),
+            self._job.list_devices(tasks),
             evidence=(", ".join([measured, *pauses]), *self._name_lacking()),
             advice=advice,
             # Where nothing repeats and nothing is recorded, a pause may be one for requests.

@@ -5,6 +5,7 @@ and the moment that they name has it.
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,19 @@ def test_the_place_and_the_moment(fault: str, tmp_path: Path) -> None:
     if fault == "loader":
         assert re.search(r"load_batch takes 9\d\d\.\d+ us against \d\d\.\d+ us", finding.title)
     assert len(finding.look_at) <= 80 - len("         look at: ")
+
+
+def test_a_place_that_one_rank_has_to_itself_is_its(tmp_path: Path) -> None:
+    """The others do not make the call after which one rank pauses."""
+    load, work = np.full((RANKS, STEPS), 24_000), np.full((RANKS, STEPS), 900_000)
+    load[SLOW] += 900_000
+    reports = write_job(tmp_path, load, work)
+    with sqlite3.connect(reports[SLOW]) as report:
+        report.execute(f"INSERT INTO StringIds VALUES ({len(NAMES) + 1}, 'cudaGetDevice_v3020')")
+        report.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId, returnValue) "
+            f"SELECT start + 10000, start + 10500, 0, globalTid, 0, {len(NAMES) + 1}, 0 FROM NVTX_EVENTS WHERE text LIKE 'step %'"
+        )
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        finding = next(finding for finding in job.findings() if "cudaGetDevice" in finding.title)
+    assert (finding.kind, finding.ranks) == ("host_work", (SLOW,))
