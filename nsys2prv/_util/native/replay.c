@@ -706,26 +706,20 @@ done:
     return result;
 }
 
-/* Edges of some kinds, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit. Puts them into `out` if that
- * is not NULL; returns how many there are. */
-static int64_t select_rows(const Graph *graph, const int64_t *time, const Durations *weight, unsigned kinds, int64_t begin, int64_t end, int32_t *out) {
+/* Edges of some kinds, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit. Returns how many there are. */
+static int64_t select_rows(const Given *in, unsigned kinds, int64_t begin, int64_t end, int32_t *out) {
+    const Graph *graph = in->graph;
     int64_t count = 0, own = 0, join = graph->joined;
     for (int64_t node = 0; node < graph->nodes; node++) {
-        int64_t at = time[node], work = graph->edges + node;
+        int64_t at = in->time[node], work = graph->edges + node;
         for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;)
-            if (graph->kind[edge] <= OUTSIDE && kinds & BIT(graph->kind[edge]) && at > begin && at <= end) {
-                if (out)
-                    out[count] = (int32_t)edge;
-                count++;
-            }
+            if (graph->kind[edge] <= OUTSIDE && kinds & BIT(graph->kind[edge]) && at > begin && at <= end)
+                out[count++] = (int32_t)edge;
         if (graph->kind[work] > OUTSIDE || !(kinds & BIT(graph->kind[work])))
             continue;
-        at += get_duration(weight, work);
-        if (at > begin && at <= end) {
-            if (out)
-                out[count] = (int32_t)work;
-            count++;
-        }
+        at += get_duration(&in->weight, work);
+        if (at > begin && at <= end)
+            out[count++] = (int32_t)work;
     }
     return count;
 }
@@ -739,10 +733,18 @@ PyObject *select_edges(PyObject *self, PyObject *arguments) {
         return NULL;
     Given in;
     if (get_given(&in, graph, times, weights)) {
-        int64_t count = select_rows(in.graph, in.time, &in.weight, kinds, begin, end, NULL);
-        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * 4);
-        if (result)
-            select_rows(in.graph, in.time, &in.weight, kinds, begin, end, (int32_t *)PyByteArray_AS_STRING(result));
+        int64_t most = 0, count = 0;
+        for (int64_t k = 0; k < in.graph->edges + in.graph->nodes; k++)
+            most += in.graph->kind[k] <= OUTSIDE && kinds & BIT(in.graph->kind[k] & 31);
+        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)most * 4);
+        if (result) {
+            int32_t *out = (int32_t *)PyByteArray_AS_STRING(result);
+            Py_BEGIN_ALLOW_THREADS
+            count = select_rows(&in, kinds, begin, end, out);
+            Py_END_ALLOW_THREADS
+            if (PyByteArray_Resize(result, (Py_ssize_t)count * 4) < 0)
+                Py_CLEAR(result);
+        }
     }
     release_buffers(&in.held);
     return result;
