@@ -260,6 +260,8 @@ class CauseWriter:
             inside = self._places.find_groups(edges)
             if name and (own := inside == self._places.find_range(edges, saved)[0]).any():
                 edges, saved = edges[own], saved[own]
+            else:
+                edges, saved = self._places.keep_name(edges, saved)
             title = f"{who}: {name or 'the host takes longer than on the others'}."
         if len(tasks) > 1 and self._job.find_host(tasks) and suspect.processes not in stages:
             kind = "slow_host" if kind == "straggler" else kind
