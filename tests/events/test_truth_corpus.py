@@ -163,24 +163,6 @@ def test_no_range_hides_another(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
-    result = sum_totals(
-        (name, interval.end - interval.begin) for interval, _, name in list_intervals(pair, kind)
-    )
-    assert result == pair.truth.sum_by_name(kind)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
-    """On every thread of every process, and on every stream of every device."""
-    result = sum_totals(
-        (locate(pair.trace, interval.row), interval.end - interval.begin)
-        for interval, _, _ in list_intervals(pair, kind)
-    )
-    assert result == pair.truth.sum_by_row(kind)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None:
     """Exactly the ranges of the export, each with its own name: so nesting is kept too."""
     actual = Counter(
@@ -310,24 +292,6 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
             for interval in trace.list_intervals(code)
         )
     assert actual == expected
-
-
-@pytest.mark.parametrize("kind", CODES)
-def test_durations_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
-    truths, trace = merged
-    expected = sum(total for truth in truths for _, total in truth.sum_by_name(kind).values())
-    assert (
-        sum(interval.end - interval.begin for interval in trace.list_intervals(CODES[kind]))
-        == expected
-    )
-
-
-def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
-    truths, trace = merged
-    processes = sum(
-        truth.query("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
-    )
-    assert len(trace.tasks) == processes
 
 
 @pytest.mark.parametrize("kind", TAGS)

@@ -8,13 +8,13 @@ with itself.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from tools.conversions import find_time_zero
-from tools.corpus import REPORTS, name_report, read_rows_from_corpus
+from tools.corpus import REPORTS, name_report
 from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
@@ -181,19 +181,6 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
     assert result == pair.truth.states
 
 
-@pytest.mark.slow
-def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
-    result, true = defaultdict(Counter), defaultdict(Counter)
-    for item in pair.trace.list_intervals(STATE):
-        result[get_thread(pair.trace, item.row)].update(
-            {item.value: item.end - item.begin, "turns": 1}
-        )
-    values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
-    for (thread, state, _, begin, end), count in pair.truth.states.items():
-        true[thread].update({values[state]: (end - begin) * count, "turns": count})
-    assert result == true
-
-
 def test_samples_by_function_and_caller(pair: Pair) -> None:
     result = Counter(
         (get_thread(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
@@ -217,33 +204,3 @@ def test_samples_by_module(pair: Pair) -> None:
         for item in pair.trace.list_intervals(MODULE)
     )
     assert result == +pair.truth.modules
-
-
-def test_what_real_exports_hold() -> None:
-    """On which the rules for states, samples and names rest: times, states, cycles and frames of
-    all exports.
-    """
-    assert read_rows_from_corpus(
-        "SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0"
-    ) == [(0,)] * len(read_rows_from_corpus("SELECT count(*) FROM SCHED_EVENTS"))
-    assert {
-        row[0]
-        for row in read_rows_from_corpus(
-            "SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL"
-        )
-    } == {0, 5}
-    assert {
-        row[0] for row in read_rows_from_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")
-    } == {None}
-    assert set(
-        read_rows_from_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")
-    ) == {(1, 1)}
-    assert {
-        row[0]
-        for row in read_rows_from_corpus(
-            "SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
-            "WHERE stackDepth = 0)"
-        )
-    } == {0}
-    named = "SELECT value GLOB '0x*', unresolved FROM SAMPLING_CALLCHAINS JOIN StringIds t ON t.id = symbol GROUP BY 1, 2"
-    assert {bool(row[1]) for row in read_rows_from_corpus(named) if row[0]} == {True}

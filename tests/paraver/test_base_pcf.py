@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-import subprocess
 from itertools import combinations
 from pathlib import Path
 
@@ -19,13 +16,10 @@ from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.paraver.cfg import Cfg, Filter, Function, Histogram, HistogramColumns, Single
-from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import NameFile, assign_values
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600
-PARAMEDIR = shutil.which("paramedir")
 
 
 def list_reports(name: str) -> list[Path]:
@@ -98,56 +92,6 @@ def test_names_of_another_job_have_the_values_of_the_first(
         set(second[code]) for code in (KERNEL, NCCL_KERNEL, 63000000, 63000008) if code in second
     ]
     assert not any(item & another for item, another in combinations(by_type, 2))
-
-
-@pytest.mark.skipif(
-    PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH"
-)
-def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_path: Path) -> None:
-    convert(
-        list_reports("graphs"),
-        tmp_path / "o.prv",
-        Options(full_kernel_names=True, base_pcf=(training.with_suffix(".pcf"),)),
-    )
-    first, second = (
-        read_trace(training).labels.values[NCCL_KERNEL],
-        read_trace(tmp_path / "o.prv").labels.values[NCCL_KERNEL],
-    )
-    convert(list_reports("graphs"), tmp_path / "plain.prv", Options(full_kernel_names=True))
-    plain = read_trace(tmp_path / "plain.prv").labels.values[NCCL_KERNEL]
-    value = next(
-        value
-        for value in sorted(first.keys() & second.keys())
-        if value and plain.get(value) != first[value]
-    )
-    window = Single(
-        "One kernel",
-        functions={"thread": Function("Last Evt Val")},
-        filters={"evt_type": Filter("=", (NCCL_KERNEL,)), "evt_value": Filter("=", (0, value))},
-    )
-    cfg = Cfg(
-        "One kernel",
-        (window,),
-        Histogram("Time of one kernel", 1, 1, "Time", HistogramColumns(1, value, value)),
-    )
-    (tmp_path / "one.cfg").write_text(format_cfg(cfg))
-    subprocess.run(
-        [PARAMEDIR, "o.prv", "one.cfg", "out.txt"], cwd=tmp_path, check=True, capture_output=True
-    )
-    total = sum(
-        float(line.split("\t")[1])
-        for line in (tmp_path / "out.txt").read_text().split("\n\n")[0].splitlines()[1:]
-    )
-    expected = 0
-    for report in list_reports("graphs"):
-        connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-        expected += connection.execute(
-            "SELECT coalesce(sum(end - start), 0) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = "
-            "demangledName WHERE value = ?",
-            (first[value],),
-        ).fetchone()[0]
-        connection.close()
-    assert total == expected > 0
 
 
 def convert_ranges(

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.corpus import EXPORTS, UNSET
 from tools.exports import KERNEL, Row, make_export, make_global_tid, make_kernel, make_strings
-from tools.pertalde import check_with_pertalde, count_events, needs_pertalde, run_ptd
+from tools.pertalde import check_with_pertalde, count_events, needs_pertalde
 
 from nsys2prv import Options, convert
-from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.paraver.pcf import from_ascii, read_pcf, to_ascii
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -67,18 +65,6 @@ def test_samples(sample: str, states: bool, tmp_path: Path) -> None:
 
 
 @needs_pertalde
-@pytest.mark.parametrize(
-    "export", EXPORTS[::6] or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
-def test_real_exports(export: Path, tmp_path: Path) -> None:
-    try:
-        convert([export], tmp_path / "out.prv", Options(jobs=1))
-    except NothingToWrite:
-        return
-    assert check_with_pertalde(tmp_path / "out.prv") == ""
-
-
-@needs_pertalde
 def test_names_of_all_kinds(tmp_path: Path) -> None:
     rows = [
         make_kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
@@ -102,32 +88,6 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
     )
     convert_and_read([report], tmp_path / "o.prv")
     assert check_with_pertalde(tmp_path / "o.prv") == ""
-
-
-@pytest.mark.slow
-@needs_pertalde
-def test_its_other_commands_take_them(tmp_path: Path) -> None:
-    traces = []
-    for sample in ("graphs", "training"):
-        traces.append(tmp_path / f"{sample}.prv")
-        convert([SAMPLES / sample / "rank0.sqlite"], traces[-1], Options(("kernels",), jobs=1))
-    names = [trace.name for trace in traces]
-    run_ptd(tmp_path, "unir", "-t", KERNELS, *names)
-    run_ptd(tmp_path, "tallar", "-s", 1, "-e", 10**12, *names)
-    result = []
-    for trace in traces:
-        kernels, joined = (
-            next(item for item in read_pcf(path) if item.code == KERNELS).labels.values()
-            for path in (trace.with_suffix(".pcf"), trace.with_suffix(".juntar.pcf"))
-        )
-        assert set(kernels) <= set(joined)
-        result.append(set(joined))
-        assert (
-            check_with_pertalde(trace.with_suffix(".juntar.prv"))
-            == check_with_pertalde(trace.with_suffix(".chop.prv"))
-            == ""
-        )
-    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from make_views import find_stray_views, make_files
 from msgspec.structs import replace
-from tools.view_reader import find_reason_to_ask, read_cfg
+from tools.view_reader import read_cfg
 from view_catalogue import CATALOGUE, MENUS, load_menus, load_views
 from view_catalogue import load_codes as codes_named
 from view_checks import check_view, load_checked_views
@@ -478,46 +478,6 @@ def test_a_good_view_is_written_and_read() -> None:
         _make_view_with(WINDOW, look=look, functions=functions, physical=True), histogram=table
     )
     assert read_cfg(format_cfg(cfg)) == cfg
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("window_open true", "window_open True", "neither true nor false"),
-        ("HideCols: True", "HideCols: true", "neither True nor False"),
-        ("window_name kernels", "window_name  kernels", "exactly one blank"),
-        ("NumWindows: 3", "NumWindows: 2", "NumWindows"),
-        ("{ 14, { {cpu", "{ 13, { {cpu", "wrong number of functions"),
-        ("evt_type 1 63000006", "evt_type 2 63000006", "2 values announced"),
-        ("window_units Nanoseconds\n", "", "window_units is missing"),
-        ("window_pixel_size 1", "window_pixels 1", "not a tag"),
-        ("#ParaverCFG\n", "", "first line"),
-    ],
-)
-def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, problem: str) -> None:
-    text = format_cfg(replace(GOOD, histogram=TABLE))
-    assert old in text
-    with pytest.raises(CfgError, match=problem):
-        read_cfg(text.replace(old, new, 1))
-
-
-def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
-    activities = BY_PATH["views/cuda_activities.cfg"].cfg
-    assert (
-        find_reason_to_ask(activities, {MEMORY})
-        == find_reason_to_ask(activities, {GRAPH, 9101})
-        == ""
-    )
-    assert find_reason_to_ask(activities, {9600}) == "no event of the view"
-    assert (
-        find_reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
-        == "an event of the view is missing"
-    )
-    assert find_reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
-    exposed = BY_PATH["analysis/nccl-exposed-2dh.cfg"].cfg
-    assert find_reason_to_ask(exposed, {NCCL}) == ""
-    assert find_reason_to_ask(exposed, {NCCL, KERNEL, 63000061}) == ""
-    assert find_reason_to_ask(exposed, {KERNEL, MEMORY, 63000061})
 
 
 def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: Path) -> None:

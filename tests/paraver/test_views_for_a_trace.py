@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tools import paramedir, view_answers
+from tools import view_answers
 from tools.view_reader import find_reason_to_ask, read_cfg
-from view_checks import COMPOSE, OPERATIONS, THREAD
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -20,14 +19,9 @@ from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver import check
 from nsys2prv.paraver.cfg import (
-    Cfg,
     CfgError,
-    Composed,
     Filter,
-    Function,
-    Look,
     Single,
-    Window,
     load_views,
 )
 from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
@@ -145,22 +139,6 @@ def test_lines_that_paraver_reads_are_read(tmp_path: Path) -> None:
         frozenset({1}),
         frozenset(values),
     )
-
-
-def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
-    random = np.random.default_rng(3)
-    lines = []
-    for _ in range(3000):
-        steps = (9999999, random.choice([1, 13, 70, 4000]))
-        pairs = random.integers(0, 3, (random.integers(1, 5), 2)) * steps + (
-            random.integers(1, 40),
-            0,
-        )
-        lines.append("2:1:1:1:1:5:" + ":".join(map(str, pairs.ravel())))
-        if random.random() < 0.2:
-            lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
-    path = _write_views(tmp_path, HEADER + "\n".join(lines) + "\n")
-    assert TraceContents(path).whole == _read_contents(path)
 
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
@@ -376,65 +354,6 @@ def _has_figures(answers: view_answers.Answers, path: str) -> bool:
     return False
 
 
-def _make_single(
-    code: int, thread: str = "Last Evt Val", shown: bool = False, **functions: Function
-) -> Single:
-    functions["thread"] = Function(thread)
-    return Single(
-        "w", functions=functions, look=Look(shown=shown), filters={"evt_type": Filter("=", (code,))}
-    )
-
-
-def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
-    """Return windows of which the last one is made of type 2, which is always 0, and of type 1,
-    which is not.
-    """
-    pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
-    result = {
-        f"{operation}, {name}": (
-            *map(_make_single, codes),
-            Composed("v", operation=operation, parents=(1, 2)),
-        )
-        for operation in OPERATIONS
-        for name, codes in pairs.items()
-    }
-    result |= {
-        f"{function} {numbers[:count]}": (
-            _make_single(2, shown=True, compose_thread=Function(function, numbers[:count])),
-        )
-        for function, count in COMPOSE.items()
-        for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))
-    }
-    return result | {
-        function: (_make_single(2, function, True),)
-        for function, count in THREAD.items()
-        if not count
-    }
-
-
-def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> None:
-    paramedir.skip_without_paramedir()
-    events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
-    trace = _write_views(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
-    views = {name: Cfg(name, windows) for name, windows in _make_windows_of_zero().items()}
-    arguments = []
-    for number, view in enumerate(views.values()):
-        (tmp_path / f"{number}.cfg").write_text(format_cfg(view))
-        arguments += [f"{number}.cfg", f"out{number}"]
-    outcome, output = paramedir.run_paramedir(tmp_path, trace, *arguments)
-    assert outcome == "done", output
-    result = {}
-    for number, name in enumerate(views):
-        lines = [
-            line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
-        ]
-        result[name] = any(float(length) and float(value) for _, _, length, value in lines)
-    contents = TraceContents(trace).whole
-    assert {
-        name: not explain_empty_view(view, contents, {}) for name, view in views.items()
-    } == result
-
-
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
     path, named = trace
     shown = {fit.path for fit in find_views_for_trace(path) if not fit.lacking}
@@ -620,29 +539,6 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             assert parts[file] == (target / path).read_text(encoding="utf-8")
             listed |= candidates
     assert listed == {path for group in load_views().menus.values() for path in group}
-
-
-def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
-    target, written = installed
-    for name in written:
-        root, _ = _import_workspace(target / name)
-        assert (root.tag, root.attrib) == (
-            "boost_serialization",
-            {"signature": "serialization::archive", "version": "17"},
-        )
-        (space,) = root
-        assert (space.tag, space.attrib) == (
-            "workspace",
-            {"class_id": "0", "tracking_level": "0", "version": "1"},
-        )
-        assert [child.tag for child in space] == ["name", "autoTypes", "hintCFGs"]
-        for items in space[1:]:
-            assert [child.tag for child in items][:2] == ["count", "item_version"]
-            assert int(items.findtext("count")) == len(items.findall("item")) > 0
-        assert all(0 < int(item.text) < 2**31 for item in space.iterfind("autoTypes/item"))
-        first, *others = space.iterfind("hintCFGs/item")
-        assert first.attrib == {"class_id": "3", "tracking_level": "0", "version": "0"}
-        assert not any(item.attrib for item in others)
 
 
 def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(

@@ -17,7 +17,6 @@ from tools.view_answers import (
     SAMPLES,
     VIEWS,
     Answers,
-    Record,
     Tables,
     Work,
     answer_views,
@@ -90,35 +89,6 @@ def test_every_answer_is_recorded(sample: str) -> None:
     if unrecorded and not PARAMEDIR:
         pytest.skip(f"{len(unrecorded)} answers are not recorded: {', '.join(unrecorded)}")
     assert unrecorded == []
-
-
-def test_an_answer_is_valid_for_its_view_and_its_trace_alone() -> None:
-    records = {
-        "kept.cfg": Record("a", "t", "1"),
-        "changed.cfg": Record("a", "t", "2"),
-        "gone.cfg": Record("a", "t", "3"),
-        "moved.cfg": Record("a", "other", "4"),
-        "long.cfg": Record("a", "t", ""),
-    }
-    tables = select_valid_tables(
-        records,
-        {
-            "kept.cfg": ("a", "t"),
-            "changed.cfg": ("b", "t"),
-            "new.cfg": ("a", "t"),
-            "moved.cfg": ("a", "t"),
-            "long.cfg": ("a", "t"),
-        },
-    )
-    assert dict(tables.known) == {"kept.cfg": "1"}
-    assert tables.unrecorded == {"changed.cfg", "new.cfg", "moved.cfg"}
-    assert tables["kept.cfg"] == "1"
-    assert "new.cfg" in tables
-    with pytest.raises(pytest.skip.Exception, match=r"new\.cfg is not recorded"):
-        tables["new.cfg"]
-    for view in ("gone.cfg", "long.cfg"):
-        with pytest.raises(KeyError):
-            tables[view]
 
 
 @needs_paraver
@@ -266,18 +236,6 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     assert shares == pytest.approx(
         {"Exposed": (communicating - both) * share, "Overlapped": both * share},
         abs=0.01 * len(tasks),
-    )
-
-
-def test_gaps(answers: Answers, work: list[Work]) -> None:
-    tasks = group_by_task(work).values()
-    gaps = [lasting for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg") if value]
-    assert sum(gaps) == len(tasks) * answers.duration - sum(
-        sum_lengths(merge_stretches(task)) for task in tasks
-    )
-    assert len(gaps) == sum(len(merge_stretches(task)) + 1 for task in tasks)
-    assert all(
-        value in (0, lasting) for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg")
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.defects import PRV, Edit, write_trace
-from tools.paramedir import classify_trace, list_bursts, skip_without_paramedir
+from tools.paramedir import classify_trace, skip_without_paramedir
 
 from nsys2prv.paraver.check import RULES, Severity
 from nsys2prv.paraver.check.check_trace import check_trace
@@ -315,45 +315,4 @@ def test_every_rule_of_records_and_labels_has_a_defect() -> None:
     }
     assert rules - elsewhere == {defect.rule for defect in DEFECTS} - {
         name for name, rule in RULES.items() if rule.part == "file"
-    }
-
-
-def format_findings(folder: Path, edit: Edit) -> list[tuple[str, int, int, int]]:
-    skip_without_paramedir()
-    return list_bursts(folder, write_trace(folder, {"prv": edit}))
-
-
-SOUND_BURSTS = [("1.1.1", 0, 5, 3), ("1.1.1", 5, 3, 4), ("1.1.2", 6, 3, 3)]
-
-
-@pytest.mark.parametrize(
-    ("rule", "edit", "bursts"),
-    [
-        ("", {}, SOUND_BURSTS),
-        ("range-open-at-end", {10: None}, [*SOUND_BURSTS[:2], ("1.1.2", 6, 94, 3)]),
-        ("zero-length-range", {10: [RECORDS[7], "2:2:1:1:2:9:10:5:10:0"]}, SOUND_BURSTS),
-        (
-            "object-wraps",
-            {12: [RECORDS[-1], "2:1:1:1:65537:95:10:6"]},
-            [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]],
-        ),
-        (
-            "type-wraps",
-            {12: [RECORDS[-1], f"2:1:1:1:1:95:{2**32 + 10}:6"]},
-            [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]],
-        ),
-        (
-            "time-beyond-duration",
-            {12: [RECORDS[-1], "2:1:1:1:1:95:10:6", "2:1:1:1:1:101:10:0"]},
-            [*SOUND_BURSTS[:2], ("1.1.1", 95, 6, 6), SOUND_BURSTS[2]],
-        ),
-        ("empty-field", {12: [RECORDS[-1], "2:1:1:1:1:95:10:"]}, SOUND_BURSTS),
-    ],
-)
-def test_paraver_shows_what_the_rule_says(
-    tmp_path: Path, rule: str, edit: Edit, bursts: list[tuple[str, int, int, int]]
-) -> None:
-    assert sorted(format_findings(tmp_path, edit)) == sorted(bursts)
-    assert rule == "" or rule in {
-        finding.rule for finding in check_trace(tmp_path / "t.prv").findings
     }

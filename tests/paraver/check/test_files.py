@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.defects import PCF, PRV, ROW, write_trace
-from tools.paramedir import classify_trace, run_paramedir, skip_without_paramedir
+from tools.paramedir import classify_trace, skip_without_paramedir
 
 from nsys2prv.cli import main
 from nsys2prv.paraver.check import split_lines
@@ -104,54 +104,6 @@ def test_paraver_asks_before_it_opens_large_traces(
 ) -> None:
     monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM_BYTES", 100)
     assert {rule for rule, *_ in find_rules(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
-
-
-CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
-<config><cutter><tasks>1-2</tasks><max_trace_size>1</max_trace_size><by_time>1</by_time><minimum_time>0</minimum_time>
-<maximum_time>50</maximum_time><original_time>0</original_time><break_states>1</break_states><remove_first_states>0</remove_first_states>
-<remove_last_states>0</remove_last_states></cutter></config>
-"""
-
-
-@pytest.mark.parametrize(("value", "outcome"), [(7, "done"), (-7, "endless")])
-def test_the_cutter_writes_without_end_on_negative_values(
-    tmp_path: Path, value: int, outcome: str
-) -> None:
-    skip_without_paramedir()
-    prv = write_trace(tmp_path, {"prv": {6: f"2:1:1:1:1:5:10:{value}"}})
-    (tmp_path / "cut.xml").write_text(CUTTER)
-    assert (
-        run_paramedir(tmp_path, "-c", "-o", tmp_path / "cut.prv", prv, tmp_path / "cut.xml")[0]
-        == outcome
-    )
-    assert ("negative-value" in {finding.rule for finding in check_trace(prv).findings}) == (
-        value < 0
-    )
-
-
-def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
-    skip_without_paramedir()
-    late = "1:3:1:2:1:60:90:1\n"
-    (tmp_path / "cut.xml").write_text(CUTTER)
-    kept = {}
-    for name, records in (("sorted", [*RECORDS, late]), ("unsorted", [late, *RECORDS])):
-        records = [record for record in records if not record.startswith("1:3:1:2:1:0:")]
-        prv = write_trace(tmp_path, prv=HEADER + COMMUNICATOR + "".join(records))
-        assert ("time-order" in {finding.rule for finding in check_trace(prv).errors}) == (
-            name == "unsorted"
-        )
-        assert (
-            run_paramedir(
-                tmp_path, "-c", "-o", tmp_path / f"{name}.prv", prv, tmp_path / "cut.xml"
-            )[0]
-            == "done"
-        )
-        kept[name] = [
-            line
-            for line in (tmp_path / f"{name}.prv").read_text().splitlines()
-            if line.startswith("2:")
-        ]
-    assert set(kept["unsorted"]) < set(kept["sorted"])
 
 
 def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
