@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.host_time import (
     PARTS,
     RECORDED_BY,
@@ -58,11 +58,11 @@ CALLS = {
     "MPI_": "find which rank is late in MPI, or overlap MPI with other work",
 }
 ADVICE = {
-    "gpu": "compare clocks, temperature and power of this GPU with the others' (nvidia-smi -q -d CLOCK,PERFORMANCE), and what else runs there",
+    "gpu": "compare clocks, temperature and power with those of the other GPUs (nvidia-smi -q -d CLOCK,PERFORMANCE), and what else runs there",
     "stage": "give the stages equal work (move layers to others), unless these GPUs are slower",
     "gpu_more": "give the ranks equal work",
     "host": "look at what this rank's host does there that the others' do not",
-    "copies": "compare bytes and PCIe of this GPU with the others'",
+    "copies": "compare bytes and PCIe with those of the other GPUs",
     "link": "check the link's speed and errors (nvidia-smi nvlink, ibstat), and what else uses it",
     "hiccup": "look at this moment: garbage collection, a checkpoint, another process, or a slow file",
     "imbalance": "balance the work of each iteration among the ranks (sort or bucket by size)",
@@ -478,7 +478,7 @@ class CauseWriter:
             own = np.array(own)
             evidence.append(
                 f"{self._places.name_transfers(own, self._graph.weight[own])}: {format_nanoseconds(lasts / ranks)} per rank in "
-                f"{count / ranks:,.0f} transfers, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
+                f"{format_count(round(count / ranks), 'transfer')}, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
             )
         channels = (self._replay.job.channels[key][1] for key in np.unique(self._edges.key[edges]))
         between = {hosts for hosts in channels if len(hosts) > 1}

@@ -139,7 +139,9 @@ class _IdealNetworks(Struct, frozen=True):
             found = replay_without_transfers(graph, begin, end, kinds)
         if isinstance(found, IdealNetwork):
             return found
-        self.result.missing.append(f"{name}: {found}")
+        # Of the steady state it is the same.
+        if (line := f"{name}: {found}") not in self.result.missing:
+            self.result.missing.append(line)
         return None
 
     def add_to_devices(self, figures: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:

@@ -337,7 +337,8 @@ def _describe_trust(context: Context, unexplained: float) -> Iterator[str]:
         )
     if lost := context.options.lost_work:
         yield f"gains may be too small: {lost}"
-    yield _describe_unexplained(unexplained)
+    if unexplained >= 0.0005:
+        yield _describe_unexplained(unexplained)
 
 
 def _describe_unexplained(share: float) -> str:

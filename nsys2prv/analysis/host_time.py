@@ -150,6 +150,7 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     """
     outside = spans - unit.find_mpi_spans([thread])
     outside = outside - unit.find_thread_spans("cuda_api", [thread])
+    outside = outside - _find_profiler_spans(unit, thread)
     frames = [
         _sum_calls(calls, thread, spans, layout, "cuda" if layout == "cuda_api" else "mpi")
         for layout, calls in _list_calls(unit)

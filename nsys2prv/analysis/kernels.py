@@ -99,7 +99,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         by_rank = context.name_tasks(_sum_tensor_by_task(gemm))
         title = "Share of GEMM time on tensor cores by rank"
         result.add("tensor_cores_by_rank", title, by_rank)
-    result.notes.append(RULE)
+    if two.height:
+        result.notes.append(RULE)
 
 
 def _compute_figures(

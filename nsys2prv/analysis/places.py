@@ -228,7 +228,7 @@ class Places:
                 pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)
             )
             if alike.height and (label := self._name_value(*alike.select("names", "name").row(0))):
-                yield f"{alike['time'][0] / whole:.0%} {what} {label}"
+                yield f"{alike['time'][0] / whole:.0%} of it {what} {label}"
 
     def _name_value(self, names: str, name: int) -> str:
         """Return the label of a name of a name set, or of a range; empty for none."""

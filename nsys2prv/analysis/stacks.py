@@ -164,7 +164,9 @@ def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Data
     sums = rows.group_by("task", "name").agg(time_ns=pl.col("time").sum())
     lengths = uses.group_by("task").agg(pl.col("length").sum())
     labels = pl.Series([label_place(place, context) for place in sums["name"]], dtype=pl.String)
-    table = sums.with_columns(where=labels).filter(pl.col("where") != "").join(lengths, on="task")
+    table = sums.with_columns(where=labels).filter(pl.col("where") != "")
+    # Code of several owners may have one label.
+    table = table.group_by("task", "where").agg(pl.col("time_ns").sum()).join(lengths, on="task")
     table = table.join(context.tasks.select("task", "who"), on="task")
     table = table.sort("task", -pl.col("time_ns"), "where")
     share = pl.col("time_ns") / pl.col("length")

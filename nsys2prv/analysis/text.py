@@ -321,7 +321,7 @@ def format_findings(
             if text:
                 lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
     if len(findings) > len(shown):
-        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
+        lines.append(f"  and {len(findings) - len(shown)} more: --full")
     return lines
 
 
@@ -338,10 +338,9 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     )
     legend = ["  %: how much shorter the job would be without this cause"]
     if of_steady:
-        legend = [
-            "  %: how much shorter the steady state would be without this cause; of time before or after "
-            "the GPUs' work: of the job"
-        ]
+        legend = ["  %: how much shorter the steady state would be without this cause"]
+        if any(finding.kind in ("startup", "shutdown") for finding in result.findings):
+            legend[0] += "; where GPUs have not begun or have ended, how much shorter the job"
     if any(finding.look_at for finding in result.findings):
         legend += ["  look at: time in the trace, who, view (nsys2prv cfgs DIR writes it)"]
     return [

@@ -221,6 +221,4 @@ def _is_named(name: str) -> bool:
 def label_frame(name: str, path: str) -> str:
     """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
     module = path.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
-    return (
-        f"{module} (no symbols)" if name.startswith("0x") else f"{strip_arguments(name)} ({module})"
-    )
+    return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module} (no symbols)"

@@ -161,11 +161,15 @@ def test_launches_that_load_code(tmp_path: Path) -> None:
 
 def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
     calls = [(0, 60 * MS, MALLOC)]
-    more = {"OSRT_API": [make_os_call(60 * MS, 100 * MS, len(NAMES) + 1)]}
-    (finding,) = find(tmp_path, calls, {}, more, ["read"])
+    more = {
+        "OSRT_API": [make_os_call(60 * MS, 100 * MS, len(NAMES) + 1)],
+        "PROFILER_OVERHEAD": [make_overhead(90 * MS, 100 * MS, len(NAMES) + 2)],
+    }
+    (finding,) = find(tmp_path, calls, {}, more, ["read", "CUPTI buffers"])
     assert finding.kind == "no_gpu_work"
     assert "in calls of CUDA for 60.00 ms (cudaMalloc 60.00 ms" in finding.title
-    assert "40% in file or network I/O (read 40.00 ms)" in finding.evidence[0]
+    # A moment counts once, with its name, too.
+    assert "30% in file or network I/O (read 30.00 ms), 10% in the prof" in finding.evidence[0]
     assert "CUPTI_ACTIVITY_KIND_KERNEL" in finding.evidence[-1]
 
 

@@ -107,7 +107,7 @@ def test_findings_as_text() -> None:
     assert limits.index("  Limits: what is gained at most, if all of it goes") == 5
     small = replace(finding, share=0.1)
     assert join_findings([[finding, limit], [small, limit]]) == [finding, small, limit, limit]
-    assert format_findings([finding] * 7)[-1] == "  and 2 smaller ones: --full"
+    assert format_findings([finding] * 7)[-1] == "  and 2 more: --full"
     assert all(
         len(line) <= 40
         for line in format_findings([replace(finding, title="word " * 40, advice="word " * 40)], 40)

@@ -130,6 +130,7 @@ def test_owners_of_frames(name: str, path: str, owner: str) -> None:
         ("operator delete(void*, unsigned long)", "operator delete (app)"),
         ("run(int, bool (*)(float*), char)", "run (app)"),
         ("0x4021", "app (no symbols)"),
+        ("", "app (no symbols)"),
     ],
 )
 def test_labels_of_frames(name: str, label: str) -> None:
