@@ -334,7 +334,7 @@ class OpenJob:
         there = [table for table in tables if table in present]
         named = list(dict.fromkeys(there or tables))
         many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
-        return f"no usable events of this kind in {many}" if there else f"not recorded: no report has {many}"
+        return f"no usable ones in {many}" if there else f"not recorded: no report has {many}"
 
     def analyse(
         self,
