@@ -39,6 +39,11 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def capitalize(text: str) -> str:
+    """Return the text with its first letter as a capital, and all others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

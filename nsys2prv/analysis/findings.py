@@ -16,14 +16,15 @@ import polars as pl
 from msgspec import structs
 
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis.cause_texts import CauseWriter
+from nsys2prv.analysis.cause_context import CauseContext
+from nsys2prv.analysis.cause_texts import write_finding
 from nsys2prv.analysis.host_time import (
-    PARTS,
     choose_thread,
     describe_parts,
     divide_host_time,
     list_activities,
     list_unrecorded,
+    sum_parts,
     sum_ranges,
 )
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
@@ -240,7 +241,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         when = "the steady state" if steady else "the job's work"
         about = f"Durations are of {when}; each row also has the changes of those above."
         result.add("what_if", "What if", answers, about)
-    writer = CauseWriter(context, job, replay, frames, names)
+    facts = CauseContext(context, job, replay, frames)
     unexplained = replay.measure_unexplained(replay.path)
     outside = replay.measure_outside()
     if result.notes and outside >= LEAST_OUTSIDE:
@@ -254,7 +255,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     else:
         # Of a job without a steady state shares are of all its time, not of what is replayed alone.
         replayed = 1.0 if steady else replay.span / covered.length
-        causes = (writer.describe(cause) for cause in find_causes(replay, names.facts))
+        causes = [write_finding(cause, facts, names) for cause in find_causes(replay, names.facts)]
         # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
         idle = _measure_idle(replay, context.reader.rows.get_column("device"))
         of_job = (
@@ -262,7 +263,6 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
                 one, share=replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
             )
             for one in causes
-            if one
         )
         findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
         findings.sort(key=lambda one: (one.at_most, -one.share))
@@ -350,9 +350,8 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
     devices = frames["devices"]
     if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
         return "nothing found that would gain 2 % but faster kernels: Nsight Compute (ncu) says what holds these back"
-    hosts, text = frames["hosts"], "nothing found that would gain 2 %"
-    parts = {name: float(hosts[name].sum()) for name in PARTS} if hosts.height else {}
-    if parts and (described := describe_parts(parts)):
+    text = "nothing found that would gain 2 %"
+    if described := describe_parts(sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"
     return text
 

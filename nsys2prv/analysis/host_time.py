@@ -8,12 +8,13 @@ operating system. Calls of the operating system within a call of CUDA or MPI bel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
+from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
 from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
 from nsys2prv.events.attributes import select_labels
@@ -99,6 +100,20 @@ def _find_profiler_spans(unit: Unit, thread: int) -> Spans:
         "overhead", lambda: unit.read_begins("profiler_overhead", ("what",))
     ).filter(pl.col("thread") == thread)
     return unit.merge_rows(rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler))))
+
+
+def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
+    """Return part -> time (ns) of all hosts; nothing where there are none. hosts: a column of each part."""
+    return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
+
+
+def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) -> str:
+    """Return what would tell more about hosts, and the options that record it: `NVTX ranges,
+    --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
+    """
+    what = frames["unrecorded"]["what"].unique(maintain_order=True)
+    ranges = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
+    return ", ".join([*ranges, *(RECORDED_BY[one] for one in what)])
 
 
 def list_unrecorded(unit: Unit) -> list[str]:
@@ -277,7 +292,7 @@ def select_no_profiler(labels: pl.DataFrame) -> tuple[int, ...]:
 
 
 def compare_with_others(
-    frame: pl.DataFrame, name: str, tasks: tuple[int, ...]
+    frame: pl.DataFrame, name: str, tasks: Sequence[int]
 ) -> list[tuple[int, float, float]]:
     """Return what some tasks have more time of than the others: (value of `name`, mean of theirs,
     median of the others'), ns, the greatest difference first. frame: task, `name`, time.

@@ -17,7 +17,7 @@ from nsys2prv.analysis.text import shorten_name
 from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
-from nsys2prv.replay.whatif import Changes, Replay
+from nsys2prv.replay.whatif import Replay, sum_lasts
 from nsys2prv.store.event_reader import HOST
 
 #: A range, a function or a place explains a cause from this share of it on.
@@ -44,20 +44,15 @@ class Places:
         time = self._graph.time
         return time[self._edges.source[edges]], time[self._edges.target[edges]]
 
-    def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges that get shorter, and by how much (ns)."""
-        edges = np.concatenate([rows for rows, _ in changes])
-        new = np.concatenate([weights for _, weights in changes])
-        saved = np.where(new > -(1 << 62), self._graph.weight[edges] - new, 0)
-        return edges[saved > 0], saved[saved > 0]
-
     def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those edges of the name that saves most, and what they save (ns)."""
         if not len(edges):
             return edges, saved
-        names, place = np.unique(self._edges.key[edges], return_inverse=True)
-        own = place == np.argmax(np.bincount(place, saved, len(names)))
+        own = self._edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
         return edges[own], saved[own]
+
+    def _find_longest_name(self, edges: np.ndarray, lasts: np.ndarray, *by: str) -> tuple:
+        return sum_lasts(self._replay.list_work(edges, lasts), *by).row(0)
 
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
@@ -73,8 +68,8 @@ class Places:
 
     def list_ranks(self, process: int) -> tuple[int, ...]:
         """Return the rank of a process, or nothing."""
-        tasks = self._context.tasks.filter(pl.col("task") == process + 1)
-        return tuple(tasks["rank"].drop_nulls().to_list())
+        ranks = self._context.tasks.filter(pl.col("task") == process + 1)["rank"]
+        return tuple(ranks.drop_nulls().to_list())
 
     # Names.
 
@@ -123,11 +118,7 @@ class Places:
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:
         """Return where most of these weights lies: the place, and the NVTX range."""
-        frame = pl.DataFrame(
-            {"kind": self._edges.kind[edges], "key": self._edges.key[edges], "weight": weights}
-        )
-        sums = frame.group_by("kind", "key").agg(pl.col("weight").sum()).sort("weight")
-        kind, key, _ = sums.row(-1)
+        kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
         return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
 
     @cached_property

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.host_time import PARTS, RECORDED_BY, describe_parts
+from nsys2prv._util.text import capitalize
+from nsys2prv.analysis.finding_texts import HOST_ADVICE, HOST_VIEWS
+from nsys2prv.analysis.host_time import PARTS, describe_parts, describe_unrecorded
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
@@ -25,28 +27,7 @@ LEAST_LOSS = 0.1
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
 #: What is said of a call that creates the context of CUDA.
 SETS_UP = ", which sets CUDA up"
-#: Part of time -> what to do about it, where it is most of what a host does.
-ADVICE = {
-    "mpi": "look at what MPI waits for there, on the other ranks too",
-    "ucx": "look at what UCX waits for there, on the other ranks too",
-    "shmem": "look at what is waited for there, on the other ranks too",
-    "callback": "shorten what callbacks do (cudaLaunchHostFunc, host nodes of graphs), or take them out of streams",
-    "jit": "build for these GPUs (-arch), or keep the cache of compiled code (~/.nv/ComputeCache)",
-    "cuda": "look at what these calls wait for",
-    "profiler": "this is Nsight Systems' own work and not the program's: judge by the rest",
-    "io": "read and write less, ahead, in other threads, or on faster storage",
-    "os": "look at what the program waits for there",
-    "off_cpu": "look at what the program waits for there",
-    "computing": "do this once, in parallel, or on the GPU",
-    "unknown": "look at what the program does there",
-}
 SET_UP_ADVICE = "CUDA is set up once in a process: give one process more work, or leave its start out of what you judge"
-#: Layout of what host threads do -> the view that shows it.
-HOST_VIEWS = {
-    "nvtx_pushpop": "views/nvtx_ranges.cfg",
-    "osrt": "views/osrt_calls.cfg",
-    "thread_state": "basics/thread_states.cfg",
-}
 ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
@@ -97,7 +78,7 @@ class TimeUse(Struct, frozen=True):
             return f"record what hosts do there: add {self.lacking}"
         if self.largest == "cuda" and SETS_UP in self.named.get("cuda", ""):
             return SET_UP_ADVICE
-        return ADVICE[self.largest]
+        return HOST_ADVICE[self.largest]
 
 
 def find_use(
@@ -141,11 +122,10 @@ def find_use(
         if first and longest >= MOST * time:
             text += ", the first launch" if "Launch" in label else SETS_UP
         named[part] = f"{named[part]}; {text}" if part in named else text
-    what = frames["unrecorded"]["what"].unique(maintain_order=True).to_list()
-    options = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
-    lacking = ", ".join([*options, *(RECORDED_BY[one] for one in what)])
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
-    return TimeUse(int(row["length"]), parts, named, inside, where, who, lacking)
+    return TimeUse(
+        int(row["length"]), parts, named, inside, where, who, describe_unrecorded(frames, context)
+    )
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -226,7 +206,7 @@ def describe_hosts(
     detail = f" ({use.named[part]})" if part in use.named else ""
     length = format_nanoseconds(use.parts[part])
     lost = ", though the program launches some" if context.options.lost_work else ""
-    title = f"No work of a GPU is recorded{lost}. {who[0].upper()}{who[1:]} is {PARTS[part]} for {length}{detail}."
+    title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{detail}."
     if part == "unknown":
         title = f"No work of a GPU is recorded{lost}, and for {length} not what {who} does."
     return Finding(

@@ -21,7 +21,7 @@ from nsys2prv.replay.suspects import (
     work_as_others,
 )
 from nsys2prv.replay.unit_graph import make_place
-from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay
+from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_lasts
 
 #: A cause gains at least this by itself, and that share of it beyond the causes before it.
 LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
@@ -146,23 +146,15 @@ def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
     """Return whether most of what the culprit does longer is in few of its times."""
     if culprit.is_link or culprit.ratio:
         return False
-    saved = np.concatenate([replay.job.graph.weight[edges] - new for edges, new in changes])
-    longer = np.sort(saved[saved > 0])[::-1]
-    if not len(longer):
+    saved = replay.list_work(*replay.list_saved(changes))
+    if not saved.height:
         return False
-    few = min(max(1, int(HICCUP_TIMES * _count_repetitions(replay, changes))), MOST_HICCUPS)
-    return longer[:few].sum() >= HICCUP_SHARE * longer.sum()
-
-
-def _count_repetitions(replay: Replay, changes: Changes) -> int:
-    """Return how often a process does the work of the changes that saves most."""
-    edges = np.concatenate([rows for rows, _ in changes])
-    saved = np.concatenate([replay.job.graph.weight[rows] - new for rows, new in changes])
-    keys = replay.job.graph.edges.key[edges]
-    distinct, place = np.unique(keys, return_inverse=True)
-    most = distinct[np.argmax(np.bincount(place, np.clip(saved, 0, None)))]
-    processes = max(len(np.unique(replay.job.graph.edges.process[edges])), 1)
-    return int((keys == most).sum()) // processes
+    # How often a process does the work that saves most.
+    work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
+    count = (work["key"] == sum_lasts(saved, "key")["key"][0]).sum()
+    repetitions = count // work["process"].n_unique()
+    few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
+    return saved["lasts"].top_k(few).sum() >= HICCUP_SHARE * saved["lasts"].sum()
 
 
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
@@ -207,18 +199,9 @@ def remove_launches(replay: Replay) -> Changes:
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
-    edges, graph = replay.job.graph.edges, replay.job.graph
-    path = replay.path
-    path = path[np.isin(edges.kind[path], (Kind.GAP, Kind.CALL, Kind.RETURN))]
-    frame = pl.DataFrame(
-        {
-            "kind": np.where(edges.kind[path] == Kind.RETURN, int(Kind.CALL), edges.kind[path]),
-            "key": edges.key[path],
-            "lasts": graph.weight[path],
-        }
+    path = replay.list_work(replay.path).with_columns(
+        pl.col("kind").replace(int(Kind.RETURN), int(Kind.CALL))
     )
-    places = frame.group_by("kind", "key").agg(pl.col("lasts").sum()).sort("lasts", descending=True)
-    places = places.filter(
-        (pl.col("lasts") > LEAST_GAIN * replay.span / 2) & pl.col("kind").is_in(kinds)
-    ).head(MOST_PLACES)
+    places = sum_lasts(path.filter(pl.col("kind").is_in(kinds)), "kind", "key")
+    places = places.filter(pl.col("lasts") > LEAST_GAIN * replay.span / 2).head(MOST_PLACES)
     return [(Kind(kind), key) for kind, key in places.select("kind", "key").rows()]

@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, US, Changes, Durations, Kind
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, Changes, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
@@ -160,6 +160,30 @@ class Replay(Struct, frozen=True, dict=True):
             if wanted is not None:
                 rows = rows[np.isin(column[rows], [*wanted])]
         return rows
+
+    def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
+        """Return edges as a frame: edge, kind, key, process, lasts (ns; default: their weights)."""
+        columns = self.job.graph.edges
+        lasts = self.job.graph.weight[edges] if lasts is None else lasts
+        return pl.DataFrame(
+            {"edge": edges, "lasts": lasts}
+            | {name: getattr(columns, name)[edges] for name in ("kind", "key", "process")}
+        )
+
+    def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges that get shorter, and by how much (ns)."""
+        edges, new = (np.concatenate(columns) for columns in zip(*changes, strict=True))
+        saved = np.where(new > -(1 << 62), self.job.graph.weight[edges] - new, 0)
+        return edges[saved > 0], saved[saved > 0]
+
+    def find_first_calls(self, names: Collection[int]) -> np.ndarray:
+        """Return the edges of the first call of each of these names in each process."""
+        edges = self.job.graph.edges
+        calls = np.flatnonzero(edges.kind == Kind.CALL)
+        calls = calls[np.isin(edges.key[calls], [*names])]
+        calls = calls[np.argsort(self.job.graph.time[edges.target[calls]], kind="stable")]
+        pairs = self.list_work(calls).select("key", "process").to_struct()
+        return calls[pairs.is_first_distinct().to_numpy()]
 
     # What one process, or several, do as the others do it.
 
@@ -325,13 +349,7 @@ class Replay(Struct, frozen=True, dict=True):
         edges = self.job.graph.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
         if repeated:
-            every = np.flatnonzero(edges.kind == Kind.CALL)
-            every = every[np.isin(edges.key[every], [*names])]
-            time = self.job.graph.time[edges.target[every]]
-            order = np.lexsort((time, edges.key[every], edges.process[every]))
-            key, process = edges.key[every[order]], edges.process[every[order]]
-            is_first = np.append(True, (key[1:] != key[:-1]) | (process[1:] != process[:-1]))
-            first = every[order[is_first[: len(order)]]]
+            first = self.find_first_calls(names)
             calls = np.setdiff1d(calls, first)
             returns = returns[~np.isin(edges.target[returns], edges.target[first])]
         if not len(calls):
@@ -407,9 +425,14 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
 
+def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return `lasts` (ns) and `count` of work by these columns, the longest first, of equal ones that
+    with the lowest values. work: with a column `lasts`.
+    """
+    sums = work.group_by(by).agg(pl.col("lasts").sum(), count=pl.len())
+    return sums.sort(-pl.col("lasts"), *by)
+
+
 def _measure(weight: Durations, path: np.ndarray) -> int:
     """Return the length of a path (ns), least of all where an edge does not hold."""
     return int(weight[path].sum()) if weight.holds(path) else -(1 << 62)
-
-
-__all__ = ["COPIES", "GPU", "HOST", "HOST_TIME", "US", "Changes", "Replay"]

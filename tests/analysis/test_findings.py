@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import cause_texts, time_use
+from nsys2prv.analysis import finding_texts
 from nsys2prv.analysis.page.sections import SECTION_OF, SECTIONS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, join_findings
 from nsys2prv.analysis.text import format_findings
@@ -49,8 +49,8 @@ def test_every_kind_is_explained_and_has_its_section() -> None:
 
 def test_views_of_findings_are_there() -> None:
     core = set(list_core_views())
-    named = {view for _, views in cause_texts.KINDS.values() for view in views}
-    named |= {*time_use.HOST_VIEWS.values()}
+    named = {view for _, views in finding_texts.KINDS.values() for view in views}
+    named |= {*finding_texts.HOST_VIEWS.values()}
     assert named <= core, f"cfgs/ lacks {sorted(named - core)}"
 
 

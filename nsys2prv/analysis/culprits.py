@@ -1,0 +1,244 @@
+"""Findings of ranks and links that hold the others up, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv._util.text import capitalize
+from nsys2prv.analysis.cause_context import CauseContext
+from nsys2prv.analysis.finding_texts import ADVICE
+from nsys2prv.analysis.host_time import PARTS, compare_with_others, describe_parts
+from nsys2prv.analysis.limits import describe_copies_of
+from nsys2prv.analysis.places import EXPLAINS
+from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.stacks import label_place
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.replay.causes import Cause
+from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.suspects import LINK_TO_OTHERS, LINK_WITHIN, Suspect
+from nsys2prv.replay.whatif import GPU, HOST
+
+#: Ranks are last by no accident where they are so in this share of the collectives or more.
+MOSTLY_LAST = 0.3
+#: What a hiccup consists of lasts at least this part of the longest.
+OF_LONGEST = 4
+#: A range takes longer than on the others if it does so many times as long each time.
+LONGER = 1.05
+
+
+class Told(NamedTuple):
+    """What is said of a culprit."""
+
+    #: The title, behind the name of the ranks.
+    title: str
+    evidence: list[str]
+    #: The edges that are told of, and what each costs (ns).
+    worst: tuple[np.ndarray, np.ndarray]
+    #: Key of ADVICE, where it is not that of the cause.
+    advice: str = ""
+
+
+def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Finding:
+    """Return the finding of processes, or links, that hold the others up."""
+    tasks = [process + 1 for process in suspect.processes]
+    told = _TELL[cause.kind](cause, facts, suspect)
+    title, evidence = told.title, told.evidence
+    stage = _find_stage(facts, suspect)
+    if not suspect.is_link:
+        place = f", stage {stage} of {len(facts.pipeline.stages)}" if stage else ""
+        title = f"{capitalize(facts.job.describe_ranks(tasks))}{place}: {title}"
+        evidence = [*evidence, *_count_last(facts, tasks)]
+    advice = ADVICE[told.advice or cause.kind]
+    finding = facts.make_finding(
+        cause, cause.kind, title, evidence, told.worst, tasks=tasks, advice=advice
+    )
+    is_host = len(tasks) > 1 and facts.job.find_host(tasks) and not stage
+    return (
+        replace(finding, kind="slow_host") if is_host and finding.kind == "straggler" else finding
+    )
+
+
+def _find_stage(facts: CauseContext, suspect: Suspect) -> int:
+    """Return which stage of a pipeline processes with slow GPUs are, from 1; 0 for none."""
+    stages = facts.pipeline.stages if suspect.kind == "gpu" and facts.pipeline else ()
+    return stages.index(suspect.processes) + 1 if suspect.processes in stages else 0
+
+
+def _tell_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+    edges, new = cause.changes[0]
+    own, usual = float(facts.replay.job.graph.weight[edges].sum()), float(new.sum())
+    worst = facts.replay.list_saved(cause.changes)
+    title = f"Data moves slowly {'within' if suspect.kind == LINK_WITHIN else 'to and from'} {suspect.host}."
+    evidence = (
+        f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; the same ones "
+        f"elsewhere {format_nanoseconds(usual / len(edges))}; most in {facts.places.name_transfers(*worst)}"
+    )
+    return Told(title, [evidence], worst)
+
+
+def _tell_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+    """Say how long it usually takes where a rank was held up, and what its host did then."""
+    places, kinds = facts.places, facts.replay.job.graph.edges
+    edges, saved = facts.replay.list_saved(cause.changes)
+    long = saved >= saved.max() / OF_LONGEST
+    edges, saved = edges[long], saved[long]
+    often = "once" if len(saved) == 1 else f"{len(saved)} times"
+    total = format_nanoseconds(float(saved.sum()))
+    title = f"held up {often}, for {total} in all, {places.name_work(edges, saved)}."
+    worst = edges[[np.argmax(saved)]]
+    kind, key = Kind(kinds.kind[worst[0]]), int(kinds.key[worst[0]])
+    usual = np.median(places.measure(facts.replay.select((kind,), [key])))
+    longest = float(places.measure(worst)[0])
+    evidence = [
+        f"{format_nanoseconds(longest)} then, {format_nanoseconds(float(usual))} in the median"
+    ]
+    if kind in HOST:
+        evidence += [*places.describe_pauses(edges), *facts.list_unrecorded()]
+    return Told(title, evidence, (edges, saved))
+
+
+def _tell_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+    worst = facts.places.keep_name(*facts.replay.list_saved(cause.changes))
+    slower, evidence = _compare_kernels(facts, suspect.processes, *worst)
+    times = suspect.ratio or slower
+    if times <= 1.005:
+        return Told("more GPU work than the others.", [evidence], worst, "gpu_more")
+    is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)
+    title = f"kernels take {times - 1:.1%} longer than the others' do."
+    return Told(title, [evidence], worst, "stage" if is_stage else "")
+
+
+def _compare_kernels(
+    facts: CauseContext, processes: Sequence[int], edges: np.ndarray, saved: np.ndarray
+) -> tuple[float, str]:
+    """Return how many times as long as the others' the kernels of some processes take, where they have
+    as many, else 0; and what shows it. edges: of the kernel that takes longer, by `saved` (ns).
+    """
+    is_own = pl.col("process").is_in(list(processes))
+    sides = {
+        "own": (pl.col("lasts").filter(is_own), len(processes)),
+        "usual": (
+            pl.col("lasts").filter(~is_own),
+            max(len(facts.replay.processes) - len(processes), 1),
+        ),
+    }
+    figures = {name: lasts.sum() / ranks for name, (lasts, ranks) in sides.items()}
+    figures |= {f"{name}_count": lasts.len() / ranks for name, (lasts, ranks) in sides.items()}
+    sums = facts.replay.list_work(facts.replay.tabulate(GPU).edges).group_by("key").agg(**figures)
+    total = sums.select(pl.col(*figures).sum()).row(0, named=True)
+    sums = sums.sort(pl.col("own") - pl.col("usual"), descending=True)
+    if len(edges):
+        sums = sums.filter(pl.col("key") == int(facts.replay.job.graph.edges.key[edges[0]]))
+    row = sums.row(0, named=True)
+    range_, _ = facts.places.find_range(edges, saved)
+    inside = f" (NVTX range {facts.places.groups[range_]})" if range_ in facts.places.groups else ""
+    evidence = (
+        f"kernels: {format_nanoseconds(total['own'])} in {total['own_count']:,.0f}, on average of the others "
+        f"{format_nanoseconds(total['usual'])} in {total['usual_count']:,.0f}; most of the difference is in "
+        f"{facts.places.name_kernel(row['key'])}{inside}: {format_nanoseconds(row['own'])} against {format_nanoseconds(row['usual'])}"
+    )
+    count = total["usual_count"]
+    as_many = abs(total["own_count"] - count) <= 0.02 * max(count, 1)
+    return (total["own"] / max(total["usual"], 1) if as_many else 0.0), evidence
+
+
+def _tell_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+    worst = facts.replay.list_saved(cause.changes)
+    evidence = describe_copies_of(cause, facts)
+    return Told("copies take longer than the others'.", [*evidence], worst)
+
+
+def _tell_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+    """Say in which NVTX range, call, function and part of time hosts take longer than the others."""
+    places, frames = facts.places, facts.frames
+    tasks = [process + 1 for process in suspect.processes]
+    edges, saved = facts.replay.list_saved(cause.changes)
+    name, evidence = "", []
+    group, share = places.find_range(edges, saved)
+    if group in places.groups:
+        name, described = _compare_range(facts, tasks, group)
+        evidence += [f"{described}; {share:.0%} of the loss is there"] if described else []
+    if len(edges):
+        more = format_nanoseconds(float(saved.sum()) / len(tasks))
+        evidence.append(f"{more} more than the others, most of it {places.name_work(edges, saved)}")
+    hosts = frames["hosts"].unpivot(PARTS, index="task", variable_name="part", value_name="time")
+    compared = compare_with_others(hosts, "part", tasks)
+    longer = {part: own - usual for part, own, usual in compared}
+    whole, sums = sum(longer.values()), frames["places"]
+    if sums.height and whole:
+        sums = sums.group_by("task", "place").agg(pl.col("time").sum())
+        for place, own, usual in compare_with_others(sums, "place", tasks)[:1]:
+            label = label_place(place, facts.context)
+            if own - usual >= EXPLAINS * whole and label:
+                evidence.append(
+                    f"in {label}: {format_nanoseconds(own)}, median of the others {format_nanoseconds(usual)}"
+                )
+    if described := describe_parts(longer):
+        evidence.append(f"what is longer than the others': {described}")
+    if longer.get("unknown", 0) > whole / 2 or not (name or sums.height):
+        evidence.append(facts.describe_unrecorded("what the host does there"))
+    inside = places.find_groups(edges) == group
+    is_inside = bool(name) and inside.any()
+    worst = (edges[inside], saved[inside]) if is_inside else places.keep_name(edges, saved)
+    return Told(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
+
+
+def _compare_range(facts: CauseContext, tasks: list[int], group: int) -> tuple[str, str]:
+    """Say by how much an NVTX range takes longer than on the others, as part of a sentence and as
+    evidence, which is empty where it does not each time. What counts is the time outside of calls of
+    CUDA and MPI; said is how long the range lasts, where that differs as much.
+    """
+    rows = facts.frames["ranges"].filter(pl.col("group") == group)
+    sums = rows.group_by("task").agg(pl.col("time", "lasts", "count").sum())
+    sums = sums.filter(pl.col("count") > 0).with_columns(pl.col("time", "lasts") / pl.col("count"))
+    is_own = pl.col("task").is_in(tasks)
+    own, others = sums.filter(is_own), sums.filter(~is_own)
+    name = facts.places.groups[group]
+    longer = f"{name} takes longer than on the others"
+    if not own.height or not others.height:
+        return longer, ""
+    (time, usual), (lasts, usually) = (
+        (float(own[one].mean()), float(others[one].median())) for one in ("time", "lasts")
+    )
+    if time - usual <= (LONGER - 1) * usual:
+        return longer, ""
+    outside = f"{format_nanoseconds(time)} against {format_nanoseconds(usual)}"
+    is_whole = lasts - usually > (time - usual) / 2
+    said = f"{format_nanoseconds(lasts)} against {format_nanoseconds(usually)}"
+    return (
+        f"{name} takes {said if is_whole else outside} on the others",
+        f"NVTX range {name}, {own['count'].mean():,.0f} times: {outside} each time outside of calls of CUDA and MPI",
+    )
+
+
+def _count_last(facts: CauseContext, tasks: list[int]) -> Iterator[str]:
+    """Say how often ranks are last at collectives of NCCL."""
+    reader = facts.context.reader
+    if "nccl_collective" not in reader.layouts:
+        return
+    records = reader.read_begins("nccl_collective", ("collective", "late"))
+    inside = pl.col("begin").is_between(facts.replay.begin, facts.replay.end)
+    records = records.filter((pl.col("late") >= 0) & inside)
+    task_of = reader.rows.get_column("task")
+    records = records.with_columns(task=pl.Series(task_of[records["thread"].to_numpy()]))
+    is_own = pl.col("task").is_in(tasks)
+    records = records.filter(is_own.any().over("collective"))
+    last = records.filter(pl.col("late") == pl.col("late").max().over("collective"))
+    count, times = (rows["collective"].n_unique() for rows in (records, last.filter(is_own)))
+    if count and times >= MOSTLY_LAST * count:
+        yield f"last in {times:,} of {count:,} NCCL collectives"
+
+
+_TELL = {
+    LINK_WITHIN: _tell_link,
+    LINK_TO_OTHERS: _tell_link,
+    "hiccup": _tell_hiccup,
+    "gpu": _tell_gpu,
+    "copies": _tell_copies,
+    "host": _tell_host,
+}

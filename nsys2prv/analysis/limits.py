@@ -1,0 +1,195 @@
+"""Findings of all of one sort of work or waiting of the job, in words: unequal work, transfers, messages,
+the time of hosts, copies, calls of a family, matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.text import format_count, list_some
+from nsys2prv.analysis.cause_context import CauseContext
+from nsys2prv.analysis.finding_texts import ADVICE, TITLES
+from nsys2prv.analysis.host_time import describe_parts, sum_parts
+from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.analysis.time_use import describe_copies
+from nsys2prv.replay.causes import Cause
+from nsys2prv.replay.graph import Kind, split_size
+from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, sum_lasts
+
+#: Of MPI, a transfer of fewer bytes that takes longer (ns) is not held up by the network.
+LITTLE_DATA, LONG_TRANSFER = 1 << 16, 500_000
+#: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
+#: says, or more, where that is not known this. So many stages are named.
+OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
+#: Part of the time of hosts from which on a place is named.
+LEAST_NAMED = 0.1
+
+
+def describe_limit(cause: Cause, facts: CauseContext) -> Finding:
+    """Return the finding of unequal work, the time of hosts, copies, calls or matrix products."""
+    measure = _MEASURE.get(cause.kind, _measure_calls)
+    title = TITLES[cause.kind].format(waiting=facts.waiting)
+    worst = _list_named(cause, facts)
+    return facts.make_finding(cause, cause.kind, title, measure(cause, facts), worst)
+
+
+def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges of the name that most of what a cause saves has, and what they save (ns): of
+    the time of hosts, those that the evidence names.
+    """
+    edges, saved = facts.replay.list_saved(cause.changes)
+    if cause.kind in ("host_time", "launching") and facts.host_places:
+        kind, key, _ = facts.host_places[0]
+        columns = facts.replay.job.graph.edges
+        own = (columns.kind[edges] == kind) & (columns.key[edges] == key)
+        return (edges[own], saved[own]) if own.any() else (edges, saved)
+    return facts.places.keep_name(edges, saved)
+
+
+def _measure_imbalance(cause: Cause, facts: CauseContext) -> Iterator[str]:
+    table = facts.replay.tabulate(GPU if facts.job.has_gpus else HOST)
+    work = np.bincount(table.column, facts.replay.job.graph.weight[table.edges])
+    mean, least, most = (
+        format_nanoseconds(float(one)) for one in (work.mean(), work.min(), work.max())
+    )
+    yield (
+        f"work of a rank: {mean} on average, from {least} to {most}; the difference within single iterations "
+        "is greater"
+    )
+    edges, saved = _list_named(cause, facts)
+    if len(edges):
+        yield f"most of it is {facts.places.name_work(edges, saved)}"
+
+
+def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
+    named = [
+        f"{share:.0%} {facts.places.name_place(Kind(kind), key)}"
+        for kind, key, share in facts.host_places[:2]
+        if share >= LEAST_NAMED
+    ]
+    if named:
+        yield f"of the hosts' time on the critical path: {', '.join(named)}"
+    parts = sum_parts(facts.frames["hosts"])
+    if described := describe_parts(parts):
+        yield f"outside of calls of CUDA and MPI, while GPUs are idle, hosts are {described}"
+    if parts.get("unknown", 0) > sum(parts.values()) / 2:
+        yield facts.describe_unrecorded("what hosts do there")
+
+
+def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
+    """Return what is copied most, of the copies that a cause changes."""
+    copies = facts.replay.job.copies
+    copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
+    edges = copies["edge"].to_numpy()
+    operation, _, _ = split_size(facts.replay.job.graph.edges.key[edges])
+    return describe_copies(
+        copies.with_columns(
+            operation=pl.Series(operation, dtype=pl.Int64),
+            time=pl.Series(facts.places.measure(edges), dtype=pl.Int64),
+            count=pl.lit(1, pl.Int64),
+        )
+    )
+
+
+def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]:
+    """Yield the names of what a cause changes, and how long these last, the longest first."""
+    edges = cause.changes[0][0]
+    sums = sum_lasts(facts.replay.list_work(edges, facts.places.measure(edges)), "key")
+    for name, lasts, count in sums.rows():
+        yield name, f"{format_nanoseconds(float(lasts))} in {count:,} calls"
+
+
+def _measure_products(cause: Cause, facts: CauseContext) -> Iterator[str]:
+    name, measured = next(_sum_by_name(cause, facts))
+    yield (
+        f"most in {facts.places.name_kernel(name)}: {measured}; the gain is of kernels {TENSOR_SPEED_UP:.0f} "
+        "times as fast"
+    )
+
+
+def _measure_calls(cause: Cause, facts: CauseContext) -> Iterator[str]:
+    for (name, measured), _ in zip(_sum_by_name(cause, facts), range(2), strict=False):
+        yield f"{facts.places.name_call(name)}: {measured}"
+
+
+_MEASURE = {
+    "imbalance": _measure_imbalance,
+    "host_time": _measure_host_time,
+    "launching": _measure_host_time,
+    "pageable": describe_copies_of,
+    "tensor_cores": _measure_products,
+}
+
+
+def describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
+    """Say what ranks wait in after the last of them has come: for data where there is much."""
+    places, columns = facts.places, facts.replay.job.graph.edges
+    work = facts.replay.list_work(cause.changes[0][0])
+    edges = work["edge"].to_numpy()
+    name, of_bytes, _ = split_size(columns.size[edges])
+    work = work.with_columns(name=pl.Series(name), bytes=pl.Series(2.0 ** (of_bytes / 4)))
+    sums = sum_lasts(work, "kind", "name")
+    ranks, evidence, of_names = max(len(facts.replay.processes), 1), [], []
+    for kind, value, lasts, count in sums.head(2).rows():
+        own = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))
+        of_names.append((own["edge"].to_numpy(), own["lasts"].to_numpy()))
+        evidence.append(
+            f"{places.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank in "
+            f"{format_count(round(count / ranks), 'transfer')}, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
+        )
+    channels = (facts.replay.job.channels[key][1] for key in work["key"].unique())
+    between = {hosts for hosts in channels if len(hosts) > 1}
+    if len(between) == 1:
+        hosts = list_some(next(iter(between)))
+        evidence.append(
+            f"all that leaves a host is between {hosts}: whose link is slow, if one is, cannot be told"
+        )
+    title, advice = TITLES["transfers"], "transfers"
+    kind, value, lasts, count = sums.row(0)
+    moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
+    if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
+        label = places.name_transfer(Kind.MPI, value)
+        title = f"Ranks wait in {label} after the last rank has come, with little data."
+        advice = "files" if label.startswith("MPI_File") else "little_data"
+    return facts.make_finding(
+        cause, "transfers", title, evidence, of_names[0], advice=ADVICE[advice]
+    )
+
+
+def describe_messages(cause: Cause, facts: CauseContext) -> Finding:
+    """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
+    own, waits = (edges for edges, _ in cause.changes)
+    columns = facts.replay.job.graph.edges
+    begins, ends = facts.places.find_times(own)[0], columns.target[own]
+    order = np.argsort(ends)
+    begin = np.append(begins[order], 0)[np.searchsorted(ends[order], columns.target[waits])]
+    met, _ = facts.places.find_times(waits)
+    lasts = np.clip(met - begin, 0, None)
+    longest = int(np.argmax(lasts))
+    mean = format_nanoseconds(lasts.sum() / len(facts.replay.processes))
+    evidence = [
+        f"{facts.places.name_transfers(waits, lasts)}: ranks wait {mean} on average until the other side has come"
+    ]
+    pipeline, key, title = facts.pipeline, "messages", TITLES["messages"]
+    if pipeline and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
+        key, count = "pipeline", len(pipeline.stages)
+        title = f"The pipeline of {count} stages has a bubble: {{waiting}} wait for other stages."
+        stages = [
+            facts.job.describe_ranks([process + 1 for process in stage])
+            for stage in pipeline.stages[:MOST_STAGES]
+        ]
+        evidence.insert(0, f"stages: {'; '.join([*stages, *['...'][: count - MOST_STAGES]])}")
+        if pipeline.bubble:
+            evidence.insert(
+                0,
+                f"(p-1)/(m+p-1) = {pipeline.bubble:.1%} with p = {count} stages and m = "
+                f"{pipeline.micro_batches} micro-batches in an iteration",
+            )
+    ranks = facts.job.list_ranks([int(columns.process[waits[longest]]) + 1])
+    moment = (int(begin[longest]), int(met[longest]), ranks)
+    title = title.format(waiting=facts.waiting)
+    return facts.make_finding(cause, key, title, evidence, moments=(moment,))
