@@ -1,12 +1,10 @@
-"""NCCL across ranks where reports lack rows, have rows of their own, or begin late, and host clocks
-disagree: found all the same, and nothing that was not.
-"""
+"""NCCL across ranks where reports lack rows, begin late or end early, and host clocks disagree: found all the same, and nothing that was not."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,31 +12,54 @@ from pathlib import Path
 import pytest
 from samples import Options, generate
 from tools.conversions import convert_and_read
+from tools.exports import query_export
 from tools.slow import mark_slow_except
 from tools.trace_reader import Trace
 
 COLLECTIVE, NUMBER, KERNEL, TAG = 9540, 9541, 63000007, 55010
+#: Before a kernel its call and ranges come, within so much.
 MARGIN = 20_000_000
-CLOCKS: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0}
-FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03, **CLOCKS}
-JOBS = {
-    "rows missing and added": {"seed": 2, **FAULTS},
-    "a report that begins late": {
-        "seed": 3,
-        "cut_report": "begin",
-        "cut_rank": 3,
-        "cut_at": 0.4,
-        **FAULTS,
-    },
-    "a report that ends early": {
-        "seed": 4,
-        "cut_report": "end",
-        "cut_rank": 2,
-        "cut_at": 0.5,
-        **CLOCKS,
-    },
-    "a lonely host": {"seed": 5, "lonely_host": True, **FAULTS},
-}
+KERNELS, CALLS, RANGES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+)
+#: What NCCL's ranges around the calls of a report are; definitions of domains have other types.
+OF_CALLS = f"""eventType = 59 AND domainId = 1 AND EXISTS (SELECT 1 FROM {CALLS} AS call WHERE {{}}
+    AND call.globalTid = {RANGES}.globalTid AND call.start BETWEEN {RANGES}.start AND {RANGES}.end)"""
+JOBS = ("rows missing", "a report that begins late", "a report that ends early")
+
+
+def lose_rows(job: str, rank: int, report: Path) -> list[int]:
+    """Delete rows of a rank's report; return the begins (local ns) of the kernels of NCCL that
+    lack any since.
+    """
+    with closing(sqlite3.connect(report)) as connection, connection:
+        times = connection.execute(f"SELECT min(start), max(start) FROM {KERNELS}").fetchone()
+        middle = sum(times) // 2
+        if job == "rows missing":
+            kernel, call, ranges = (f"correlationId % 211 = {rank + 8 * part}" for part in range(3))
+            lost = f"({kernel} OR {call} OR {ranges})"
+            deleted = {RANGES: OF_CALLS.format(ranges), KERNELS: kernel, CALLS: call}
+        elif rank != 3:
+            return []
+        else:
+            late = job == JOBS[1]
+            lost = f"start < {middle + MARGIN}" if late else f"start > {middle - MARGIN}"
+            outside = f"start < {middle}" if late else f"end > {middle}"
+            ranges = f"eventType IN (34, 59, 60) AND {outside}"
+            deleted = {RANGES: ranges, KERNELS: outside, CALLS: outside}
+        begins = [
+            begin
+            for (begin,) in connection.execute(
+                f"SELECT start FROM {KERNELS} JOIN StringIds ON id = shortName "
+                f"WHERE value LIKE 'ncclDevKernel%' AND {lost}"
+            )
+        ]
+        for table, condition in deleted.items():
+            connection.execute(f"DELETE FROM {table} WHERE {condition}")
+    assert begins
+    return begins
 
 
 @dataclass
@@ -50,12 +71,13 @@ class Job:
     collectives: list[list[tuple[int, int]]]
     messages: list[tuple[tuple[int, int], tuple[int, int]]]
     truth: dict
+    lost: set[tuple[int, int]]
 
 
 @pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
-    generate(
+    truth = generate(
         folder,
         Options(
             ranks=8,
@@ -65,12 +87,19 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             pace_ms=100,
             waited_us=(0.0, 17.0),
             end_jitter_us=3.0,
-            **JOBS[request.param],
+            seed=2 + JOBS.index(request.param),
+            clock_offset_range_ms=50.0,
+            clock_drift_range_ppm=50.0,
         ),
     )
     reports = sorted(folder.glob("rank*.sqlite"))
+    lost = {
+        (rank, (to_true_time(begin, report, truth) + near) // 10)
+        for rank, report in enumerate(reports)
+        for begin in lose_rows(request.param, rank, report)
+        for near in (-5, 5)
+    }
     trace, _ = convert_and_read(reports, folder / "o.prv")
-    truth = json.loads((folder / "truth.json").read_text())
     true = {
         (task, begin): when
         for task, report in enumerate(reports, 1)
@@ -92,56 +121,44 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for line in trace.comms
         if line.tag == TAG
     ]
-    return Job([sorted(members) for members in numbered.values()], messages, truth)
+    return Job([sorted(members) for members in numbered.values()], messages, truth, lost)
+
+
+def to_true_time(local: int, report: Path, truth: dict) -> int:
+    """Return the true time of a time of a report."""
+    rank = next(item for item in truth["ranks"] if item["report"] == report.name)
+    host = next(item for item in truth["hosts"] if item["name"] == rank["host"])
+    scale = 1 + Fraction(str(host["drift_ppm"])) / 1_000_000
+    start = rank["utcEpochNs"] - truth["epoch_utc_ns"] - host["offset_ns"]
+    return round((start + local) / scale)
 
 
 def pair_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
     """Return (trace time, true time) of the begin of every NCCL kernel of a report: both are in the
     order of the report's times.
     """
-    rank = next(item for item in truth["ranks"] if item["report"] == report.name)
-    host = next(item for item in truth["hosts"] if item["name"] == rank["host"])
-    connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-    local = [
-        row[0]
-        for row in connection.execute("""SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName
-                                                     WHERE value LIKE 'ncclDevKernel%' ORDER BY start""")
-    ]
+    local = query_export(
+        report,
+        f"""SELECT start FROM {KERNELS} JOIN StringIds ON id = shortName
+            WHERE value LIKE 'ncclDevKernel%' ORDER BY start""",
+    )
     shown = sorted(item.begin for item in trace.list_intervals(KERNEL) if item.row[0] == task)
-    assert len(shown) == len(local)
-    scale = 1 + Fraction(str(host["drift_ppm"])) / 1_000_000
-    start = rank["utcEpochNs"] - truth["epoch_utc_ns"] - host["offset_ns"]
     return [
-        (begin, round((start + time) / scale)) for begin, time in zip(shown, local, strict=True)
+        (begin, to_true_time(time, report, truth))
+        for begin, (time,) in zip(shown, local, strict=True)
     ]
 
 
-def list_complete_operations(truth: dict) -> list[dict]:
+def list_complete_operations(job: Job) -> list[dict]:
     """Return the true operations of which every rank's report holds every row."""
-    lost = {
-        (item["communicator"], item["ordinal"]) for item in truth.get("faults", {}).get("lost", ())
-    }
-    cut = {rank["rank"]: rank["cut"] for rank in truth["ranks"] if "cut" in rank}
     return [
         item
-        for item in truth["collectives"]
-        if (item["communicator"], item["ordinal"]) not in lost
-        and all(
-            rank not in cut or is_held(cut[rank], begin)
+        for item in job.truth["collectives"]
+        if not any(
+            (rank, begin // 10) in job.lost
             for rank, begin in zip(item["ranks"], item["begin"], strict=True)
         )
     ]
-
-
-def is_held(cut: dict, begin: int) -> bool:
-    """Return whether a cut report holds a kernel with its call, which comes some milliseconds
-    before.
-    """
-    return (
-        begin > cut["true_ns"] + MARGIN
-        if cut["lacks"] == "begin"
-        else begin < cut["true_ns"] - MARGIN
-    )
 
 
 def list_operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
@@ -171,9 +188,7 @@ def test_every_collective_found_is_a_true_one(job: Job) -> None:
 @pytest.mark.slow
 def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
     result = {(members[0][0], members[0][1] // 10) for members in job.collectives}
-    wanted = [
-        item for item in list_complete_operations(job.truth) if item["function"] != "SendRecv"
-    ]
+    wanted = [item for item in list_complete_operations(job) if item["function"] != "SendRecv"]
     missed = [
         item
         for item in wanted
@@ -187,7 +202,7 @@ def test_every_message_found_is_a_true_one(job: Job) -> None:
     known = list_operations(job.truth, ring=True)
     assert len(job.messages) > 0.7 * sum(
         len(item["ranks"])
-        for item in list_complete_operations(job.truth)
+        for item in list_complete_operations(job)
         if item["function"] == "SendRecv"
     )
     for (sender, sent), (receiver, received) in job.messages:

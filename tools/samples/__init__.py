@@ -20,8 +20,7 @@ tables. ``simulate`` goes through the stages; the modules, in the order of impor
 * ``report``: one report, as tables in SQLite. ``cuda``, ``nvtx``: a program's rows in it.
   ``background``: what goes on beside the programs. ``sampling``, ``network``: what is sampled.
   ``additions``: families of further tables. ``system``: what a report says of itself.
-* ``faults``: what holds the job back, and what is missing in reports, or too much. ``truth``: what
-  is true of collectives, messages and reports.
+* ``faults``: what holds the job back. ``truth``: what is true of collectives, messages and reports.
 
 To add a table to a sample: put its CREATE TABLE statement into ``schema.sql``; write a function
 that takes a :class:`~.report.Scene` (a report and its steps), adds rows with ``scene.insert`` or

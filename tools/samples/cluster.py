@@ -12,8 +12,7 @@ through its host's clock:
 MPI's handles are like MPICH's: the predefined ones are the same in every process, the others count
 up in each process for itself, and the number of a freed communicator is used again. Odd ranks have
 one communicator more (their own copy of MPI_COMM_SELF), so that one and the same handle is the
-row's communicator in some processes and the column's in others. With a lonely host the world is
-split first, into its ranks and the others; all else happens in these parts.
+row's communicator in some processes and the column's in others.
 """
 
 from __future__ import annotations
@@ -171,12 +170,11 @@ class Cluster:
     hosts: tuple[Host, ...]
     ranks: tuple[Rank, ...]
     communicators: tuple[Communicator, ...]
-    lonely: int = 0  # how many ranks, the last ones, communicate only among themselves
 
     @cached_property
     def grid(self) -> Grid:
         """How MPI's communicators lie over the ranks."""
-        return build_grid(len(self.ranks), self.lonely)
+        return build_grid(len(self.ranks))
 
     def all_of(self, group: Group) -> list[Communicator]:
         """Return the communicators of a kind."""
@@ -225,7 +223,7 @@ def build_cluster(options: Options) -> Cluster:
         start = FIRST_EPOCH_NS - round(before * options.startup)
         ranks.append(Rank(rank, hosts[host], host, gpu, device, pid, start))
     communicators = _build_communicators(options, rng) if options.nccl else []
-    return Cluster(tuple(hosts), tuple(ranks), tuple(communicators), options.lonely_ranks)
+    return Cluster(tuple(hosts), tuple(ranks), tuple(communicators))
 
 
 def _draw_clock(
@@ -238,32 +236,21 @@ def _draw_clock(
 
 def _build_communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
     """Build one of all ranks, one for each host, one for each local rank; none of one rank, or of
-    all a second time. The last host's ranks may be apart: theirs, of every kind that the others
-    have, is their host.
+    all a second time.
     """
     per_host, everyone = options.gpus_per_host, range(options.ranks)
     hosts = [
         (Group.SHARD, tuple(everyone[first : first + per_host])) for first in everyone[::per_host]
     ]
-    others = everyone[: options.ranks - options.lonely_ranks]
-    replicas = [(Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)]
-    if not options.lonely_host:
-        found = []
-        for group, ranks in ((Group.WORLD, tuple(everyone)), *hosts, *replicas):
-            world = group is Group.WORLD
-            low, high = (1 << 62, 1 << 63) if world else (1 << 60, 1 << 62)
-            number = int(rng.integers(low, high)) * (1 + world) + world
-            if len(ranks) > 1 and (world or len(ranks) < options.ranks):
-                found.append(Communicator(number, group, ranks))
-        return found
-    if len(others) == 1:
-        return []
-    alone = hosts[-1][1]
-    wanted = [(Group.WORLD, tuple(others)), (Group.WORLD, alone), *(hosts if per_host > 1 else [])]
-    wanted += [*replicas, (Group.REPLICA, alone)] if 1 < per_host < len(others) else []
-    return [
-        Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted
-    ]
+    replicas = [(Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)]
+    found = []
+    for group, ranks in ((Group.WORLD, tuple(everyone)), *hosts, *replicas):
+        world = group is Group.WORLD
+        low, high = (1 << 62, 1 << 63) if world else (1 << 60, 1 << 62)
+        number = int(rng.integers(low, high)) * (1 + world) + world
+        if len(ranks) > 1 and (world or len(ranks) < options.ranks):
+            found.append(Communicator(number, group, ranks))
+    return found
 
 
 class Team(IntEnum):
@@ -275,34 +262,25 @@ class Team(IntEnum):
     ROW = 4
     COLUMN = 5
     OWN = 6  # odd ranks' copy of MPI_COMM_SELF
-    PART = 7  # the lonely host's ranks, and the others
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind
-    them are a torus of one row.
-    """
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row."""
 
     rows: int
     columns: int
-    lonely: int
     #: Every communicator of each kind: world ranks by their rank in it.
     teams: dict[Team, list[tuple[int, ...]]]
 
     @property
     def size(self) -> int:
-        return self.rows * self.columns + self.lonely
-
-    @property
-    def everyone(self) -> Team:
-        """The largest communicator in which there is communication."""
-        return Team.PART if self.lonely else Team.WORLD
+        return self.rows * self.columns
 
     def find_parent(self, team: Team) -> Team | None:
         """Find the communicator one of this kind is made from; MPI_Init makes those without."""
-        known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}
-        return known.get(team, self.everyone)
+        known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF}
+        return known.get(team, Team.WORLD)
 
     def members(self, team: Team, rank: int) -> tuple[int, ...]:
         """Return the communicator of this kind that ``rank`` belongs to."""
@@ -320,23 +298,20 @@ class Grid:
         return members[other] if other < len(members) else -1
 
 
-def build_grid(size: int, lonely: int = 0) -> Grid:
-    """Build the most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
-    connected = size - lonely
-    rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
-    every, columns = tuple(range(size)), connected // rows
-    parts = [part for part in (every[:connected], every[connected:]) if part]
+def build_grid(size: int) -> Grid:
+    """Build the most nearly square grid of ``size`` processes."""
+    rows = next(number for number in range(math.isqrt(size), 0, -1) if size % number == 0)
+    every, columns = tuple(range(size)), size // rows
     alone = [(rank,) for rank in every]
     teams = {
         Team.WORLD: [every],
         Team.SELF: alone,
         Team.OWN: alone,
-        Team.TEMPORARY: parts,
-        Team.PART: parts,
-        Team.ROW: [every[at : at + columns] for at in range(0, connected, columns)] + parts[1:],
-        Team.COLUMN: [every[at:connected:columns] for at in range(columns)] + alone[connected:],
+        Team.TEMPORARY: [every],
+        Team.ROW: [every[at : at + columns] for at in range(0, size, columns)],
+        Team.COLUMN: [every[at::columns] for at in range(columns)],
     }
-    return Grid(rows, columns, lonely, teams)
+    return Grid(rows, columns, teams)
 
 
 def make_handle(team: Team, rank: int) -> int:
@@ -344,7 +319,7 @@ def make_handle(team: Team, rank: int) -> int:
     if team in (Team.WORLD, Team.SELF):
         return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
     own = rank % 2
-    places = {Team.OWN: 0, Team.TEMPORARY: own, Team.ROW: own + 1, Team.COLUMN: own, Team.PART: 3}
+    places = {Team.OWN: 0, Team.TEMPORARY: own, Team.ROW: own + 1, Team.COLUMN: own}
     return FIRST_HANDLE + places[team]
 
 

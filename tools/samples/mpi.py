@@ -118,7 +118,7 @@ class MpiJob:
     """Writes the MPI parts of one of the job's programs."""
 
     def __init__(self, builder: Builder, grid: Grid) -> None:
-        self.b, self.grid, self.everyone, self.all = builder, grid, range(grid.size), grid.everyone
+        self.b, self.grid, self.everyone = builder, grid, range(grid.size)
 
     def start(self) -> None:
         """Write from MPI_Init_thread to the communicators, a window and a file."""
@@ -127,8 +127,6 @@ class MpiJob:
             self._other("MPI_Initialized", 700)
             self._other("MPI_Init_thread", 24_000_000, 3_000_000, creates=Team.WORLD)
             self._other("MPI_Initialized", 600)
-            if self.grid.lonely:
-                self._other("MPI_Comm_split", 170_000, 60_000, creates=Team.PART)
             if odd:
                 own = {"by_rank": self._only("MPI_Comm_dup", odd), "creates": Team.OWN}
                 self.b.mpi(MpiCall("MPI_Comm_dup", Table.OTHER, Team.SELF, **own), 45_000)
@@ -140,7 +138,7 @@ class MpiJob:
             self._other("MPI_Comm_split", 150_000, 60_000, creates=Team.COLUMN)
             self._other("MPI_Win_create", 210_000, 80_000)
             self._other("MPI_File_open", 900_000, 500_000)
-            self._collective("MPI_Barrier", self.all)
+            self._collective("MPI_Barrier", Team.WORLD)
 
     def exchange(self) -> None:
         """Write a step's messages: halos along the grid, a ring along the rows, pairs."""
@@ -168,8 +166,8 @@ class MpiJob:
     def reduce(self) -> None:
         """Write a step's collectives, one-sided communication and file access."""
         with self.b.phase("reductions", *PHASE):
-            started = self._collective("MPI_Iallreduce", self.all, 16, 16, request=0)
-            self._collective("MPI_Allreduce", self.all, 8, 8)
+            started = self._collective("MPI_Iallreduce", Team.WORLD, 16, 16, request=0)
+            self._collective("MPI_Allreduce", Team.WORLD, 8, 8)
             self._collective("MPI_Bcast", Team.ROW, 1_024, meeting=Meeting.FROM_ROOT, root=0)
             rooted = {"meeting": Meeting.TO_ROOT, "root": self.grid.rows - 1}
             self._collective("MPI_Reduce", Team.COLUMN, 4_096, 4_096, **rooted)
@@ -181,7 +179,7 @@ class MpiJob:
             self._other("MPI_Put", 2_200)
             self._other("MPI_Win_fence", 3_000, 4_000)
         self._other("MPI_File_write_at_all", 60_000, 90_000)
-        self._collective("MPI_Barrier", self.all)
+        self._collective("MPI_Barrier", Team.WORLD)
 
     def stop(self) -> None:
         """Write to MPI_Finalize."""
@@ -199,13 +197,13 @@ class MpiJob:
         ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] * (self.grid.rows > 1)
         receives, sends = (
             [
-                self.b.mpi(MpiCall(name, Table.P2P, self.all, request=first + number), ns)
+                self.b.mpi(MpiCall(name, Table.P2P, Team.WORLD, request=first + number), ns)
                 for number in range(len(ways))
             ]
             for name, first, ns in (("MPI_Irecv", 0, 900), ("MPI_Isend", len(ways), 1_400))
         )
         for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
-            self.b.message(send, receive, self.all, tag, size, self._neighbors(team, places))
+            self.b.message(send, receive, Team.WORLD, tag, size, self._neighbors(team, places))
         if ways:
             test = MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False)
             self.b.mpi(test, 500)
@@ -213,23 +211,22 @@ class MpiJob:
 
     def _send_in_pairs(self) -> None:
         """Call blocking: the even rank of a pair sends much, then the odd one answers with little."""
-        partners = [self.grid.find_partner(self.all, rank) for rank in self.everyone]
+        partners = [self.grid.find_partner(Team.WORLD, rank) for rank in self.everyone]
         for tag, size, sender in ((41, 262_144, 0), (42, 512, 1)):
             to = [partner if rank % 2 == sender else -1 for rank, partner in enumerate(partners)]
             calls = tuple(
                 "MPI_Send" if to[rank] >= 0 else "MPI_Recv" if partner >= 0 else ""
                 for rank, partner in enumerate(partners)
             )
-            call = self.b.mpi(MpiCall("MPI_Send", Table.P2P, self.all, by_rank=calls), 1_600)
-            self.b.message(call, call, self.all, tag, size, to)
+            call = self.b.mpi(MpiCall("MPI_Send", Table.P2P, Team.WORLD, by_rank=calls), 1_600)
+            self.b.message(call, call, Team.WORLD, tag, size, to)
 
     def _send_unreceived(self) -> None:
-        """Send from the first rank to the last (that is not lonely), which never receives it."""
+        """Send from the first rank to the last, which never receives it."""
         only = {"request": LEAKED, "by_rank": self._only("MPI_Isend", [0])}
-        send = self.b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, **only), 1_400)
-        last = self.grid.size - self.grid.lonely - 1
-        to = [-1 if rank else last for rank in self.everyone]
-        self.b.message(send, -1, self.all, UNRECEIVED_TAG, 256, to)
+        send = self.b.mpi(MpiCall("MPI_Isend", Table.P2P, Team.WORLD, **only), 1_400)
+        to = [-1 if rank else self.grid.size - 1 for rank in self.everyone]
+        self.b.message(send, -1, Team.WORLD, UNRECEIVED_TAG, 256, to)
 
     def _neighbors(self, team: Team, places: int) -> list[int]:
         return [self.grid.find_neighbor(rank, team, places) for rank in self.everyone]
@@ -248,7 +245,7 @@ class MpiJob:
     def _other(self, function: str, ns: float, cost_ns: float = 0.0, **more: Any) -> None:
         """Write a call that takes ``ns``; with ``cost_ns`` all wait for each other in it."""
         meeting = Meeting.ALL if cost_ns else Meeting.NONE
-        self.b.mpi(MpiCall(function, Table.OTHER, self.all, meeting, **more), ns, cost_ns)
+        self.b.mpi(MpiCall(function, Table.OTHER, Team.WORLD, meeting, **more), ns, cost_ns)
 
 
 #: Handles of requests, as MPICH counts them; one is used again once its request is complete.

@@ -33,12 +33,6 @@ class Options:
     pace_ms: float = 0.0
     end_jitter_us: float | None = None
     waited_us: tuple[float, ...] | None = None
-    lost_collectives: float = 0.0
-    extra_collectives: float = 0.0
-    cut_report: str = "none"
-    cut_rank: int = 0
-    cut_at: float = 0.5
-    lonely_host: bool = False
     mpi: bool = False
     mpi_teams: bool = False
     osrt: int = 0
@@ -78,20 +72,7 @@ class Options:
         """Yield whether options contradict each other, and a message."""
         yield min(self.ranks, self.hosts, self.steps, self.layers) < 1, "a job cannot be empty"
         yield self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"
-        ranks = self.cut_rank, self.late_rank or 0, self.hiccup_rank or 0
-        yield max(ranks) >= self.ranks, "cut_rank, late_rank and hiccup_rank must be ranks"
-        plugins = self.storage_metrics or self.efa_metrics
-        sampled = self.nic_metrics or self.switch_metrics or self.switch_congestion or plugins
-        whole = self.gpu_metrics or sampled or self.graphs != "none"
-        cut = self.cut_report != "none"
-        yield cut and whole, "a report with sampled metrics or CUDA graphs cannot be cut"
-        alone = self.lonely_host and (self.hosts < 2 or self.nccl_rooted)
-        yield alone, "a lonely host has others beside it, and no part in collectives with a root"
-        faulty = self.lost_collectives or self.extra_collectives or cut
-        dynamic = self.payload in ("dynamic", "mixed") and faulty
-        yield dynamic, "rows beside their payload's tables cannot be lost, cut or added"
-        traced = self.lost_collectives and self.advanced
-        yield traced, "the advanced NCCL trace tells of collectives in rows that are never lost"
+        yield max(self.late_rank or 0, self.hiccup_rank or 0) >= self.ranks, "no such rank"
 
     @property
     def gpus_per_host(self) -> int:
@@ -101,11 +82,6 @@ class Options:
     def has_causes(self) -> bool:
         """Whether something is put in that holds the job back, and is told in the truth."""
         return self.late_rank is not None or self.hiccup_rank is not None
-
-    @property
-    def lonely_ranks(self) -> int:
-        """How many ranks, the last ones, communicate only among themselves."""
-        return self.gpus_per_host if self.lonely_host else 0
 
     @property
     def advanced(self) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,20 +84,19 @@ class _Simulation:
         self.collectives = truth.CollectiveTruth(options, self.cluster)
         self.messages = truth.MpiTruth(options, self.cluster)
         self.causes = faults.Causes(options, self.cluster)
-        self.extra: list[Truth] = []  # collectives that only one report has
 
     def run(self) -> Truth:
         """Simulate and write everything; return the truth."""
         options, job = self.options, Job(self.options, self.cluster)
         rng = np.random.default_rng([options.seed, 2])
         now = self._start(Phase(job.initial(), self), rng)
-        steps = [*self._run_steps(Phase(job.step(), self), rng, now)]
-        final, now = Phase(job.final(), self), steps[-1]
+        now = self._run_steps(Phase(job.step(), self), rng, now)
+        final = Phase(job.final(), self)
         block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
         length = int(block.find_ends().max())
         final.write(block, np.array([now]), now + length)
         stop = now + length + round(CLOSING_NS * options.startup)
-        return self._finish(np.array(steps), stop)
+        return self._finish(stop)
 
     def _start(self, initial: Phase, rng: np.random.Generator) -> int:
         """Start the processes; return when the steps begin (true ns)."""
@@ -117,55 +115,42 @@ class _Simulation:
             background.begin(report.rank.local_time(now - pause // 2))
         return now
 
-    def _run_steps(self, step: Phase, rng: np.random.Generator, now: int) -> Iterator[int]:
-        """Run the steps in blocks from true time ``now`` on; yield their begins, and the last's end."""
-        options, extra = self.options, self.options.extra_collectives
-        programs = faults.build_extra_programs(step.program, options) if extra else []
-        extras = faults.Extras(options, self.cluster, [Phase(one, self) for one in programs])
-        self.extra = extras.found
+    def _run_steps(self, step: Phase, rng: np.random.Generator, now: int) -> int:
+        """Run the steps in blocks from true time ``now`` on; return the last one's end."""
+        options = self.options
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
-        yield now
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
             late = rng.exponential(options.skew_us * 1e3, (runs, options.ranks))
             begin = np.minimum(late, options.skew_us * 8e3)
             block = step.timeline.run(rng, begin, self.causes.draw_delays(first, runs))
             ends = block.find_ends()
-            idle = STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
+            idle = STEP_GAP_NS + round(options.pace_ms * 1e6)
             edges = now + np.cumsum([0, *(np.ceil(ends.max(axis=1)).astype(np.int64) + idle)])
             epochs, now = edges[:-1], int(edges[-1])
-            yield from edges[1:].tolist()
             step.write(block, epochs, now, first)
-            extras.write(epochs, ends, first)
             for rank, report in enumerate(self.reports):
                 local = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
                 self.background[rank].write(*local, report.rank.local(epochs), first)
                 if self.os_calls:
                     self.os_calls[rank].write_on_loaders(*local)
+        return now
 
     def _local_start(self, report: Report) -> int:
         return report.rank.local_time(FIRST_EPOCH_NS)
 
-    def _finish(self, steps: Ints, stop: int) -> Truth:
-        """End the captures at true time ``stop`` (ns), or where one is cut; return the truth.
-        ``steps``: their begins, and the last one's end.
-        """
+    def _finish(self, stop: int) -> Truth:
+        """End the captures at true time ``stop`` (ns); return the truth."""
         options, collectives, messages = self.options, self.collectives, self.messages
         for sampler in self.samplers:
             sampler.finish(stop)
-        listed = collectives.found, messages.found["collectives"]
-        lost = faults.lose_collectives(options, *listed, self.reports)
         for rank, report in enumerate(self.reports):
-            cut = faults.find_cut(options, steps) if rank == options.cut_rank else None
-            end = cut if cut is not None and options.cut_report == "end" else stop
-            duration, background = report.rank.local_time(end), self.background[rank]
+            duration, background = report.rank.local_time(stop), self.background[rank]
             if self.os_calls:
                 helpers = round(HELPERS_START_NS * options.startup)
                 self.os_calls[rank].finish(helpers, duration)
             background.finish(self._local_start(report) + 1_000_000)
-            report.facts = {"capture_end_true_ns": end, **report.facts}
-            if cut is not None:
-                faults.cut_report(report, cut)
+            report.facts = {"capture_end_true_ns": stop, **report.facts}
             for name in options.additions:
                 random = np.random.default_rng([options.seed, rank, *name.encode()])
                 scene = Scene(report, np.concatenate(background.steps), duration, random)
@@ -178,8 +163,6 @@ class _Simulation:
         for sampler in self.samplers:
             for section, content in sampler.tell().items():
                 told[section] = dict(sorted(content.items()))
-        if options.lost_collectives or options.extra_collectives:
-            told["faults"] = {"about": DATA["about"]["faults"], "lost": lost, "extra": self.extra}
         return told | self.causes.tell()
 
     def _tell_job(self) -> Truth:

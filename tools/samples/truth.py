@@ -191,8 +191,7 @@ class MpiTruth:
         """Return the section of the truth, if the job uses MPI."""
         if not self.options.mpi:
             return {}
-        teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
-        teams += [Team.PART] * bool(self.grid.lonely)
+        teams = [team for team in Team if team is not Team.OWN]
         known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
         communicators = [
