@@ -10,12 +10,11 @@ import pytest
 from declaration_checks import check_event_types
 from make_command_line import man_page
 from make_pages import PAGES
-from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg import find_views_folder, load_views
+from nsys2prv.paraver.cfg import load_views
 
 DOCS = Path(__file__).parent.parent / "docs"
 TRAINING = DOCS.parent / "sample_reports" / "training"
@@ -38,17 +37,6 @@ def test_layouts_of_counters_have_headings(made: dict[str, str]) -> None:
         assert f"### {title}\n" in events
     lines = [line for line in events.splitlines() if line]
     assert not any(line == after and not line.startswith("|") for line, after in pairwise(lines))
-
-
-def test_numbers_of_0_are_left_out_as_the_page_says() -> None:
-    kernels = [
-        line
-        for line in (DOCS.parent / "tests" / "golden" / "graphs.prv").read_text().splitlines()
-        if ":63000006:" in line and ":63000006:0" not in line
-    ]
-    assert kernels
-    assert not any(":9107:0" in line or ":9108:0" in line for line in kernels)
-    assert any(":9108:" not in line for line in kernels)
 
 
 def test_every_room_is_in_the_tour() -> None:
@@ -83,12 +71,6 @@ def test_the_event_types_that_the_tour_offers_are_free() -> None:
     first, last = map(int, re.search(r"Event types from (\d+) to (\d+) are free", text).groups())
     taken = sorted(code for code in check_event_types(load_catalogue()) if first <= code <= last)
     assert not taken, f"{taken} are taken: raise {first} in docs/development.md to {taken[-1] + 1}"
-
-
-def test_the_readme_is_short_and_has_two_commands() -> None:
-    lines = (DOCS.parent / "README.md").read_text().splitlines()
-    assert len(lines) < 120
-    assert sum(line.startswith("pip install ") for line in lines) == 2
 
 
 def test_nobody_is_told_to_install_from_the_index() -> None:
@@ -193,36 +175,3 @@ def test_the_tutorial_s_python_prints_the_figures_that_it_tells(
     match = re.search(r"ranks 0 to 2 `load_batch` takes (\d+) µs, on rank 3 (\d+) µs", text)
     assert match
     assert [times[rank] for rank in range(4)] == [int(match[1])] * 3 + [int(match[2])]
-
-
-def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
-    skip_without_paramedir()
-    convert(
-        TRAINING,
-        tmp_path / "t.prv",
-        Options(jobs=1, quiet=True),
-    )
-    views = (
-        "nccl_late_by_task_2dh",
-        "gemm_without_tensor_cores_2dh",
-        "nccl-exposed-2dh",
-    )
-    words = [
-        word
-        for view in views
-        for word in (find_views_folder() / "analysis" / f"{view}.cfg", tmp_path / view)
-    ]
-    assert run_paramedir(tmp_path, tmp_path / "t.prv", *words)[0] == "done"
-    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-    for view, row in zip(views, ("rank 3", "CUDA-D0.S7", "rank 2"), strict=True):
-        cells = next(
-            [float(cell) for cell in line.split("\t")[1:] if cell]
-            for line in (tmp_path / view).read_text().splitlines()
-            if line.startswith(row)
-        )
-        assert f"{cells[0]:,.0f} ns" in text, view
-    assert f"{cells[0] / sum(cells):.2%}".replace("%", " %") in text
-    lines = (tmp_path / views[0]).read_text().splitlines()[1:5]
-    late = [float(line.split("\t")[1]) for line in lines]
-    assert late[3] == max(late)
-    assert 1.8 < late[3] / max(late[:3]) < 2

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
-from tools.processes import list_group
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
 
@@ -46,11 +43,6 @@ def test_an_output_without_a_name_is_a_usage_error(output: str, tmp_path: Path) 
     (tmp_path / "sub").mkdir()
     read_one_line(run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["sub"]
-
-
-@pytest.mark.parametrize("arguments", [["-j", "abc", "a.sqlite", "out"], ["-t"], ["--nonsense"]])
-def test_usage_errors_are_one_line(arguments: list[str], tmp_path: Path) -> None:
-    read_one_line(run_command(tmp_path, *arguments), 2)
 
 
 def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_path: Path) -> None:
@@ -145,61 +137,3 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
-
-
-@pytest.fixture(scope="module")
-def very_large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report that is still being converted half a second after its workers started."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite", rows=3_000_000)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
-)
-def test_no_process_outlives_the_command(
-    number: int, status: int | None, very_large_report: Path, tmp_path: Path
-) -> None:
-    """Nor, where the signal can be handled, a temporary file."""
-    signal.signal(
-        signal.SIGHUP, signal.SIG_DFL
-    )  # tests run under nohup would hand on that it is ignored
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "nsys2prv",
-            "-q",
-            "--engine",
-            "processes",
-            "-j",
-            "2",
-            str(very_large_report),
-            "out.prv",
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 20
-        while len(list_group(child.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.5)
-        child.send_signal(number)
-        child.wait(30)
-        deadline = time.monotonic() + 10
-        while list_group(child.pid) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not list_group(child.pid)
-        if status is not None:
-            assert child.returncode == status
-        if number != signal.SIGKILL:
-            assert not list(tmp_path.iterdir())
-    finally:
-        for member in list_group(child.pid):
-            os.kill(member, signal.SIGKILL)
-        child.wait()

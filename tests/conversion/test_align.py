@@ -4,7 +4,6 @@ what is left alone.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from fractions import Fraction
 from pathlib import Path
@@ -35,7 +34,6 @@ JOBS = {
     "MPI": Job(
         ranks=8, hosts=4, steps=30, layers=1, pace_ms=400, seed=13, mpi=True, nccl=False, **NOISE
     ),
-    "one name": Job(ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=14, **NOISE),
     "no payloads": Job(
         ranks=4, hosts=4, steps=20, layers=1, pace_ms=500, seed=21, payload="none", **NOISE
     ),
@@ -54,8 +52,6 @@ class AlignedJob:
         self.name, self.folder = name, folder
         self.truth = generate(folder, JOBS[name])
         self.reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem[4:]))
-        if name == "one name":
-            give_hosts_one_name(self.reports)
         self.summary = self.convert("out.prv")
         self.clocks = yaml.safe_load((folder / "out.clock.yaml").read_text())
 
@@ -77,18 +73,6 @@ class AlignedJob:
             + Fraction(known["drift_ppm"]) / 10**6 * (shown - at)
             - Fraction(true)
         )
-
-
-def give_hosts_one_name(reports: list[Path]) -> None:
-    """Call all hosts "container": only their clocks tell them apart."""
-    for report in reports:
-        with sqlite3.connect(report) as connection:
-            for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "META_DATA_EXPORT"):
-                connection.execute(
-                    f"UPDATE {table} SET value = 'container' "
-                    "WHERE name IN ('Hostname', 'DEVICE_DISPLAY_NAME', 'EXPORT_HOST')"
-                )
-        connection.close()
 
 
 @pytest.fixture(scope="module", params=mark_slow_except(JOBS, "two hosts"), ids=list(JOBS))
@@ -312,17 +296,6 @@ def test_hosts_that_a_clock_file_does_not_know_are_said(tmp_path: Path) -> None:
     )
     assert any("node01: not in the clock file" in warning for warning in summary.warnings)
     assert list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]) == ["node02"]
-
-
-@pytest.mark.slow
-def test_the_clock_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generate(tmp_path, Job(ranks=2, hosts=2, steps=4, layers=1, pace_ms=100, seed=20, **NOISE))
-    convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
-    truth = json.loads((tmp_path / "truth.json").read_text())
-    assert main(["clock", str(tmp_path / "o.clock.yaml")]) == 0
-    text = capsys.readouterr().out
-    assert all(host["name"] in text for host in truth["hosts"])
-    assert "causality" in text
 
 
 def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_strings,
 )
 from tools.trace_reader import read_trace
@@ -317,51 +318,6 @@ def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -> None:
-    trace = read_trace(sample.prv)
-    ranges = [
-        (trace.get_label(code, item.value), item.row, item.begin, item.end)
-        for code in trace.events
-        for item in trace.list_intervals(code)
-        if 9500 <= code < 60000 and code % 100 in (0, 10) and code in trace.labels.values
-    ]
-    name = max(
-        {item[0] for item in ranges if ":" not in item[0] and "[" not in item[0]},
-        key=lambda name: sum(item[0] == name for item in ranges),
-        default=None,
-    )
-    if name is None:
-        with pytest.raises(Nsys2prvError, match="no NVTX range"):
-            sample.cut(tmp_path / "cut.prv", region="step")
-        return
-    # Ranges that overlap are on further rows of their thread, which are called as it is.
-    spans = sorted(
-        {
-            (row[0], trace.get_row_name(row).split()[-1], begin, -end)
-            for text, row, begin, end in ranges
-            if text == name
-        }
-    )
-    counted: dict[tuple[int, str], int] = {}
-    numbered = []
-    for task, thread, begin, end in spans:
-        counted[task, thread] = counted.get((task, thread), 0) + 1
-        numbered.append((counted[task, thread], begin, -end))
-    for text, chosen in (
-        (name, numbered),
-        (f"{name}:2", [item for item in numbered if item[0] == 2]),
-        (f"{name[:-1]}[{name[-1]}]:1-2", [item for item in numbered if item[0] <= 2]),
-    ):
-        if chosen:
-            sample.cut(tmp_path / "cut.prv", region=text)
-            check_cut(
-                tmp_path / "cut.prv",
-                sample.trace,
-                CutRequest(min(item[1] for item in chosen), max(item[2] for item in chosen)),
-            )
-
-
-@pytest.mark.slow
 def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     """-t kernels has no NVTX ranges, but they say when the region was."""
     reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
@@ -477,26 +433,8 @@ def test_arguments_that_cannot_be_read(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_least_duration_of_all_kinds(tmp_path: Path) -> None:
-    report = next(iter(sorted((SAMPLES / "graphs").glob("rank*.sqlite"))))
-    assert main(["-q", "--min-duration", "100us", str(report), str(tmp_path / "out.prv")]) == 0
-    trace = read_trace(tmp_path / "out.prv")
-    assert trace.list_intervals(63000006)
-    assert all(item.end - item.begin >= 100_000 for item in trace.list_intervals(63000006))
-
-
 def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
-    rows = [
-        {
-            "start": 100 * number,
-            "end": 100 * number + number,
-            "eventType": 59,
-            "text": f"step {number}",
-            "globalTid": make_global_tid(PID),
-            "domainId": 0,
-        }
-        for number in range(1, 4)
-    ]
+    rows = [make_nvtx_range(100 * number, 101 * number, f"step {number}") for number in range(1, 4)]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     prv = tmp_path / "cut.prv"
     for name, duration in (

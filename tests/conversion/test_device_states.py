@@ -4,7 +4,6 @@ nanoseconds, or of SQL on the reports.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,13 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, MEMCPY, make_export, make_global_pid, make_kernel, make_strings
-from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus, make_shared_gpus
+from tools.exports import KERNEL, make_export, make_global_pid, make_kernel, make_strings
+from tools.shared_gpus import COMPUTE, MEMORY, NCCL, SharedGpus, make_shared_gpus
 from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES
 
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.device_states import GpuStateSweep
 from nsys2prv.store import windows
 
@@ -201,39 +198,3 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_read_states(trace)) == rows
     assert sum(item.end - item.begin for item in trace.list_intervals(STATE)) == busy
-
-
-@pytest.mark.parametrize(
-    "corpus_export", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
-)
-def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
-    """Against SQL: in exports that do not tie ordinals to GPUs, and in those whose processes use
-    one each, a GPU is a process's device.
-    """
-    by_device: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    with sqlite3.connect(f"file:{corpus_export}?mode=ro", uri=True) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        for table, name in (
-            (KERNEL, "(SELECT value FROM StringIds WHERE id = demangledName)"),
-            (GRAPHS, "''"),
-            (MEMCPY, "NULL"),
-            (MEMSET, "NULL"),
-        ):
-            if table in tables:
-                for pid, device, begin, end, text in connection.execute(
-                    f"SELECT globalPid, deviceId, start, end, {name} FROM {table}"
-                ):
-                    bit = MEMORY if text is None else NCCL if text.startswith("nccl") else COMPUTE
-                    by_device[pid, device].append((bit, begin, max(end, begin + 1)))
-    connection.close()
-    try:
-        trace, _ = convert_and_read([corpus_export], tmp_path / "t.prv", kinds=ASKED)
-    except Nsys2prvError:
-        assert not by_device
-        return
-    shown: dict[Row, Counter[int]] = defaultdict(Counter)
-    for item in trace.list_intervals(STATE):
-        shown[item.row][item.value] += item.end - item.begin
-    assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
-        sorted(_sum_times(operations).items()) for operations in by_device.values()
-    )

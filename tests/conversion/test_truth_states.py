@@ -5,13 +5,11 @@ exports, and against Paraver.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tools.corpus import EXPORTS, UNSET
 from tools.tables import read_table
 from tools.trace import Row, Trace
 from tools.trace_reader import read_trace
@@ -186,38 +184,3 @@ def test_states_of_samples(sample: str, tmp_path: Path) -> None:
         TRANSFER,
         ACCELERATOR,
     }
-
-
-#: Real exports: two GPUs and NCCL; MPI, CUDA and OS calls; thread states; many OS calls.
-REAL = (
-    "h100_2gpu_1s",
-    "saxpy-mpi-cuda_nsys_perlmutter0",
-    "power_iteration__baseline",
-    "nsys_reports_miniweather_baseline",
-)
-WORK = """SELECT sum(max(end - start, 1)) FROM {} WHERE end >= start"""
-
-
-@pytest.mark.parametrize("name", REAL if EXPORTS else [UNSET])
-def test_states_of_real_exports(name: str, tmp_path: Path) -> None:
-    (export,) = (path for path in EXPORTS if name in path.name)
-    convert([export], tmp_path / "out.prv", Options(states=True))
-    trace = read_trace(tmp_path / "out.prv")
-    check_states(trace)
-    totals: dict[int, int] = defaultdict(int)
-    for state in trace.states:
-        if trace.get_row_name(state.row).startswith("CUDA-D"):
-            totals[state.value] += state.end - state.begin
-    connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    sums = {
-        table: connection.execute(WORK.format(table)).fetchone()[0] or 0 if table in tables else 0
-        for table in (
-            f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
-        )
-    }
-    connection.close()
-    kernels, copies, sets, graphs = sums.values()
-    assert not graphs
-    assert totals[RUNNING] + totals[GROUP] == kernels
-    assert totals[TRANSFER] == copies + sets

@@ -21,6 +21,7 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_strings,
 )
 from tools.trace_reader import Trace, read_trace
@@ -37,23 +38,6 @@ UTC = 1_760_000_000_000_000_000
 PUSHPOP, STARTEND, MARK, DOMAIN = 59, 60, 34, 75
 KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
 STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
-
-
-def make_nvtx_row(
-    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **columns: object
-) -> Row:
-    row: dict[str, object] = {
-        "start": start,
-        "end": end,
-        "eventType": kind,
-        "globalTid": make_global_tid(PID),
-        "domainId": 0,
-        "category": None,
-        "text": text,
-        "textId": None,
-    }
-    row.update(columns)
-    return row
 
 
 def make_session_start(utc: int | None, system: int | None) -> list[Row]:
@@ -91,7 +75,7 @@ def test_a_table_of_open_ranges_alone_with_a_clock(
         tmp_path,
         {
             KERNEL: [make_kernel(100, 200)],
-            NVTX: [make_nvtx_row(10, None, "x", kind, category=category)],
+            NVTX: [make_nvtx_range(10, None, "x", kind, category=category)],
             START: make_session_start(UTC, 5),
         },
     )
@@ -106,7 +90,7 @@ def test_open_ranges_of_a_report_that_starts_later(
     trace = convert_tables(
         tmp_path,
         {KERNEL: [make_kernel(100, 200)], START: make_session_start(UTC, 5)},
-        {NVTX: [make_nvtx_row(10, None, "x")], START: make_session_start(UTC + 1000, 1005)},
+        {NVTX: [make_nvtx_range(10, None, "x")], START: make_session_start(UTC + 1000, 1005)},
     )
     assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
     assert list_ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
@@ -258,11 +242,11 @@ def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) ->
         tmp_path,
         {
             NVTX: [
-                make_nvtx_row(0, None, domain, DOMAIN, domainId=1),
-                make_nvtx_row(0, None, other, DOMAIN, domainId=2),
-                make_nvtx_row(1, 9, "a"),
-                make_nvtx_row(2, 3, "b", domainId=1),
-                make_nvtx_row(4, 5, "c", domainId=2),
+                make_nvtx_range(0, None, domain, DOMAIN, domainId=1),
+                make_nvtx_range(0, None, other, DOMAIN, domainId=2),
+                make_nvtx_range(1, 9, "a"),
+                make_nvtx_range(2, 3, "b", domainId=1),
+                make_nvtx_range(4, 5, "c", domainId=2),
             ]
         },
     )

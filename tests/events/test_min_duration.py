@@ -16,8 +16,8 @@ from tools.exports import (
     make_call,
     make_export,
     make_global_pid,
-    make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_os_call,
     make_strings,
 )
@@ -142,14 +142,7 @@ def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> No
 
 def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
     rows = [
-        {
-            "start": start,
-            "end": end,
-            "eventType": kind,
-            "text": text,
-            "globalTid": make_global_tid(PID),
-            "domainId": 0,
-        }
+        make_nvtx_range(start, end, text, kind)
         for start, end, kind, text in (
             (0, None, 59, "open"),
             (10, 20, 59, "short"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,9 +21,7 @@ from tools.nccl_exports import (
     make_schema_entries,
     pack_payload,
 )
-from tools.trace_reader import Interval, Trace, read_trace
-
-from nsys2prv import convert
+from tools.trace_reader import Interval, Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CALL, NCCL_KERNEL = 9500, 63000007
@@ -231,89 +227,6 @@ def test_calls_are_written_once_whatever_is_asked_for(
     )
     assert len(trace.list_intervals(CALL)) == calls
     assert len(trace.list_intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
-
-
-def create_payload_view(connection: sqlite3.Connection) -> None:
-    """Create the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per
-    schema among them.
-    """
-    connection.create_function("name_of", 2, lambda number, names: json.loads(names)[number])
-    tables = connection.execute(
-        "SELECT name FROM sqlite_master WHERE name LIKE 'DYNAMIC_NVTXPAYLOAD_%'"
-    ).fetchall()
-    if not tables:
-        connection.execute("CREATE TEMP TABLE said AS SELECT * FROM NVTX_EVENTS")
-        return
-    original = dict(
-        connection.execute("SELECT sanitizedName, originalName FROM NVTX_EXPORT_TRANSLATION")
-    )
-    reductions = json.dumps(
-        [
-            name
-            for (name,) in connection.execute(
-                "SELECT name FROM NVTX_PAYLOAD_ENUM_ENTRIES ORDER BY value"
-            )
-        ]
-    )
-    parts = []
-    for (table,) in tables:
-        names = {
-            column: original.get(column, column)
-            for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")
-        }
-        pairs = ", ".join(
-            f"'{name}', " + (f"name_of({column}, '{reductions}')" if name == OP else column)
-            for column, name in names.items()
-            if column != "eventId"
-        )
-        parts.append(f"SELECT eventId, json_object({pairs}) AS payload FROM {table}")
-    connection.execute(
-        "CREATE TEMP TABLE said AS SELECT start, end, eventType, globalTid, textId, payload AS jsonText "
-        f"FROM NVTX_EVENTS LEFT JOIN ({' UNION ALL '.join(parts)}) USING (eventId)"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["machine", "graphs"])
-def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
-    """Bytes and reductions of the calls, summed per rank by SQL's JSON, and of the kernels launched
-    inside them.
-    """
-    convert(sorted((SAMPLES / name).glob("rank*.sqlite")), tmp_path / "o.prv")
-    trace = read_trace(tmp_path / "o.prv")
-    for task, report in enumerate(sorted((SAMPLES / name).glob("rank*.sqlite")), 1):
-        connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-        create_payload_view(connection)
-        ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
-        expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
-                                          {ranges} GROUP BY 1, 2, 3""").fetchall()
-        result = Counter(
-            (
-                trace.get_label(CALL, item.value),
-                item.others.get(BYTES),
-                trace.get_label(REDUCTION, item.others[REDUCTION])
-                if REDUCTION in item.others
-                else None,
-            )
-            for item in trace.list_intervals(CALL)
-            if item.row[0] == task
-        )
-        assert {row[:3]: row[3] for row in expected}.items() <= result.items()
-        size = connection.execute(f"""
-            SELECT count(DISTINCT k.rowid), sum(json_extract(r.jsonText, '$."{SIZE}"')) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
-            JOIN StringIds AS s ON s.id = k.shortName AND s.value LIKE 'ncclDevKernel%' AND s.value NOT LIKE '%SendRecv%'
-            JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS a ON a.correlationId = k.correlationId AND a.globalTid & ~0xFFFFFF = k.globalPid
-            JOIN said AS r ON r.globalTid = a.globalTid AND r.start <= a.start AND r.end >= a.start AND r.jsonText IS NOT NULL
-            WHERE coalesce(k.graphNodeId, 0) = 0""").fetchone()
-        ours = [
-            item.others[BYTES]
-            for item in trace.list_intervals(NCCL_KERNEL)
-            if item.row[0] == task
-            and BYTES in item.others
-            and PEER not in item.others
-            and item.others[OPERATION] != 20
-        ]
-        assert (len(ours), sum(ours)) == (size[0], size[1] or 0)
 
 
 def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.exports import Row, make_export, make_global_tid
+from tools.exports import Row, make_export, make_nvtx_range
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
@@ -137,16 +137,8 @@ def test_rules_of_one_domain() -> None:
     assert apply_rules(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
 
 
-def make_event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
-    return {
-        "start": start,
-        "end": start + 5,
-        "eventType": kind,
-        "text": name,
-        "globalTid": make_global_tid(4242),
-        "domainId": domain,
-        "textId": None,
-    }
+def make_event(name: str, start: int, kind: int = 59) -> Row:
+    return make_nvtx_range(start, start + 5, name, kind)
 
 
 def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Path) -> None:
@@ -204,10 +196,8 @@ def test_examples_of_the_documentation() -> None:
         ("rules: 3", "list under the one key `rules`"),
         ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
         ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
-        ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
         ("rules: [{replace: b}]", "lacks the key match"),
         ("rules: [{match: '(', replace: b}]", "is not a regular expression"),
-        ("rules: [{match: '(?=a)', replace: b}]", "is not a regular expression"),
         ("rules: [{match: 3, replace: b}]", "put it in quotes"),
         ("rules: [{match: a, replace: 3}]", "'3' is not text"),
         ("rules: [{match: a, replace: $1}]", "is not a group"),

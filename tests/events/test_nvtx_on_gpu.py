@@ -22,6 +22,7 @@ from tools.exports import (
     make_export,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_strings,
 )
 from tools.projected_truth import project_ranges_by_sql
@@ -85,16 +86,7 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
 
 
 def make_range(name: str, start: int, end: int | None, tid: int = 4242, **columns: object) -> Row:
-    return {
-        "start": start,
-        "end": end,
-        "eventType": 59,
-        "text": name,
-        "globalTid": make_global_tid(tid),
-        "domainId": 0,
-        "textId": None,
-        **columns,
-    }
+    return make_nvtx_range(start, end, name, tid=tid, **columns)
 
 
 def make_launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:

@@ -16,7 +16,6 @@ from tools.commands import (
     ENVIRONMENT,
     GRAPHS,
     build_arguments,
-    read_error,
     read_folder,
     run_command,
     wait_for,
@@ -208,27 +207,3 @@ def test_a_worker_that_is_killed_costs_only_time(large_report: Path, tmp_path: P
         assert (tmp_path / f"out.{ending}").read_bytes() == (
             tmp_path / f"whole.{ending}"
         ).read_bytes()
-
-
-@pytest.mark.slow
-def test_workers_that_are_killed_again_and_again(large_report: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'spawn_main' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n"
-    )
-    environment = {
-        **ENVIRONMENT,
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
-    }
-    (tmp_path / "out").mkdir()
-    process = subprocess.run(
-        build_arguments(
-            "-q", "--engine", "processes", "-j", "2", large_report, tmp_path / "out" / "out.prv"
-        ),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "lack of memory" in read_error(process)
-    assert read_folder(tmp_path / "out") == {}

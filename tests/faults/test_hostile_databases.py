@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fuzz import bases
 from tools.commands import (
     GRAPHS,
     SAMPLES,
@@ -37,17 +38,7 @@ def plant_secrets(source: Path, target: Path) -> Path:
         assert connection.execute(
             "SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE value LIKE ?", (f"%{PLANTED}%",)
         ).fetchone()[0]
-        for table, kept_rows in (
-            ("TARGET_INFO_SYSTEM_ENV", "name = 'Hostname'"),
-            ("META_DATA_CAPTURE", "0"),
-        ):
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            for column in columns:
-                connection.execute(
-                    f"UPDATE {table} SET {column} = {column} || ? WHERE typeof({column}) = 'text' AND NOT ({kept_rows}) "
-                    "AND name NOT LIKE '%ENVIRONMENT_VARIABLE'",
-                    (TOKEN,),
-                )
+        bases.plant_secrets(connection, TOKEN)
         for name in (*RANK_VARIABLES, *JOB_VARIABLES, "API_TOKEN", TOKEN):
             for value in (f"{TOKEN}", f"0{TOKEN}", f'0" {TOKEN}', f"0\n{TOKEN}"):
                 connection.execute(

@@ -278,45 +278,13 @@ def test_a_folder_by_a_name_that_has_no_last_part(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
-    folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    assert run_command("-q", ".", "../out.prv", cwd=folder).returncode == 0
-    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
-    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "other.prv").read_bytes()
-
-
-def list_leaf_pages(data: bytearray, number: int, page: int) -> list[int]:
-    """Return the pages with the rows of a table, as SQLite's file format has them: an interior page
-    lists its children.
-    """
-    first = (number - 1) * page
-    if data[first] != 5:
-        return [number]
-    cells = int.from_bytes(data[first + 3 : first + 5], "big")
-    places = [
-        int.from_bytes(data[first + 12 + 2 * cell : first + 14 + 2 * cell], "big")
-        for cell in range(cells)
-    ]
-    children = [
-        *(int.from_bytes(data[first + place : first + place + 4], "big") for place in places),
-        int.from_bytes(data[first + 8 : first + 12], "big"),
-    ]
-    return [leaf for child in children for leaf in list_leaf_pages(data, child, page)]
-
-
 def make_unreadable_export(path: Path) -> Path:
-    """Write an export that can be opened, but not read: pages of its tables are zeros."""
-    shutil.copy(CLUSTER[0], path)
+    """Write an export that can be opened, but not read: a page in the middle of its rows is damaged."""
+    rows = [make_kernel(10 * place, 10 * place + 5) for place in range(2000)]
+    make_export(path, {"StringIds": make_strings("k"), KERNEL: rows})
     data = bytearray(path.read_bytes())
-    with closing(sqlite3.connect(path)) as connection:
-        page = connection.execute("PRAGMA page_size").fetchone()[0]
-        root = connection.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'"
-        ).fetchone()[0]
-    # The first and the last page of rows stay, by which the rows are numbered.
-    for number in list_leaf_pages(data, root, page)[1:-1]:
-        data[(number - 1) * page : number * page] = b"\xee" * page
+    middle = len(data) // 8192 * 4096
+    data[middle : middle + 4096] = b"\xee" * 4096
     path.write_bytes(data)
     return path
 
@@ -351,11 +319,3 @@ def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     )
     assert "none of the reports can be read" in read_error(process)
     assert read_folder(tmp_path) == {"text.sqlite": b"no database"}
-
-
-@pytest.mark.slow
-def test_exit_statuses(tmp_path: Path) -> None:
-    assert run_command("-q", GRAPHS, tmp_path / "out").returncode == 0
-    read_error(run_command("-q", tmp_path / "no", tmp_path / "out"), 1)
-    read_error(run_command("--no-such-option"), 2)
-    read_error(run_command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)

@@ -254,11 +254,3 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
         assert main(list(map(str, arguments))) == 2, arguments
         assert capsys.readouterr().err.count("nsys2prv: error:") == 1
     assert read_folder(tmp_path) == before
-
-
-def test_an_earlier_trace_is_still_replaced(tmp_path: Path) -> None:
-    convert([GRAPHS], tmp_path / "out.prv")
-    before = read_folder(tmp_path)
-    (tmp_path / "out.row").write_text("old")
-    convert([GRAPHS], tmp_path / "out.prv")
-    assert read_folder(tmp_path) == before

@@ -2,5 +2,5 @@
 what the command may do with them.
 
 ``python -m tests.fuzz --minutes N`` from the root of the checkout runs for a while; ``pytest -m
-fuzz`` runs a fixed number. ``python -m tests.fuzz.pages`` damages pages of databases.
+fuzz`` runs a fixed number, and damages pages of databases.
 """

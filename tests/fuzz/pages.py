@@ -1,4 +1,4 @@
-"""Damaged pages of SQLite exports, a page each: ``python -m tests.fuzz.pages --count N [--seed S]``.
+"""Damaged pages of SQLite exports, a page each.
 
 A conversion may refuse the export with one line, the same each time, or write the trace of the sound
 one. It may write another trace only where that is the trace of the rows that SQLite itself reads from
@@ -7,12 +7,8 @@ the damaged tables (their values changed, which no format without checksums can 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sqlite3
-import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,8 +16,6 @@ from random import Random
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-
-from .bases import ROOT
 
 PAGE_SIZES = (512, 1024, 4096, 65536)
 Damage = Callable[[Random, bytearray, int], None]
@@ -187,30 +181,3 @@ def try_damages(seeds: range, reports: Sequence[Path], folder: Path) -> Iterator
     bases, traces = make_bases(reports, folder), {}
     for seed in seeds:
         yield seed, *try_damage(seed, bases, traces, folder)
-
-
-def main() -> int:
-    """Try damages, and print what came of them."""
-    parser = argparse.ArgumentParser("python -m tests.fuzz.pages", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first damage")
-    parser.add_argument("reports", nargs="*", type=Path, help="default: four sample reports")
-    options = parser.parse_args()
-    reports = options.reports or sorted(ROOT.glob("sample_reports/*/rank1.sqlite"))
-    tally: Counter[tuple[str, ...]] = Counter()
-    faults = 0
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        seeds = range(options.seed, options.seed + options.count)
-        for seed, *told, wrong in try_damages(seeds, reports, Path(folder)):
-            tally[tuple(told)] += 1
-            if wrong:
-                faults += 1
-                print(f"seed {seed}: {', '.join(told)}: {wrong}", flush=True)
-    for told, count in sorted(tally.items()):
-        print(f"{count:6}  {'; '.join(told)}")
-    print(f"{sum(tally.values())} damages, {faults} handled wrongly")
-    return int(bool(faults))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

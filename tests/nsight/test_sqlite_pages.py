@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.commands import SAMPLES, read_error, run_command
+from tools.commands import SAMPLES
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import Options, convert
@@ -515,22 +515,6 @@ def test_rows_of_another_table_are_damage(rows: list[str], tmp_path: Path) -> No
         source.check()
 
 
-@pytest.mark.slow
-def test_a_damaged_report_of_several(report: Path, tmp_path: Path) -> None:
-    """It is told of in the same line each time, and left out where that is asked for."""
-    damage_page(report, "rows less")
-    reports = [*sorted((SAMPLES / "graphs").glob("rank?.sqlite")), report]
-    runs = [run_command("-j", "2", *reports, tmp_path / "out.prv") for _ in range(3)]
-    assert len({read_error(run) for run in runs}) == 1
-    run = run_command("-j", "2", "--keep-going", *reports, tmp_path / "out.prv")
-    assert (
-        f"left out: {report}: cannot be read as an SQLite export (malformed: table {KERNEL}, page "
-        in read_error(run)
-    )
-    convert(reports[:-1], tmp_path / "others.prv")
-    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "others.prv").read_bytes()
-
-
 def test_indexes_and_free_pages_may_be_damaged(report: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(report)) as connection:
         connection.execute(f"CREATE INDEX i ON {KERNEL} (start)")
@@ -626,18 +610,3 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sample", ["training", "graphs"])
-def test_both_ways_of_reading_write_the_same_trace(
-    sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
-    convert(reports, tmp_path / "pages.prv", Options(jobs=1, states=True))
-    monkeypatch.setattr("nsys2prv.nsight.sqlite_pages.core", None)
-    convert(reports, tmp_path / "sql.prv", Options(jobs=1, states=True))
-    for suffix in (".prv", ".pcf", ".row"):
-        assert (tmp_path / f"pages{suffix}").read_bytes() == (
-            tmp_path / f"sql{suffix}"
-        ).read_bytes()

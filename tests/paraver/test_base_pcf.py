@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, make_export, make_global_tid
-from tools.trace import Trace
-from tools.trace_reader import read_trace
+from tools.exports import Row, make_export, make_nvtx_range
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
@@ -24,13 +21,6 @@ KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600
 
 def list_reports(name: str) -> list[Path]:
     return sorted((SAMPLES / name).glob("rank*.sqlite"))
-
-
-@pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("base") / "training.prv"
-    convert(list_reports("training"), output, Options(full_kernel_names=True))
-    return output
 
 
 @pytest.mark.slow
@@ -47,53 +37,6 @@ def test_a_trace_on_its_own_base_is_the_same(sample: str, tmp_path: Path) -> Non
     assert not any("with new ones" in note for note in summary.notes)
 
 
-def read_open_types(trace: Trace) -> dict[int, dict[int, str]]:
-    """Return the labels of the values of types with open names."""
-    codes = {
-        field.code
-        for layout in load_catalogue().layouts.values()
-        for field in layout.fields
-        if isinstance(field.values, NameSet)
-    }
-    return {
-        code: {value: label for value, label in labels.items() if value}
-        for code, labels in trace.labels.values.items()
-        if code in codes or 9500 <= code < 60000
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("other", ["graphs", "cluster"])
-def test_names_of_another_job_have_the_values_of_the_first(
-    other: str, training: Path, tmp_path: Path
-) -> None:
-    convert(
-        list_reports(other),
-        tmp_path / "o.prv",
-        Options(full_kernel_names=True, base_pcf=(training.with_suffix(".pcf"),)),
-    )
-    first, second = (
-        read_open_types(read_trace(training)),
-        read_open_types(read_trace(tmp_path / "o.prv")),
-    )
-    shared = first.keys() & second.keys()
-    assert {KERNEL, NCCL_KERNEL, RANGES} <= shared
-    for code in shared:
-        values = {label: value for value, label in first[code].items()}
-        common = values.keys() & set(second[code].values())
-        assert {label: value for value, label in second[code].items() if label in common} == {
-            label: values[label] for label in common
-        }
-        assert not set(first[code]) & {
-            value for value, label in second[code].items() if label not in common
-        }
-    assert len(set(second[KERNEL].values()) & set(first[KERNEL].values())) > 3
-    by_type = [
-        set(second[code]) for code in (KERNEL, NCCL_KERNEL, 63000000, 63000008) if code in second
-    ]
-    assert not any(item & another for item, another in combinations(by_type, 2))
-
-
 def convert_ranges(
     folder: Path, name: str, *texts: str, base: str = ""
 ) -> tuple[dict[str, int], list[str]]:
@@ -101,16 +44,7 @@ def convert_ranges(
     summary's notes.
     """
     rows: list[Row] = [
-        {
-            "start": 10 * place,
-            "end": 10 * place + 5,
-            "eventType": 59,
-            "text": text,
-            "globalTid": make_global_tid(1),
-            "domainId": 0,
-            "textId": None,
-        }
-        for place, text in enumerate(texts)
+        make_nvtx_range(10 * place, 10 * place + 5, text, tid=1) for place, text in enumerate(texts)
     ]
     report = make_export(folder / f"{name}.sqlite", {"NVTX_EVENTS": rows})
     trace, summary = convert_and_read(

@@ -99,29 +99,3 @@ def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> Non
         == len(trace.tasks) - len(apart)
         == len(list((SAMPLES / sample).glob("rank*.sqlite")))
     )
-
-
-@pytest.mark.slow
-def test_a_thread_has_as_many_rows_as_ranges_overlap_on_it(tmp_path: Path) -> None:
-    """Each further one would count as a useful host thread."""
-    trace, _ = convert_and_read(
-        sorted((SAMPLES / "cluster").glob("rank*.sqlite")), tmp_path / "o.prv"
-    )
-    rows: dict[tuple[int, str], int] = {}
-    edges: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    for place, (threads, _) in enumerate(trace.tasks, 1):
-        for thread in range(1, threads + 1):
-            name = trace.get_row_name((place, thread))
-            key = place, name.split()[-1]
-            if name.startswith("THREAD "):
-                rows[key] = rows.get(key, 0) + 1
-    for code in (9004, 63000030):
-        for item in trace.list_intervals(code):
-            key = item.row[0], trace.get_row_name(item.row).split()[-1]
-            edges.setdefault(key, []).extend(((item.begin, 1), (item.end, -1)))
-    for key, count in rows.items():
-        depth = most = 0
-        for _, step in sorted(edges.get(key, ())):
-            depth += step
-            most = max(most, depth)
-        assert count == max(most, 1), key

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, make_export, make_global_tid, make_kernel, make_strings
+from tools.exports import KERNEL, Row, make_export, make_kernel, make_nvtx_range, make_strings
 from tools.pertalde import check_with_pertalde, count_events, needs_pertalde
 
 from nsys2prv import Options, convert
@@ -71,16 +71,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         for number in range(1, len(NAMES) + 1)
     ]
     ranges: list[Row] = [
-        {
-            "start": 10 * place,
-            "end": 10 * place + 5,
-            "eventType": 59,
-            "text": text,
-            "globalTid": make_global_tid(1),
-            "domainId": 0,
-            "textId": None,
-        }
-        for place, text in enumerate(NAMES)
+        make_nvtx_range(10 * place, 10 * place + 5, text, tid=1) for place, text in enumerate(NAMES)
     ]
     report = make_export(
         tmp_path / "é.sqlite",

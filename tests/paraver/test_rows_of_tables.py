@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections import defaultdict
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from tools.paramedir import PARAMEDIR
-from tools.view_answers import MADE, SAMPLES, VIEWS, answer_views, needs_paraver
 
 from nsys2prv.cli import main
 from nsys2prv.paraver.cfg.fits import LARGE_VALUE
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import copy_views
 
-#: Tables of when a device does nothing; those of hosts' network devices never do.
-OF_GAPS = ("analysis/gpu-gaps-time_2dh.cfg",)
 KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403
 #: Two tasks of three threads and one of two: a thread, a stream with kernels and one without; in the
 #: third a thread and the samples of a GPU.
@@ -97,54 +90,3 @@ def test_tables_written_for_a_trace_have_rows_with_data(
     assert f"\nAnalyzer2D.Objects: {rows}\n" in text
     # Without a range of its own: paramedir names rows wrongly where there are both.
     assert rows == "All" or "\nAnalyzer2D.ComputeYScale: True\n" in text
-
-
-@needs_paraver
-@pytest.mark.slow
-@pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
-def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
-    sample: str, tmp_path: Path
-) -> None:
-    """Of every table on every sample, by Paraver itself."""
-    answers = answer_views(sample)
-    copy_views(tmp_path / "views", answers.path)
-    chosen = {
-        view.path: tmp_path / f"table{number:03d}"
-        for number, view in enumerate(VIEWS)
-        if view.path in answers.tables
-        and "Analyzer2D.Objects: All" not in (tmp_path / "views" / view.path).read_text()
-        and view.cfg.histogram
-    }
-    words = [word for view, table in chosen.items() for word in (tmp_path / "views" / view, table)]
-    subprocess.run(
-        [str(PARAMEDIR), "-npr", str(answers.path), *map(str, words)],
-        env={**os.environ, "HOME": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        check=True,
-        timeout=600,
-    )
-    assert chosen
-    for view, table in chosen.items():
-        (tmp_path / "whole").write_text(answers.tables[view])
-        full_cells = _read_cells(tmp_path / "whole")
-        if view in OF_GAPS:
-            full_cells = {
-                place: cells for place, cells in full_cells.items() if "devices of" not in place[0]
-            }
-        assert _read_cells(table) == full_cells, view
-
-
-def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Return row and column -> the cells that are not 0, of all planes; rows may share a name."""
-    result = defaultdict(list)
-    columns: list[str] = []
-    for line in path.read_text(errors="replace").splitlines():
-        name, *cells = line.split("\t")
-        if name in ("Total", "Average", "Maximum", "Minimum", "StDev", "Avg/Max"):
-            continue
-        if not name and cells:
-            columns = cells
-        for column, cell in zip(columns, cells, strict=False):
-            if name and cell and float(cell):
-                result[name, column].append(cell)
-    return dict(result)

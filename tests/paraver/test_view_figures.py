@@ -188,14 +188,6 @@ def test_gemms_without_tensor_cores(answers: Answers) -> None:
     )
 
 
-def test_times_of_classes(answers: Answers) -> None:
-    times = answers.read_labelled_rows("analysis/kernel-class-time_2dh.cfg")
-    assert sum(sum(row.values()) for row in times) == sum(
-        end - begin
-        for _, begin, end in answers.query("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
-    )
-
-
 def test_occupancy_and_threads(answers: Answers) -> None:
     rows = answers.query(
         "SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "

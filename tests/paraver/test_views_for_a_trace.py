@@ -28,7 +28,6 @@ from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import (
-    NO_MENU_TITLE,
     copy_views,
     find_views_for_trace,
     format_workspace,
@@ -179,14 +178,6 @@ def test_what_is_no_trace_is_told_in_one_line(
     assert not (tmp_path / "views").exists()
 
 
-def test_what_is_no_trace_is_not_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.split_lines", None)
-    with pytest.raises(Nsys2prvError, match="not a Paraver trace"):
-        TraceContents(_write_views(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
-
-
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,8 +307,8 @@ def test_views_of_states_need_states() -> None:
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
     answers = view_answers.answer_views(sample)
     shown = {fit.path: not fit.lacking for fit in find_views_for_trace(answers.path)}
-    assert {path for path in answers.tables.known if shown[path]} == {
-        path for path in answers.tables.known if _has_figures(answers, path)
+    assert {path for path in answers.tables if shown[path]} == {
+        path for path in answers.tables if _has_figures(answers, path)
     }
     assert [
         path
@@ -359,22 +350,6 @@ def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str
     shown = {fit.path for fit in find_views_for_trace(path) if not fit.lacking}
     assert len(named) == 5
     assert set(named) <= shown
-
-
-def test_listed_are_all_views_each_once(
-    trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, _ = trace
-    assert main(["cfgs", "--all", "--for", str(path)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    at = next(number for number, line in enumerate(lines) if line.endswith("do not:"))
-    shown = [line for line in lines[:at] if line.startswith("  ")]
-    assert head == f"{len(shown)} of {len(VIEWS)} views show something of {path}:"
-    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
-    assert all(VIEWS[line.split()[0]].title in line for line in shown)
-    titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [title for title in (*load_views().menus, NO_MENU_TITLE) if title in titles]
-    assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 
 def test_a_listing_begins_with_ten_views_of_all_menus(

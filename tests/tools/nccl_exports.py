@@ -16,6 +16,7 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_strings,
 )
 from tools.trace import Trace
@@ -51,17 +52,8 @@ class Rank:
 
     def add_range(self, start: int, end: int | None, text: str, **columns: object) -> Rank:
         """Add an NVTX row of the NCCL domain on the main thread."""
-        self.nvtx.append(
-            {
-                "start": start,
-                "end": end,
-                "eventType": 59,
-                "text": text,
-                "globalTid": make_global_tid(self.pid, self.pid),
-                "domainId": DOMAIN,
-                **columns,
-            }
-        )
+        row = make_nvtx_range(start, end, text, domainId=DOMAIN)
+        self.nvtx.append({**row, "globalTid": make_global_tid(self.pid, self.pid), **columns})
         return self
 
     def add_kernel(

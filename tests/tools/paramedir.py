@@ -72,11 +72,3 @@ def classify_trace(folder: Path, prv: Path) -> str:
     (folder / "view.cfg").write_text(TIMELINE)
     outcome, output = run_paramedir(folder, prv, "view.cfg", "view.out.csv")
     return "skips" if outcome == "done" and re.search("Error reading|Unkwnown", output) else outcome
-
-
-def list_bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
-    """Return row, begin, length and value of the bursts of type 10 that have a value and a length."""
-    assert classify_trace(folder, prv) in ("done", "skips")
-    lines = (line.split("\t") for line in (folder / "view.out.csv").read_text().splitlines())
-    bursts = [(row, *(int(float(number)) for number in numbers)) for row, *numbers in lines]
-    return [burst for burst in bursts if burst[2] and burst[3]]

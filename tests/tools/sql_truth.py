@@ -137,6 +137,12 @@ FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS operation
 LEFT JOIN first_call ON process = globalPid AND correlation = correlationId
 WHERE operation.start IS NOT NULL AND end IS NOT NULL
 """
+OS_CALLS = """
+INSERT INTO event
+SELECT CASE WHEN value LIKE 'pthread%' THEN 'pthread' ELSE 'osrt' END, globalTid & ~0xFFFFFF, 'thread ' || (globalTid & 0xFFFFFF), '',
+       value, start, max(end, start + 1), NULL, NULL
+FROM OSRT_API LEFT JOIN StringIds ON id = nameId WHERE eventClass = 27
+"""
 NVTX = """
 INSERT INTO event
 SELECT CASE WHEN range.eventType IN (59, 70) THEN 'pushpop' WHEN range.eventType IN (60, 71) THEN 'startend' ELSE 'mark' END,
@@ -217,6 +223,7 @@ class Truth:
             (SET, "CUPTI_ACTIVITY_KIND_MEMSET"),
             (GRAPHS, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
             (SYNCHRONIZATIONS, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
+            (OS_CALLS, "OSRT_API"),
             (DOMAINS, "NVTX_EVENTS"),
             (NVTX, "NVTX_EVENTS"),
         ):
@@ -276,11 +283,6 @@ class Truth:
         """Return name -> count and total duration of a kind."""
         sql = "SELECT name, count(*), sum(end - start) FROM event WHERE kind = :kind GROUP BY name"
         return {name: (count, total) for name, count, total in self.query(sql, kind=kind)}
-
-    def sum_by_row(self, kind: str) -> dict[Row, tuple[int, int]]:
-        """Return process id and row -> count and total duration of a kind."""
-        sql = f"SELECT {PID}, row, count(*), sum(end - start) FROM event WHERE kind = :kind GROUP BY 1, 2"
-        return {(pid, row): (count, total) for pid, row, count, total in self.query(sql, kind=kind)}
 
     def count_ranges(self, kind: str) -> Counter[tuple]:
         """Count the ranges of a kind by process id, row, NVTX domain, name, begin and end in trace

@@ -1,19 +1,10 @@
-"""Have paramedir, Paraver's command line, read the views on the samples' traces.
-
-Its answers are recorded in tests/view_answers/, so that figures can be compared without Paraver:
-each table with digests of its view and of its trace. A table whose view or trace has changed since
-counts as unrecorded: without Paraver, tests that ask for it are skipped, and
-``test_every_answer_is_recorded`` lists them. With paramedir on the PATH,
-``PYTHONPATH=tests:tools:. python tests/tools/view_answers.py`` records all answers again and lists
-those that have changed.
+"""What Paraver shows of the samples: ``paramedir``, its command line program, reads every view that
+has its events in a trace, and tests compare its figures with SQL on the exports.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
-import json
-import lzma
 import os
 import re
 import shutil
@@ -21,11 +12,10 @@ import sqlite3
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from tools.installed_views import VIEWS, install_views
@@ -36,7 +26,6 @@ from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg import View
-from nsys2prv.paraver.cfg.writer import format_cfg
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
@@ -49,71 +38,41 @@ SAMPLES = {
 MADE: dict[str, Callable[[Path], list[Path]]] = {
     "shared_gpus": lambda folder: make_shared_gpus(folder).exports
 }
-needs_paraver = pytest.mark.skipif(
-    PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH"
-)
-RECORDS = ROOT / "tests" / "view_answers"
-#: Characters of a timeline that is recorded: those of every event would be most of it.
-LONGEST = 100_000
+NO_PARAMEDIR = "paramedir, Paraver's command line program, is not on the PATH"
+needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason=NO_PARAMEDIR)
 _read = cache(read_trace)
-
-
-class Record(NamedTuple):
-    """An answer of paramedir to one view on one trace.
-
-    view, trace: their digests. table: text of the table or timeline, "" for a timeline that is too
-    long to be kept.
-    """
-
-    view: str
-    trace: str
-    table: str
-
-
-class Tables(Mapping[str, str]):
-    """View -> text of its table or timeline. Looking up one that is not recorded skips the test.
-
-    known: recorded answers. unrecorded: views that the trace has the events of, but without a known
-    answer. long: timelines that are too long to be recorded.
-    """
-
-    def __init__(
-        self, known: Mapping[str, str], unrecorded: Iterable[str] = (), long: Iterable[str] = ()
-    ) -> None:
-        self.known, self.unrecorded, self.long = known, frozenset(unrecorded), frozenset(long)
-
-    def __getitem__(self, view: str) -> str:
-        if view in self.unrecorded:
-            pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
-        if view in self.long:
-            pytest.skip(
-                f"the timeline of {view} is too long to be recorded, and there is no Paraver"
-            )
-        return self.known[view]
-
-    def __contains__(self, view: object) -> bool:
-        return view in self.known or view in self.unrecorded
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self.known, *self.unrecorded])
-
-    def __len__(self) -> int:
-        return len(self.known) + len(self.unrecorded)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of paramedir to the views on a sample's trace.
-
-    path: the trace. tables: view -> text of the table or timeline.
+    """A sample's trace, and the answers of paramedir to views on it: those of the core that have
+    their events in it, unless `views` are given.
     """
 
     path: Path
     exports: list[Path]
     duration: int
     present: set[int]
-    output: str
-    tables: Tables
+    views: tuple[View, ...] = ()
+
+    @cached_property
+    def answered(self) -> tuple[str, dict[str, str]]:
+        """The messages of paramedir, and by view the text of its table or timeline. Skip the test
+        without paramedir.
+        """
+        if not PARAMEDIR:
+            pytest.skip(NO_PARAMEDIR)
+        views = self.views or list_views_with_events(self.present)
+        folder = Path(tempfile.mkdtemp(dir=self.path.parent))
+        return run_paramedir_on_views(folder, self.path, views)
+
+    @property
+    def output(self) -> str:
+        return self.answered[0]
+
+    @property
+    def tables(self) -> dict[str, str]:
+        return self.answered[1]
 
     def sum_columns(self, view: str) -> dict[str, float]:
         """Return column -> sum over the rows of a table, without hosts' devices."""
@@ -188,9 +147,7 @@ def _is_process_row(row: str) -> bool:
 
 @cache
 def answer_views(sample: str) -> Answers:
-    """Convert a sample and have paramedir read every view that has its events in it, once a
-    session; without paramedir, load its recorded answers.
-    """
+    """Convert a sample, once a session."""
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
@@ -200,31 +157,7 @@ def answer_views(sample: str) -> Answers:
     present = {
         int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
     }
-    if PARAMEDIR:
-        views = list_views_with_events(present)
-        output, known = run_paramedir_on_views(folder, trace, views)
-        tables = Tables(known)
-    else:
-        output, tables = (
-            "",
-            select_valid_tables(load_records(sample), compute_digests(trace, present)),
-        )
-    return Answers(
-        trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables
-    )
-
-
-def load_records(sample: str) -> dict[str, Record]:
-    """Return the records of a sample by view."""
-    path = RECORDS / f"{sample}.json.xz"
-    return (
-        {
-            view: Record(*fields)
-            for view, fields in json.loads(lzma.decompress(path.read_bytes())).items()
-        }
-        if path.exists()
-        else {}
-    )
+    return Answers(trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present)
 
 
 def list_views_with_events(present: set[int]) -> list[View]:
@@ -232,67 +165,8 @@ def list_views_with_events(present: set[int]) -> list[View]:
     return [view for view in VIEWS if view.is_core and not find_reason_to_ask(view.cfg, present)]
 
 
-def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
-    """Return view -> digests of itself and of the trace, for views that the trace has the events
-    of.
-    """
-    trace_digest = _hash(
-        b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row"))
-    )
-    return {
-        view.path: (_hash(format_cfg(view.cfg).encode()), trace_digest)
-        for view in list_views_with_events(present)
-    }
-
-
-def select_valid_tables(
-    records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]
-) -> Tables:
-    """Return the recorded tables of views and traces with these digests.
-
-    A timeline that was too long to be kept is in neither list.
-    """
-    valid = {
-        view: records[view].table
-        for view, digest in digests.items()
-        if view in records and records[view][:2] == digest
-    }
-    return Tables(
-        {view: table for view, table in valid.items() if table},
-        digests.keys() - valid.keys(),
-        {view for view, table in valid.items() if not table},
-    )
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def make_records(answers: Answers) -> dict[str, Record]:
-    """Return the answers to record: all tables, and timelines that are not too long."""
-    histograms = {view.path for view in VIEWS if view.cfg.histogram}
-    digests = compute_digests(answers.path, answers.present)
-    return {
-        view: Record(*digests[view], table if view in histograms or len(table) <= LONGEST else "")
-        for view, table in answers.tables.items()
-    }
-
-
-def write_records(sample: str) -> list[str]:
-    """Write the records of a sample; return the views whose tables have changed."""
-    before, now = load_records(sample), make_records(answer_views(sample))
-    (RECORDS / f"{sample}.json.xz").write_bytes(
-        lzma.compress(json.dumps(now, indent=0).encode(), preset=9)
-    )
-    return sorted(
-        view
-        for view in before.keys() | now.keys()
-        if view not in before or view not in now or before[view].table != now[view].table
-    )
-
-
 def run_paramedir_on_views(
-    folder: Path, trace: Path, views: list[View]
+    folder: Path, trace: Path, views: Sequence[View]
 ) -> tuple[str, dict[str, str]]:
     """Return paramedir's messages, and its tables by view."""
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
@@ -400,11 +274,3 @@ def sum_innermost_times(
                 stack.remove(name)
                 stack.reverse()
     return {name: time for name, time in times.items() if time}
-
-
-if __name__ == "__main__":
-    RECORDS.mkdir(exist_ok=True)
-    if not PARAMEDIR:
-        raise SystemExit("paramedir is not on the PATH")
-    for name in (*SAMPLES, *MADE):
-        print(f"{name}: changed or new: {', '.join(write_records(name)) or 'none'}")
