@@ -188,116 +188,85 @@ def test_a_line_without_end_is_not_read_whole(
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
-def _find_reason(
-    path: str,
-    types: set[int],
-    tags: set[int] = frozenset(),
-    filled: set[int] | None = None,
-    values: set[tuple[int, int]] | None = None,
-) -> str:
+OVERLAP, THREE = "analysis/nccl-exposed-2dh.cfg", "views/cuda-three-view.cfg"
+COMPUTING, MUTEXES = "hwcounters/sm-active-avg-2dh.cfg", "analysis/mutex_contention.cfg"
+IN_FLIGHT, TENSORS = "analysis/kernels-inflight.cfg", "hwcounters/tensor_util_per_kernel-2dh.cfg"
+ACTIVITIES, USEFUL = "views/cuda_activities.cfg", "views/useful_time.cfg"
+RANGES, OUTSIDE = "analysis/nvtx_time_2dh.cfg", "model/host_outside_mpi_2dh.cfg"
+KERNELS = "extra/basics/cuda_kernel.cfg"
+EITHER = f"kernel ({KERNEL}), event type {GRAPH}"
+#: View -> event types of a trace, what else it has, and why the view shows nothing of it.
+REASONS = {
+    KERNELS: [
+        ({KERNEL}, {}, ""),
+        ({NCCL}, {}, f"no kernel ({KERNEL})"),
+        ({KERNEL}, {"filled": set()}, f"nothing but 0 in kernel ({KERNEL})"),
+    ],
+    ACTIVITIES: [({GRAPH}, {}, ""), ({GRID}, {}, f"no event type {API} … event type {GRAPH}")],
+    # Every kind of event that is joined.
+    TENSORS: [
+        ({GRAPH, TENSOR}, {}, ""),
+        ({KERNEL}, {}, f"no event type {TENSOR}"),
+        ({TENSOR}, {}, f"no kernel ({KERNEL}) to event type {GRAPH}"),
+    ],
+    # Of the types of a window one suffices.
+    COMPUTING: [
+        ({KERNEL, METRIC}, {}, ""),
+        ({GRAPH, METRIC}, {}, ""),
+        ({NCCL, METRIC}, {}, f"no {EITHER}"),
+        ({KERNEL, METRIC}, {"filled": {METRIC}}, f"nothing but 0 in {EITHER}"),
+    ],
+    # Not those that keep Paraver from asking.
+    RANGES: [({ON_GPU}, {}, f"no event type {NVTX} … event type "), ({NVTX, ON_GPU}, {}, "")],
+    "views/nccl_size.cfg": [({NCCL}, {}, "no event type 9501")],
+    # An overlap needs both; what is added to one of them is none.
+    OVERLAP: [({NCCL}, {}, ""), ({NCCL, KERNEL}, {}, ""), ({KERNEL}, {}, f"no event type {NCCL}")],
+    USEFUL: [({NCCL}, {}, f"no {EITHER}")],
+    OUTSIDE: [
+        ({50000002}, {}, ""),
+        ({API}, {}, "no event type 50000001 to event type 50000005"),
+    ],
+    # Of several timelines one suffices.
+    THREE: [
+        ({KERNEL}, {}, ""),
+        ({API}, {}, ""),
+        ({NVTX}, {}, f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to "),
+    ],
+    MUTEXES: [
+        ({PTHREAD}, {}, ""),
+        ({PTHREAD}, {"values": {(PTHREAD, 0), (PTHREAD, 18)}}, ""),
+        (
+            {PTHREAD},
+            {"values": {(PTHREAD, 0), (PTHREAD, 3), (API, 8)}},
+            f"no value 8, 18 in event type {PTHREAD}",
+        ),
+    ],
+    IN_FLIGHT: [
+        ({API, KERNEL}, {"tags": {55001}}, ""),
+        ({API, KERNEL}, {"tags": {55002}}, "no communication of tag 55001"),
+    ],
+}
+
+
+@pytest.mark.parametrize("view", REASONS)
+def test_why_a_view_shows_nothing(view: str) -> None:
     names = {KERNEL: "kernel", METRIC: "SMs active"}
-    contents = Contents(
-        frozenset(types),
-        frozenset(types if filled is None else filled),
-        frozenset(tags),
-        values=None if values is None else frozenset(values),
-    )
-    return explain_empty_view(VIEWS[path].cfg, contents, names)
-
-
-def test_views_need_their_events() -> None:
-    kernels = "extra/basics/cuda_kernel.cfg"
-    assert _find_reason(kernels, {KERNEL}) == ""
-    assert _find_reason(kernels, {NCCL}) == f"no kernel ({KERNEL})"
-    assert _find_reason(kernels, {KERNEL}, filled=set()) == f"nothing but 0 in kernel ({KERNEL})"
-    assert _find_reason("views/cuda_activities.cfg", {GRAPH}) == ""
-    assert (
-        _find_reason("views/cuda_activities.cfg", {GRID})
-        == f"no event type {API} … event type {GRAPH}"
-    )
-
-
-def test_views_need_every_kind_of_event_that_they_join() -> None:
-    both = "hwcounters/tensor_util_per_kernel-2dh.cfg"
-    assert _find_reason(both, {GRAPH, TENSOR}) == ""
-    assert _find_reason(both, {KERNEL}) == "no event type 9405"
-    assert _find_reason(both, {TENSOR}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
-
-
-def test_of_the_types_of_a_window_one_suffices() -> None:
-    while_computing = "hwcounters/sm-active-avg-2dh.cfg"
-    for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
-        assert _find_reason(while_computing, computing | {METRIC}) == ""
-    either = f"kernel ({KERNEL}), event type {GRAPH}"
-    assert _find_reason(while_computing, {NCCL, METRIC}) == f"no {either}"
-    assert (
-        _find_reason(while_computing, {KERNEL, METRIC}, filled={METRIC})
-        == f"nothing but 0 in {either}"
-    )
-
-
-def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
-    for view in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg"):
-        assert _find_reason(view, {ON_GPU}).startswith(f"no event type {NVTX} … event type ")
-        assert _find_reason(view, {NVTX, ON_GPU}) == ""
-    assert _find_reason("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
-
-
-def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> None:
-    assert (
-        _find_reason("analysis/nccl-exposed-2dh.cfg", {NCCL})
-        == _find_reason("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL})
-        == ""
-    )
-    assert _find_reason("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
-    assert (
-        _find_reason("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
-    )
-
-
-def test_time_outside_something_is_shown_by_traces_with_some_of_it() -> None:
-    assert _find_reason("model/host_outside_mpi_2dh.cfg", {50000002}) == ""
-    assert (
-        _find_reason("model/host_outside_mpi_2dh.cfg", {API})
-        == "no event type 50000001 to event type 50000005"
-    )
-
-
-def test_of_several_timelines_one_suffices() -> None:
-    assert (
-        _find_reason("views/cuda-three-view.cfg", {KERNEL})
-        == _find_reason("views/cuda-three-view.cfg", {API})
-        == ""
-    )
-    assert _find_reason("views/cuda-three-view.cfg", {NVTX}) == (
-        f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to event type {GRAPH}"
-    )
-
-
-def test_views_of_some_values_need_one_of_them() -> None:
-    mutexes = "analysis/mutex_contention.cfg"
-    assert (
-        _find_reason(mutexes, {PTHREAD})
-        == _find_reason(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 18)})
-        == ""
-    )
-    assert (
-        _find_reason(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 3), (API, 8)})
-        == f"no value 8, 18 in event type {PTHREAD}"
-    )
-
-
-def test_views_of_lines_need_lines_of_their_tag() -> None:
-    assert _find_reason("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
-    assert (
-        _find_reason("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
-        == "no communication of tag 55001"
-    )
+    for types, more, expected in REASONS[view]:
+        contents = Contents(
+            frozenset(types),
+            frozenset(more.get("filled", types)),
+            frozenset(more.get("tags", ())),
+            values=frozenset(more["values"]) if "values" in more else None,
+        )
+        reason = explain_empty_view(VIEWS[view].cfg, contents, names)
+        assert reason.startswith(expected), types
+        assert bool(reason) == bool(expected), types
 
 
 def test_views_of_states_need_states() -> None:
     view = "analysis/state_time_2dh.cfg"
-    assert _find_reason(view, {KERNEL}) == "no states"
+    kernels = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset())
+    assert explain_empty_view(VIEWS[view].cfg, kernels, {}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
     assert explain_empty_view(VIEWS[view].cfg, with_states, {}) == ""
 
