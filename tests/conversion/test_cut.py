@@ -276,10 +276,8 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     }
     assert len(wanted) == len(files)
     new_rows = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
-    expected, actual = (
-        Counter(_read_events(path, rows))
-        for path, rows in ((tmp_path / "whole.prv", new_rows), (tmp_path / "cut.prv", None))
-    )
+    expected = _list_records(cut_filter.parse_trace(tmp_path / "whole.prv", new_rows.get))
+    actual = _list_records(cut_filter.parse_trace(tmp_path / "cut.prv"))
     assert expected
     assert read_trace(tmp_path / "whole.prv").duration == read_trace(tmp_path / "cut.prv").duration
     violations = read_trace(tmp_path / "cut.prv").violations
@@ -287,26 +285,10 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     assert name == "cluster" or actual == expected
 
 
-def _read_events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
-    """Return the lines of a trace without their CPUs, on rows numbered as in the cut and without
-    those of other rows.
-    """
-    lines = []
-    for line in prv.read_text().splitlines()[1:]:
-        fields = line.split(":")
-        if fields[0] not in ("2", "3"):
-            continue
-        places = (3,) if fields[0] == "2" else (3, 9)
-        for place in places:
-            fields[place - 2] = ""
-            row = int(fields[place]), int(fields[place + 1])
-            moved = row if rows is None else rows[row]
-            if moved is None:
-                break
-            fields[place : place + 2] = map(str, moved)
-        else:
-            lines.append(":".join(fields))
-    return lines
+def _list_records(trace: ParsedTrace) -> Counter[tuple]:
+    """Count the records of a trace, without their places in it."""
+    ranges = ((item.row, item.begin, item.end, item.pairs) for item in trace.ranges)
+    return Counter([*ranges, *trace.states, *trace.samples, *trace.lines])
 
 
 def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ ones stay different.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -187,21 +186,3 @@ def test_integers_stay_integers_and_types_do_not_depend_on_the_scale(tmp_path: P
     ]
     assert codes[0] == codes[1]
     assert len(codes[0]) == 1
-
-
-def test_fractions_agree_with_sql(tmp_path: Path) -> None:
-    numbers = [round(0.0003 * 0.97**step, 9) for step in range(200)]
-    trace, _ = convert_numbers(tmp_path, *numbers)
-    [(code, label)] = [
-        (code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")
-    ]
-    with sqlite3.connect(tmp_path / "r.sqlite") as connection:
-        expected = [
-            value
-            for (value,) in connection.execute(
-                "SELECT json_extract(jsonText, '$.lr') FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start"
-            )
-        ]
-    assert [
-        value / 10 ** trace.labels.precision[code] for value in list_values(trace, label)
-    ] == expected

@@ -20,7 +20,7 @@ from tools.commands import (
     run_command,
     wait_for,
 )
-from tools.processes import list_children, list_group
+from tools.processes import list_group
 
 from nsys2prv._util import files
 
@@ -181,29 +181,3 @@ def test_a_crash_that_nobody_has_noticed_yet(tmp_path: Path) -> None:
     files.remove_leftovers(tmp_path)
     assert list_leftovers(tmp_path) == []
     assert child.wait() == -signal.SIGABRT
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_only_time(large_report: Path, tmp_path: Path) -> None:
-    assert run_command("-q", "-j", "1", large_report, tmp_path / "whole.prv").returncode == 0
-    child = start_command(tmp_path, "--engine", "processes", "-j", "2", large_report, "out.prv")
-    workers: list[int] = []
-
-    def a_worker_works() -> bool:
-        workers[:] = [
-            pid
-            for pid in list_children(child.pid)
-            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
-        ]
-        return bool(workers) and any(
-            list(folder.glob("work/*/runs-*")) for folder in list_leftovers(tmp_path)
-        )
-
-    wait_for(a_worker_works, "no worker")
-    os.kill(workers[0], signal.SIGKILL)
-    _, stderr = child.communicate(timeout=120)
-    assert child.returncode == 0, stderr
-    for ending in ("prv", "pcf", "row"):
-        assert (tmp_path / f"out.{ending}").read_bytes() == (
-            tmp_path / f"whole.{ending}"
-        ).read_bytes()
