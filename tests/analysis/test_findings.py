@@ -66,7 +66,8 @@ def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "\x1b" not in out
     written = json.loads(data.read_text())["findings"]
     with nsys2prv.open(reports, jobs=1) as job:
-        assert written == [finding.as_dict() for finding in job.findings()]
+        findings = [finding.as_dict() for finding in job.findings()]
+    assert written == json.loads(json.dumps(findings))
     head = "\n".join(out.splitlines()[:30])
     page = (tmp_path / "r.html").read_text()
     for finding in written[:3]:

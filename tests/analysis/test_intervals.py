@@ -79,8 +79,6 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
     ]
 
 
-@pytest.mark.slow
-@relaxed
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled search equals numpy's, wherever the times lie and however they are ordered."""
