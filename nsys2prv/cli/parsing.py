@@ -128,13 +128,21 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def check_options(self, arguments: Sequence[str]) -> None:
-        """Raise UsageError for a long option that the command does not have, before anything else
-        is found wrong.
+        """Raise UsageError for a long option that the command does not have, or an option with an
+        empty value, before anything else is found wrong.
         """
+        before = ""
         for argument in arguments:
             if argument == "--":
                 return
-            name = argument.partition("=")[0]
+            name, equals, value = argument.partition("=")
+            option = self._option_string_actions.get(name if equals and not value else before)
+            if not value and (equals or not name) and option is not None and option.nargs != 0:
+                raise UsageError(
+                    f"{name or before} is given an empty value, as with a variable that is not set; "
+                    f"write {name or before} {option.metavar or 'VALUE'}, or leave it out"
+                )
+            before = argument
             unknown = name.startswith("--") and name not in self._option_string_actions
             if unknown or name in self.elsewhere:
                 raise UsageError(f"{name} is not an option of {self.prog}: {self._find_hint(name)}")

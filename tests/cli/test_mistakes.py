@@ -42,6 +42,8 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
         (["help", "zzzz"], ["the commands are report, cfgs, diff"]),
         (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
+        (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
+        (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
         (["--time"], ["--time takes a value; write --time FROM:TO"]),
         (["-j", "0", REPORT, "o"], ["-j 0: give the number of workers, 1 or more"]),
         (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
