@@ -135,8 +135,8 @@ def _compare_kernels(
     if len(edges):
         sums = sums.filter(pl.col("key") == int(facts.replay.job.graph.edges.key[edges[0]]))
     row = sums.row(0, named=True)
-    range_, _ = facts.places.find_range(edges, saved)
-    inside = f" (NVTX range {facts.places.groups[range_]})" if range_ in facts.places.groups else ""
+    range_ = facts.places.name_range(facts.places.find_range(edges, saved)[0])
+    inside = f" (NVTX range {range_})" if range_ else ""
     evidence = (
         f"kernels: {format_nanoseconds(total['own'])} in {total['own_count']:,.0f}, on average of the others "
         f"{format_nanoseconds(total['usual'])} in {total['usual_count']:,.0f}; most of the difference is in "
@@ -160,8 +160,8 @@ def _tell_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
     edges, saved = facts.replay.list_saved(cause.changes)
     name, evidence = "", []
     group, share = places.find_range(edges, saved)
-    if group in places.groups:
-        name, described = _compare_range(facts, tasks, group)
+    if range_ := places.name_range(group):
+        name, described = _compare_range(facts, tasks, group, range_)
         evidence += [f"{described}; {share:.0%} of the loss is there"] if described else []
     if len(edges):
         more = format_nanoseconds(float(saved.sum()) / len(tasks))
@@ -188,7 +188,7 @@ def _tell_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
     return Told(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
 
 
-def _compare_range(facts: CauseContext, tasks: list[int], group: int) -> tuple[str, str]:
+def _compare_range(facts: CauseContext, tasks: list[int], group: int, name: str) -> tuple[str, str]:
     """Say by how much an NVTX range takes longer than on the others, as part of a sentence and as
     evidence, which is empty where it does not each time. What counts is the time outside of calls of
     CUDA and MPI; said is how long the range lasts, where that differs as much.
@@ -198,7 +198,6 @@ def _compare_range(facts: CauseContext, tasks: list[int], group: int) -> tuple[s
     sums = sums.filter(pl.col("count") > 0).with_columns(pl.col("time", "lasts") / pl.col("count"))
     is_own = pl.col("task").is_in(tasks)
     own, others = sums.filter(is_own), sums.filter(~is_own)
-    name = facts.places.groups[group]
     longer = f"{name} takes longer than on the others"
     if not own.height or not others.height:
         return longer, ""

@@ -22,6 +22,7 @@ from nsys2prv.analysis.host_time import (
     choose_thread,
     describe_parts,
     divide_host_time,
+    find_outside_calls,
     list_activities,
     list_unrecorded,
     sum_parts,
@@ -29,7 +30,7 @@ from nsys2prv.analysis.host_time import (
 )
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
+from nsys2prv.analysis.result import Analysis, Context, JobRanks, Result
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
@@ -48,7 +49,6 @@ from nsys2prv.analysis.unit import (
     Unit,
     find_driving_threads,
     find_mpi_span,
-    to_arrays,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -91,17 +91,17 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     inner = window if unit.options.steady else window - before - after
     for task in unit.tasks:
         devices = [device for device in unit.devices if task in _list_device_tasks(unit, device)]
-        threads = [choose_thread(unit, task)]
-        for device in devices:
-            threads += [
-                one for one in find_driving_threads(unit, device) if unit.task_of[one] == task
-            ]
+        drivers = [one for device in devices for one in find_driving_threads(unit, device)]
+        threads = [
+            choose_thread(unit, task),
+            *(one for one in drivers if unit.task_of[one] == task),
+        ]
         busy = unite(*(unit.find_active_spans(one) for one in devices))
         one = pl.lit(task, pl.Int64).alias("task")
         main = threads[0]
         if span := find_mpi_span(unit, main):
             yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
-        parts = divide_host_time(unit, main, _find_outside_calls(unit, main, window) - busy)
+        parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
         yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
         times = {"before": before, "after": after, "idle": inner - busy}
         for when, time in times.items() if unit.work.height else [("all", unit.covered)]:
@@ -110,7 +110,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)
             yield "activities", list_activities(unit, main, time).with_columns(labelled)
         for thread in dict.fromkeys(threads):
-            outside = _find_outside_calls(unit, thread, window)
+            outside = find_outside_calls(unit, thread, window)
             yield "ranges", sum_ranges(unit, thread, outside).with_columns(one)
             yield "places", measure_places(unit, thread, outside - busy).with_columns(one)
     for device in unit.devices:
@@ -126,24 +126,18 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             "communication": window & (spans["working"] - spans["compute"]),
         }
         for name, one in lost.items():
-            at = int(np.argmax(one.end - one.begin)) if len(one) else -1
-            row[f"{name}_begin"], row[f"{name}_end"] = (
-                (int(one.begin[at]), int(one.end[at])) if at >= 0 else (0, 0)
-            )
+            row[f"{name}_begin"], row[f"{name}_end"] = one.find_longest()
         task = np.bincount(unit.list_tasks(unit.work.filter(pl.col("device") == device))).argmax()
         row |= {"device": device, "task": int(task), "length": window.length, "inner": inner.length}
-        yield (
-            "devices",
-            pl.DataFrame([row]).with_columns(copies=pl.col("active") - pl.col("working")),
-        )
+        row["copies"] = row["active"] - row["working"]
+        yield "devices", pl.DataFrame([row])
     yield "copies", _sum_copies(unit, window)
     kernels = unit.work.filter(pl.col("what") == COMPUTE)
-    within = pl.Series(window.within(*to_arrays(kernels, "begin", "end")), dtype=pl.Int64)
-    kernels = kernels.select(pl.col("name").cast(pl.Int64), time=within)
+    time = unit.measure_within(window, kernels)
+    kernels = kernels.select(pl.col("name").cast(pl.Int64), time=time)
     yield "kernels", kernels.group_by("name").agg(pl.col("time").sum())
-    products = unit.work.filter(
-        pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
-    )
+    is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
+    products = unit.work.filter(is_product & (pl.col("tensor") == TENSOR_NO))
     yield "products", products.select(pl.col("name").cast(pl.Int64)).unique()
     unrecorded = list_unrecorded(unit)
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
@@ -155,8 +149,7 @@ def _sum_copies(unit: Unit, time: Spans) -> pl.DataFrame:
     """
     keys = ("operation", "source", "destination")
     copies = unit.read_begins("memory_operation", (*keys, "bytes"))
-    within = pl.Series(time.within(*to_arrays(copies, "begin", "end")), dtype=pl.Int64)
-    copies = copies.with_columns(time=within).filter(pl.col("time") > 0)
+    copies = copies.with_columns(time=unit.measure_within(time, copies)).filter(pl.col("time") > 0)
     sums = copies.group_by(keys).agg(
         pl.len().cast(pl.Int64).alias("count"), pl.col("bytes", "time").sum()
     )
@@ -172,14 +165,7 @@ def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
 
 
 def _list_device_tasks(unit: Unit, device: int) -> list[int]:
-    rows = unit.work.filter(pl.col("device") == device)
-    return np.unique(unit.task_of[rows["thread"].unique().to_numpy()]).tolist()
-
-
-def _find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
-    """Return the part of some time in which a thread is in no call of CUDA or MPI."""
-    outside = time - unit.find_mpi_spans([thread])
-    return outside - unit.find_thread_spans("cuda_api", [thread])
+    return unit.list_tasks(unit.work.filter(pl.col("device") == device)).unique().to_list()
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -197,10 +183,10 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     steady = context.options.steady
     devices = frames["devices"]
     covered = context.options.covered_steady
-    job = JobRanks.from_job(context, devices, frames["hosts"], max(covered.length, 1))
+    job = JobRanks.from_job(context, devices)
     if not context.reader.layouts & {*WORK, *MPI_LAYOUTS}:
         absence = context.explain_absence(tuple(WORK))
-        if (finding := describe_hosts(frames, context, job, absence)) is not None:
+        if finding := describe_hosts(frames, context, job, absence):
             result.findings.append(finding)
         else:
             result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
@@ -216,13 +202,10 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         result.missing.append(f"{NOT_TOLD}: {lost}")
         return
     # Of several captures the longest: what is between them is not known.
-    longest = int(np.argmax(covered.end - covered.begin))
-    begin, end = int(covered.begin[longest]), int(covered.end[longest])
-    edges: list[Finding] = []
-    if devices.height:
-        found = (describe_edge(when, frames, context, job) for when in ("before", "after"))
-        edges = [edge for edge in found if edge is not None]
-    elif not steady:
+    begin, end = covered.find_longest()
+    times = ("before", "after") if devices.height else ()
+    edges = [edge for when in times if (edge := describe_edge(when, frames, context, job))]
+    if not devices.height and not steady:
         # Of a job of MPI alone what lies between the last MPI_Init and the last MPI_Finalize.
         begin = max(begin, int(frames["mpi"]["begin"].max()))
         end = min(end, int(frames["mpi"]["end"].max()))
@@ -266,7 +249,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         )
         findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
         findings.sort(key=lambda one: (one.at_most, -one.share))
-    if not findings and (loss := describe_loss(frames, context, job, reason, outside)) is not None:
+    if not findings and (loss := describe_loss(frames, context, job, reason, outside)):
         findings = [loss]
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
     # steady state it is first or last, as it is most of the job or not.
@@ -274,10 +257,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         if steady and edge.share < 0.5:
             findings.append(structs.replace(edge, at_most=True))
         else:
-            before = (
-                one.share >= edge.share and not one.at_most and not steady for one in findings
-            )
-            findings.insert(sum(before), edge)
+            before = [one for one in findings if one.share >= edge.share and not one.at_most]
+            findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
     result.findings.extend(findings)
     if not findings:
@@ -313,18 +294,13 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
 def _list_names(frames: Mapping[str, pl.DataFrame], context: Context) -> Names:
     """Return what words of what-ifs stand for, and what is known of kernels and memory."""
     ranks = context.tasks.select("rank", pl.col("task") - 1).drop_nulls()
+    labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = {
-        value: label
-        for name in ("kernels", "graphs")
-        if name in context.labels
-        for value, label in context.labels[name].select("value", "label").rows()
+        value: label for one in labels for value, label in one.select("value", "label").rows()
     }
     kinds = map_labels("memory_kind")
-    products: list[int] = []
-    if frames["products"].height and "kernels" in context.labels:
-        names = frames["products"]["name"].to_list()
-        labels = context.labels["kernels"].filter(pl.col("value").is_in(names))
-        products = [value for value, label in labels.rows() if not NO_PRODUCT.search(label)]
+    found = frames["products"]["name"].unique().to_list() if frames["products"].height else []
+    products = {one for one in found if one in kernels and not NO_PRODUCT.search(kernels[one])}
     facts = KernelFacts(frozenset(products), kinds["pageable"], kinds["pinned"])
     return Names(dict(ranks.rows()), kernels, facts)
 

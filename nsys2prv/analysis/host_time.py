@@ -24,6 +24,12 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 #: Layouts of calls of UCX, of the operating system, and of a thread's states.
 UCX = ("ucx_submissions", "ucx_calls")
 OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
+#: Layout of calls other than those of CUDA -> part of PARTS.
+CALLS = {
+    layout: part
+    for part, layouts in {"mpi": MPI_LAYOUTS, "ucx": UCX, "os": OS}.items()
+    for layout in layouts
+}
 #: Overhead that Nsight Systems records, and that CUDA or the program has without it too.
 NO_PROFILER = re.compile(
     r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
@@ -80,9 +86,13 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
 def _find_shmem_spans(unit: Unit, thread: int) -> Spans:
     if not unit.has("nvtx_pushpop") or not unit.options.shmem:
         return EMPTY
-    ranges = unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
+    ranges = _read_ranges(unit)
     is_call = pl.col("range").is_in(list(unit.options.shmem))
     return unit.merge_rows(ranges.filter(is_call & (pl.col("thread") == thread)))
+
+
+def _read_ranges(unit: Unit) -> pl.DataFrame:
+    return unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
 
 
 def _find_held_spans(unit: Unit, task: int) -> Spans:
@@ -90,7 +100,7 @@ def _find_held_spans(unit: Unit, task: int) -> Spans:
     if not unit.has("graph_host_node"):
         return EMPTY
     rows = unit.remember("graph_host_node", lambda: unit.read_begins("graph_host_node"))
-    return unit.merge_rows(rows.filter(pl.Series(unit.task_of[rows["thread"].to_numpy()] == task)))
+    return unit.merge_rows(rows.filter(unit.list_tasks(rows) == task))
 
 
 def _find_profiler_spans(unit: Unit, thread: int) -> Spans:
@@ -128,34 +138,37 @@ def choose_thread(unit: Unit, task: int) -> int:
     operating system.
     """
     main = unit.find_main_thread(task)
-    calls = pl.concat(
-        [frame.select("thread", "begin", "end").cast(pl.Int64) for _, frame in _list_calls(unit)]
-    )
-    calls = calls.filter(pl.Series(unit.task_of[calls["thread"].to_numpy()] == task))
+    columns = pl.col("thread", "begin", "end").cast(pl.Int64)
+    frames = [rows for _, part, rows in _list_calls(unit) if part in ("cuda", "mpi")]
+    calls = pl.concat([one.select(columns) for one in frames])
+    calls = calls.filter(unit.list_tasks(calls) == task)
     if main in calls["thread"]:
         return main
     sums = calls.group_by("thread").agg(time=(pl.col("end") - pl.col("begin")).sum())
     for layout in () if calls.height else ("nvtx_pushpop", *SAMPLES, *OS):
-        rows = unit.read_begins(layout) if unit.has(layout) else unit.api
-        rows = rows.filter(pl.Series(unit.task_of[rows["thread"].to_numpy()] == task))
+        rows = unit.read_begins(layout)
+        rows = rows.filter(unit.list_tasks(rows) == task)
         if rows.height:
             sums = rows.group_by(pl.col("thread").cast(pl.Int64)).agg(time=pl.len())
             break
     return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
 
 
-def _list_calls(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the layouts of calls of CUDA and MPI, with thread, begin, end, call of all of these."""
-    yield "cuda_api", unit.api
-    for layout in MPI_LAYOUTS:
+def _list_calls(unit: Unit) -> Iterator[tuple[str, str, pl.DataFrame]]:
+    """Yield layouts of calls, each with its part of PARTS and its events: thread, begin, end, call."""
+    yield "cuda_api", "cuda", unit.api
+    for layout, part in CALLS.items():
         if unit.has(layout):
-            yield (
-                layout,
-                unit.remember(
-                    (layout, "call"),
-                    lambda layout=layout: unit.read_begins(layout, ("call",), np.int32),
-                ),
+            calls = unit.remember(
+                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
             )
+            yield layout, part, calls
+
+
+def find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
+    """Return the part of some time in which a thread is in no call of CUDA or MPI."""
+    outside = time - unit.find_mpi_spans([thread])
+    return outside - unit.find_thread_spans("cuda_api", [thread])
 
 
 def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
@@ -163,76 +176,44 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
     """
-    outside = spans - unit.find_mpi_spans([thread])
-    outside = outside - unit.find_thread_spans("cuda_api", [thread])
-    outside = outside - _find_profiler_spans(unit, thread)
-    frames = [
-        _sum_calls(calls, thread, spans, layout, "cuda" if layout == "cuda_api" else "mpi")
-        for layout, calls in _list_calls(unit)
-    ]
-    for layout in UCX:
-        if unit.has(layout):
-            calls = unit.remember(
-                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
-            )
-            frames.append(_sum_calls(calls, thread, spans, "ucx", "ucx"))
-    for layout in OS:
-        if unit.has(layout):
-            calls = unit.remember(
-                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
-            )
-            is_io = pl.col("call").is_in(list(unit.options.io))
-            frames += [
-                _sum_calls(calls.filter(is_io), thread, outside, layout, "io"),
-                _sum_calls(calls.filter(~is_io), thread, outside, layout, "os"),
-            ]
-    places = measure_places(unit, thread, spans).rename({"place": "name"})
-    ranges = sum_ranges(unit, thread, spans).rename({"group": "name"})
-    for part, names, frame in (
-        ("where", "place", places),
-        ("range", "range", ranges),
-    ):
-        frames.append(
-            frame.select(
-                pl.col("name").cast(pl.Int64),
-                pl.col("time").cast(pl.Int64),
-                longest=pl.lit(0, pl.Int64),
-                begin=pl.lit(-1, pl.Int64),
-                names=pl.lit(names),
-                part=pl.lit(part),
-            )
+    outside = find_outside_calls(unit, thread, spans) - _find_profiler_spans(unit, thread)
+    is_io = pl.col("call").is_in(list(unit.options.io))
+    frames = []
+    for layout, part, calls in _list_calls(unit):
+        calls = calls.filter(pl.col("thread") == thread)
+        calls = calls.with_columns(
+            time=unit.measure_within(outside if part == "os" else spans, calls),
+            part=pl.when(is_io if part == "os" else False)
+            .then(pl.lit("io"))
+            .otherwise(pl.lit(part)),
+            names=pl.lit("ucx" if layout in UCX else layout),
         )
+        sums = calls.group_by("part", "names", name=pl.col("call").cast(pl.Int64)).agg(
+            pl.col("time").sum(),
+            longest=pl.col("time").max(),
+            begin=pl.col("begin").cast(pl.Int64).get(pl.col("time").arg_max()),
+        )
+        frames.append(sums)
+    places, ranges = measure_places(unit, thread, spans), sum_ranges(unit, thread, spans)
+    frames += [
+        frame.select(
+            part=pl.lit(part), names=pl.lit(name), name=frame.columns[0], time=pl.col("time")
+        )
+        for part, name, frame in (("where", "place", places), ("range", "range", ranges))
+    ]
     first = _find_set_up(unit, int(unit.task_of[thread]))
     rows = pl.concat(frames, how="diagonal").filter(pl.col("time") > 0)
     is_first = (pl.col("part") == "cuda") & (pl.col("begin") == first)
     return rows.with_columns(first=is_first).drop("begin")
 
 
-def _sum_calls(
-    calls: pl.DataFrame, thread: int, spans: Spans, names: str, part: str
-) -> pl.DataFrame:
-    calls = calls.filter(pl.col("thread") == thread)
-    within = pl.Series(spans.within(*to_arrays(calls, "begin", "end")), dtype=pl.Int64)
-    sums = (
-        calls.select(name=pl.col("call").cast(pl.Int64), begin=pl.col("begin").cast(pl.Int64))
-        .with_columns(time=within)
-        .group_by("name")
-        .agg(
-            pl.col("time").sum(),
-            longest=pl.col("time").max(),
-            begin=pl.col("begin").get(pl.col("time").arg_max()),
-        )
-    )
-    return sums.with_columns(names=pl.lit(names), part=pl.lit(part))
-
-
 def _find_set_up(unit: Unit, task: int) -> int:
     """Return the begin of the first call of CUDA in a process that takes SET_UP, where no GPU works
     before it and it waits for none by its name, else -2.
     """
-    tasks = pl.Series(unit.task_of[unit.api["thread"].to_numpy()])
     waits = pl.col("call").is_in(list(unit.options.synchronising))
-    long = unit.api.filter((tasks == task) & (pl.col("end") - pl.col("begin") >= SET_UP))
+    is_long = pl.col("end") - pl.col("begin") >= SET_UP
+    long = unit.api.filter(is_long & (unit.list_tasks(unit.api) == task))
     first = long.head(1).filter(~waits)
     if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
         return -2
@@ -249,9 +230,8 @@ def _find_state(unit: Unit, thread: int, state: str) -> Spans:
     last = changes["begin"].max()
     changes = changes.filter(pl.col("thread") == thread)
     value, begin = to_arrays(changes, "state", "begin")
-    off, wanted = _STATES["off the cpu"], _STATES[state.lower()]
-    is_last_off = value[-1:] == off
-    end = np.append(begin[1:], np.where(is_last_off, last, begin[-1:]))
+    end = np.append(begin[1:], np.where(value[-1:] == _STATES["off the cpu"], last, begin[-1:]))
+    wanted = _STATES[state.lower()]
     return merge_spans(begin[value == wanted], end[value == wanted])
 
 
@@ -261,17 +241,11 @@ def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     the time to its end (`count`), and how long they last together (`lasts`, ns).
     """
     schema = dict.fromkeys(("group", "time", "lasts", "count"), pl.Int64)
-    if not unit.has("nvtx_pushpop"):
+    if not unit.has("nvtx_pushpop") or not len(spans):
         return pl.DataFrame(schema=schema)
-    ranges = unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
-    if len(spans):
-        ranges = ranges.filter(
-            (pl.col("thread") == thread)
-            & (pl.col("begin") < spans.end[-1])
-            & (pl.col("end") > spans.begin[0])
-        )
-    if not len(spans) or not ranges.height:
-        return pl.DataFrame(schema=schema)
+    begin, end = (int(side[at]) for side, at in ((spans.begin, 0), (spans.end, -1)))
+    within = (pl.col("begin") < end) & (pl.col("end") > begin)
+    ranges = _read_ranges(unit).filter((pl.col("thread") == thread) & within)
     begin, end, name = to_arrays(ranges, "begin", "end", "range")
     own = spans.within(begin, end)
     _, parent = find_parents(ranges["thread"].to_numpy(), begin, end)

@@ -55,6 +55,13 @@ class Spans(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.begin)
 
+    def find_longest(self) -> tuple[int, int]:
+        """Return begin and end of the longest interval, the first of equal ones; zeros of none."""
+        if not len(self):
+            return 0, 0
+        longest = int(np.argmax(self.end - self.begin))
+        return int(self.begin[longest]), int(self.end[longest])
+
     def until(self, times: np.ndarray) -> np.ndarray:
         """Return how much of the set lies before each time."""
         times = np.ascontiguousarray(times, np.int64)

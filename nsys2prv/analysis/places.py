@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +78,8 @@ class Places:
 
     def name_kernel(self, name: int) -> str:
         """Return the label of a kernel or a graph."""
-        for one in ("kernels", "nccl_kernels", "graphs"):
-            labels = self._context.labels.get(one)
-            if labels is not None and (found := labels.filter(pl.col("value") == name)).height:
-                return shorten_name(str(found["label"][0]))
-        return f"kernel {name}"
+        label = self._context.find_label(name, "kernels", "nccl_kernels", "graphs")
+        return shorten_name(label) or f"kernel {name}"
 
     def name_transfer(self, kind: Kind, name: int) -> str:
         """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
@@ -100,8 +96,8 @@ class Places:
         return f"{label}{self._name_range(edges[own], weights[own])}"
 
     def _name_range(self, edges: np.ndarray, weights: np.ndarray) -> str:
-        group, _ = self.find_range(edges, weights)
-        return f", in NVTX range {self.groups[group]}" if group in self.groups else ""
+        range_ = self.name_range(self.find_range(edges, weights)[0])
+        return f", in NVTX range {range_}" if range_ else ""
 
     def name_place(self, kind: Kind, key: int) -> str:
         """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
@@ -121,10 +117,9 @@ class Places:
         kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
         return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
 
-    @cached_property
-    def groups(self) -> dict[int, str]:
-        """The names of NVTX ranges by group."""
-        return dict(self._context.folded.select("group", "operation").unique().rows())
+    def name_range(self, group: int) -> str:
+        """Return the label of a group of NVTX ranges; empty for none."""
+        return self._context.find_label(group, "range") if group >= 0 else ""
 
     # NVTX ranges.
 
@@ -218,15 +213,9 @@ class Places:
             alike = rows.filter(
                 pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)
             )
-            if alike.height and (label := self._name_value(*alike.select("names", "name").row(0))):
+            names, name = alike.select("names", "name").row(0) if alike.height else ("", -1)
+            if label := self._context.find_label(name, names):
                 yield f"{alike['time'][0] / whole:.0%} of it {what} {label}"
-
-    def _name_value(self, names: str, name: int) -> str:
-        """Return the label of a name of a name set, or of a range; empty for none."""
-        if names == "range":
-            return self.groups.get(name, "")
-        found = self._context.labels[names].filter(pl.col("value") == name)["label"]
-        return str(found[0]) if len(found) else ""
 
     def find_function(self, edges: np.ndarray) -> str:
         """Return where in the program the host is that is longest in these calls, or pauses between

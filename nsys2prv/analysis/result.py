@@ -262,6 +262,18 @@ class Context(Struct, frozen=True):
             pl.col("who").alias("rank"), *places, pl.exclude("task", "who", *places)
         )
 
+    def find_label(self, value: int, *names: str) -> str:
+        """Return the label of a value in the first of these name sets that has it (`range`: groups of
+        NVTX names); empty where none has.
+        """
+        for name in names:
+            labels = self.labels.get(name)
+            if name == "range":
+                labels = self.folded.select(value="group", label="operation")
+            if labels is not None and (row := labels.filter(pl.col("value") == value)).height:
+                return str(row["label"][0])
+        return ""
+
     def label_names(
         self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
     ) -> pl.DataFrame:
@@ -289,16 +301,10 @@ class JobRanks(Struct, frozen=True):
     tasks: pl.DataFrame
     #: A row for each device: device, task, node, label, and the parts of its time (ns).
     devices: pl.DataFrame
-    #: A row for each task with host threads: what these do (ns), as findings.py collects it.
-    hosts: pl.DataFrame
-    #: How long the time is that findings are of: the steady state, else the job (ns).
-    length: int
 
     @classmethod
-    def from_job(
-        cls, context: Context, devices: pl.DataFrame, hosts: pl.DataFrame, length: int
-    ) -> JobRanks:
-        """Return the ranks of a job. devices, hosts: as findings.py collects them. length: ns."""
+    def from_job(cls, context: Context, devices: pl.DataFrame) -> JobRanks:
+        """Return the ranks of a job. devices: as findings.py collects them."""
         tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
         labels = context.reader.rows.devices.select(
             pl.col("device").cast(pl.Int64), "label", "node"
@@ -307,7 +313,7 @@ class JobRanks(Struct, frozen=True):
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         else:
             devices = labels.with_columns(task=pl.lit(0, pl.Int64)).clear()
-        return cls(tasks, devices, hosts, max(length, 1))
+        return cls(tasks, devices)
 
     @property
     def has_gpus(self) -> bool:

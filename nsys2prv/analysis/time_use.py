@@ -59,8 +59,11 @@ class TimeUse(Struct, frozen=True):
         part = self.largest
         if self.parts[part] < MOST * max(self.length, 1):
             return ""
-        detail = f" ({self.named[part]})" if part in self.named else ""
-        return f", while the host is mostly {PARTS[part]}{detail}"
+        return f", while the host is mostly {PARTS[part]}{self.name_largest()}"
+
+    def name_largest(self) -> str:
+        """Return in brackets what most of the longest part is; empty where that is not known."""
+        return f" ({self.named[self.largest]})" if self.largest in self.named else ""
 
     def list_evidence(self) -> tuple[str, ...]:
         """Return what hosts do there, and what is not recorded, a sentence each."""
@@ -88,30 +91,32 @@ def find_use(
     rows, devices, activities = frames["uses"], frames["devices"], frames["activities"]
     if not rows.height:
         return None
-    rows = rows.filter(pl.col("when") == when)
+    rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
     if devices.height:
         # Of processes that use GPUs, not of those that start them.
         rows = rows.filter(pl.col("task").is_in(devices["task"].to_list()))
-    rows = rows.filter(pl.col("length") > 0)
     if when in ("before", "after"):
         # All GPUs do nothing until the first one works.
         rows = rows.filter(pl.col("length") == pl.col("length").min())
-    activities = activities.filter(pl.col("when") == when) if activities.height else activities
-    rows = _sort_processes(rows, activities)
     if not rows.height:
         return None
-    row = rows.row(-1, named=True)
-    parts = {part: int(row[part]) for part in PARTS}
     if activities.height:
-        activities = activities.filter(pl.col("task") == row["task"])
+        activities = activities.filter(pl.col("when") == when)
+    row = _sort_processes(rows, activities).row(-1, named=True)
+    parts = {part: int(row[part]) for part in PARTS}
     named: dict[str, str] = {}
     inside, where = "", ""
     if activities.height:
+        activities = activities.filter(task=row["task"])
         places = activities.filter(part="where").select("time", place="name")
         where = describe_places(places, row["length"], context)
         activities = activities.filter(pl.col("part") != "where")
-    for part, names, name, time, longest, first in _list_longest(activities):
-        label = shorten_name(_label(context, names, name))
+        # The two activities of each part that take most time.
+        longest = activities.sort("time", descending=True, maintain_order=True)
+        activities = longest.filter(pl.int_range(pl.len()).over("part") < 2)
+    for one in activities.rows(named=True):
+        part, time = one["part"], one["time"]
+        label = shorten_name(context.find_label(one["name"], one["names"]))
         share = time / max(row["length"] if part == "range" else parts[part], 1)
         if not label or share < EXPLAINS:
             continue
@@ -119,13 +124,12 @@ def find_use(
             inside = inside or f"{min(share, 1.0):.0%} of it in NVTX range {label}"
             continue
         text = f"{label} {format_nanoseconds(time)}"
-        if first and longest >= MOST * time:
+        if one["first"] and one["longest"] >= MOST * time:
             text += ", the first launch" if "Launch" in label else SETS_UP
         named[part] = f"{named[part]}; {text}" if part in named else text
     who = job.name_task(row["task"]) if job.tasks.height > 1 else ""
-    return TimeUse(
-        int(row["length"]), parts, named, inside, where, who, describe_unrecorded(frames, context)
-    )
+    lacking = describe_unrecorded(frames, context)
+    return TimeUse(int(row["length"]), parts, named, inside, where, who, lacking)
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
@@ -143,26 +147,9 @@ def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFram
     return rows.sort("length", works, pl.col("in_ranges").is_not_null(), -pl.col("waiting"), "task")
 
 
-def _list_longest(activities: pl.DataFrame) -> list[tuple[str, str, int, int, int, bool]]:
-    """Return the two activities of each part that take most time."""
-    if not activities.height:
-        return []
-    longest = activities.sort("time", descending=True, maintain_order=True)
-    longest = longest.filter(pl.int_range(pl.len()).over("part") < 2)
-    return longest.select("part", "names", "name", "time", "longest", "first").rows()
-
-
 def _name_time(context: Context) -> str:
     is_whole = context.options.covered.length == context.duration
     return "the job" if is_whole else "the time that all reports cover"
-
-
-def _label(context: Context, names: str, name: int) -> str:
-    if names == "range":
-        found = context.folded.filter(pl.col("group") == name)["operation"]
-    else:
-        found = context.labels[names].filter(pl.col("value") == name)["label"]
-    return str(found[0]) if len(found) else ""
 
 
 def describe_edge(
@@ -202,9 +189,8 @@ def describe_hosts(
     if use is None:
         return None
     who = use.who or "the host"
-    part = use.largest
-    detail = f" ({use.named[part]})" if part in use.named else ""
-    length = format_nanoseconds(use.parts[part])
+    part, length = use.largest, format_nanoseconds(use.parts[use.largest])
+    detail = use.name_largest()
     lost = ", though the program launches some" if context.options.lost_work else ""
     title = f"No work of a GPU is recorded{lost}. {capitalize(who)} is {PARTS[part]} for {length}{detail}."
     if part == "unknown":
@@ -242,7 +228,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     if kernels.height:
         sums = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name")
         name, lasts = sums.row(-1)
-        if label := _label(context, "kernels", name):
+        if label := context.find_label(name, "kernels"):
             share = lasts / max(sums["time"].sum(), 1)
             most = f" ({share:.0%} of kernel time in {shorten_name(label)})"
     shares = (

@@ -226,6 +226,10 @@ class Unit:
         """Return the times of the rows, each from `begin` to `end`, of the covered time."""
         return self.covered & merge_spans(*to_arrays(frame, *SIDES))
 
+    def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
+        """Return how much of some time lies between `begin` and `end` of each row (ns)."""
+        return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
+
     def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
         frame = (
