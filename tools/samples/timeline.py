@@ -18,7 +18,7 @@ epoch, in true time; host and GPU start drained, so runs do not depend on one an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +57,6 @@ class Block:
         """Find the end of each run on each rank: of the host's last operation and of all work."""
         worked = np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0)
         return np.maximum(self.host_end[..., -1], worked)
-
-    def take_run(self, run: int) -> Block:
-        """Take one run of the block."""
-        return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
 
     @property
     def host(self) -> tuple[Floats, Floats]:
