@@ -102,13 +102,9 @@ def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     (value), synchronises, count, time_ns. Waiting beside a busy device costs nothing.
     """
     calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    time = idle.within(*to_arrays(calls, "begin", "end"))
-    calls = calls.select("call", time_ns=pl.Series(time, dtype=pl.Int64)).filter(
-        pl.col("time_ns") > 0
-    )
-    sums = calls.group_by("call").agg(
-        count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum()
-    )
+    calls = calls.select("call", time_ns=unit.measure_within(idle, calls))
+    sums = calls.filter(pl.col("time_ns") > 0).group_by("call")
+    sums = sums.agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time_ns").sum())
     return sums.sort("call").with_columns(
         device=pl.lit(device, pl.Int64),
         synchronises=pl.col("call").is_in(list(unit.options.synchronising)),
@@ -120,11 +116,10 @@ def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     call, returned = unit.launch_call_rows, unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
-    later = kernel & (begin > returned)
-    latency = pl.DataFrame({"task": task[kernel], "begin": sent[kernel], "end": begin[kernel]})
-    queued = pl.DataFrame({"task": task[later], "begin": returned[later], "end": begin[later]})
-    yield "latencies", _spill(unit, latency, "task", "latencies")
-    yield "queued", _spill(unit, queued, "task", "queued")
+    times = {"latencies": (kernel, sent), "queued": (kernel & (begin > returned), returned)}
+    for name, (own, since) in times.items():
+        rows = pl.DataFrame({"task": task[own], "begin": since[own], "end": begin[own]})
+        yield name, _spill(unit, rows, "task", name)
 
 
 def _sum_memory_operations(unit: Unit) -> pl.DataFrame:

@@ -260,24 +260,19 @@ def describe_loss(
     if not devices.height or context.options.lossy_devices:
         return None
     length = max(int(devices["inner"].sum()), 1)
-    idle = max(length * (1 - outside) - devices["active"].sum(), 0.0)
+    compute, active, copies = (devices[one].sum() for one in ("compute", "active", "copies"))
+    idle, communication = max(length * (1 - outside) - active, 0.0), active - compute - copies
     losses = {
         "idle": ("are idle, beside waits for requests," if outside else "are idle", idle),
-        "copies": ("copy, and do nothing else,", devices["copies"].sum()),
-        "communication": (
-            "communicate, and do nothing else,",
-            devices["active"].sum() - devices["compute"].sum() - devices["copies"].sum(),
-        ),
+        "copies": ("copy, and do nothing else,", copies),
+        "communication": ("communicate, and do nothing else,", communication),
     }
     name, (does, lost) = max(losses.items(), key=lambda item: item[1][1])
     share = lost / max(devices["length"].sum(), 1)
     if share < LEAST_LOSS:
         return None
-    when = (
-        "of the steady state"
-        if context.options.steady
-        else "of the time from their first to their last work"
-    )
+    is_steady = context.options.steady is not None
+    when = "the steady state" if is_steady else "the time from their first to their last work"
     most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
         use = find_use("idle", frames, context, job)
@@ -291,7 +286,7 @@ def describe_loss(
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
         "idle",
-        f"GPUs {does} for {lost / length:.0%} {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
+        f"GPUs {does} for {lost / length:.0%} of {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
         share,
         evidence=(*evidence, *filter(None, [reason])),
         where=where,

@@ -30,6 +30,7 @@ EAGER = 8192
 #: What a call that meets others lasts by itself (ns).
 MEETING_CALL = 1_000
 #: Columns of members.
+_OF_MESSAGE = ("meeting", "bytes", "name", "node_begin", "node_end")
 _MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds")
 
 
@@ -103,21 +104,19 @@ def find_mpi_meetings(
     frames = [*_match_collectives(reader, calls), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
         lines = reader.read_lines("mpi_message").with_row_index("meeting")
-        sender = lines.join(
-            calls, left_on=("sender", "sent"), right_on=("thread", "begin"), suffix="_call"
-        ).select(
-            "meeting", "bytes", "name", "node_begin", "node_end",
-            thread="sender", eager=pl.col("bytes") < EAGER, holds=pl.lit(True),
-        )  # fmt: skip
         # A line leads to when its message was received.
-        receiver = lines.join(
-            calls, left_on=("thread", "begin"), right_on=("thread", "end"), suffix="_call"
-        ).select(
-            "meeting", "bytes", "name", "node_begin", "node_end", "thread",
-            eager=pl.lit(False), holds=pl.lit(True),
-        )  # fmt: skip
+        sides = {("sender", "sent"): ("thread", "begin"), ("thread", "begin"): ("thread", "end")}
+        members = [
+            lines.join(calls, left_on=of_line, right_on=of_call, suffix="_call").select(
+                *_OF_MESSAGE,
+                thread=of_line[0],
+                eager=(pl.col("bytes") < EAGER) & (of_line[0] == "sender"),
+                holds=pl.lit(True),
+            )
+            for of_line, of_call in sides.items()
+        ]
         later = _find_waits(lines, calls, labels)
-        both = pl.concat([sender, receiver, later], how="vertical_relaxed")
+        both = pl.concat([*members, later], how="vertical_relaxed")
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
         size -= both["name"] * 1000
         frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))
@@ -144,10 +143,7 @@ def _find_waits(
             check_sortedness=False,
         )
         .drop_nulls("node_begin")
-        .select(
-            "meeting", "bytes", "name", "node_begin", "node_end", "thread",
-            eager=pl.lit(False), holds=pl.lit(False),
-        )
+        .select(*_OF_MESSAGE, "thread", eager=pl.lit(False), holds=pl.lit(False))
     )  # fmt: skip
 
 
