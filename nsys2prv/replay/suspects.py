@@ -10,7 +10,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.graph import Kind
-from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay, WorkTable, median_of_rows
+from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay
+from nsys2prv.replay.work_tables import WorkTable, median_of_rows
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
 #: its ranks has the second, and ranks with that share of the greatest excess are a set.

@@ -12,6 +12,7 @@ from msgspec import Struct
 from nsys2prv._util.native import core
 from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, Changes, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
+from nsys2prv.replay.work_tables import WorkTable
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -23,59 +24,6 @@ COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
 TENSOR_SPEED_UP = 3.0
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
-
-
-class WorkTable(Struct, frozen=True, dict=True):
-    """Work of some kinds by who does it: the k-th time that a process does it."""
-
-    #: Edges of the work (int32).
-    edges: np.ndarray
-    #: Row of each edge in `durations`: work that processes have in common (int32).
-    row: np.ndarray
-    #: Index of each edge's process in `Replay.processes` (int32).
-    column: np.ndarray
-    #: (rows, processes) ns, -1 where a process has no such work.
-    durations: np.ndarray
-
-    @cached_property
-    def usual(self) -> np.ndarray:
-        """The median of each row (ns)."""
-        return self.find_medians(self.mask_columns(slice(None)))
-
-    def mask_columns(self, columns: np.ndarray | slice) -> np.ndarray:
-        """Return which columns are some of these."""
-        mask = np.zeros(self.durations.shape[1], bool)
-        mask[columns] = True
-        return mask
-
-    def find_medians(self, columns: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return the medians of some columns (a mask) in each row, or in those asked for (ns), NaN of
-        none.
-        """
-        rows = np.arange(len(self.durations), dtype=np.int32) if rows is None else rows
-        medians = np.empty(len(rows))
-        core.find_medians(self.durations, columns, rows, medians)
-        return medians
-
-    @cached_property
-    def longer(self) -> list[np.ndarray]:
-        """By how much longer than usual each work of a process is (ns), by column."""
-        found = []
-        for durations in self.durations.T:
-            has = np.flatnonzero(durations >= 0)
-            found.append((durations[has] - self.usual[has]).astype(np.float32))
-        return found
-
-
-def median_of_rows(durations: np.ndarray) -> np.ndarray:
-    """Return the median of the known numbers in each row, NaN of none."""
-    if not durations.size:
-        return np.full(len(durations), np.nan)
-    ordered = np.sort(durations, axis=1)
-    count = (~np.isnan(ordered)).sum(axis=1)
-    rows = np.arange(len(ordered))
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
-    return np.where(count > 0, (ordered[rows, low] + ordered[rows, high]) / 2, np.nan)
 
 
 class Replay(Struct, frozen=True, dict=True):
