@@ -42,10 +42,14 @@ IN_DETAIL = frozenset(
 TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for, and sentences of what was measured of the first.
 MOST_SHORT, MOST_EVIDENCE = 5, 2
+#: So many are printed, and others if those before have fewer lines: efficiencies come after them.
+LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 60
 #: Lines that are printed unless all are asked for, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
+#: The analysis whose first table has room before others.
+FIRST_TABLES = "efficiencies"
 #: Lines that say at the end what there is more.
 LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
@@ -283,14 +287,15 @@ def _fit_blocks(
     analyses, and how many lines are left.
     """
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
-    kept, left_out = [], []
-    for name, block in blocks:
-        if len(block) < room:
-            kept.append(block)
-            room -= len(block) + 1
-        else:
-            left_out.append(name)
-    return kept, left_out, room
+    names = [name for name, _ in blocks]
+    first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
+    kept = set()
+    for number in sorted(range(len(blocks)), key=lambda number: number != first):
+        if len(blocks[number][1]) < room:
+            kept.add(number)
+            room -= len(blocks[number][1]) + 1
+    left_out = [name for number, name in enumerate(names) if number not in kept]
+    return [blocks[number][1] for number in sorted(kept)], left_out, room
 
 
 def format_findings(
@@ -306,6 +311,9 @@ def format_findings(
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]
     for number, finding in enumerate(shown):
+        if not full and number >= LEAST_SHORT and len(lines) >= ROOM_FOR_FINDINGS:
+            shown = shown[:number]
+            break
         if finding.at_most and not (number and shown[number - 1].at_most):
             lines += _wrap_text("  Limits: what is gained at most, if all of it goes", width, 2)
         lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
