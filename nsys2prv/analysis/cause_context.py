@@ -90,12 +90,12 @@ class CauseContext(Struct, frozen=True, dict=True):
             at_most=at_most or not cause.is_specific,
         )
 
-    def describe_unrecorded(self, what: str) -> str:
-        """Say that something of hosts is not recorded, and what would record it."""
+    def describe_unrecorded(self, what: str, known: object = None) -> str:
+        """Say that something of hosts is not recorded, or not all, and what would record it."""
         options = describe_unrecorded(self.frames, self.context)
-        return f"{what} is not recorded{f': add {options}' if options else ''}"
+        return f"{what} is not {'all ' if known else ''}recorded{f': add {options}' if options else ''}"
 
-    def list_unrecorded(self) -> list[str]:
-        """Return what would tell more of hosts, where it is not recorded, as a sentence."""
+    def list_unrecorded(self, known: list[str]) -> list[str]:
+        """Return what would tell more of hosts than is known, where it is not recorded, as a sentence."""
         lacks = self.frames["unrecorded"].height
-        return [self.describe_unrecorded("what hosts do there")] if lacks else []
+        return [self.describe_unrecorded("what hosts do there", known)] if lacks else []

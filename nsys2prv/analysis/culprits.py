@@ -98,7 +98,8 @@ def _tell_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
         f"{format_nanoseconds(longest)} then, {format_nanoseconds(float(usual))} in the median"
     ]
     if kind in HOST:
-        evidence += [*places.describe_pauses(edges), *facts.list_unrecorded()]
+        pauses = [*places.describe_pauses(edges)]
+        evidence += [*pauses, *facts.list_unrecorded(pauses)]
     return Told(title, evidence, (edges, saved))
 
 

@@ -81,7 +81,7 @@ ADVICE = {
 #: Synchronising calls and others, by what their names contain -> what helps.
 CALLS = {
     "Synchronize": "wait later, or for an event rather than for all work: what follows is launched only after the wait",
-    "Malloc": "allocate once, or use a caching allocator",
+    "lloc": "allocate once, or use a caching allocator",
     "Free": "free outside of the loop, or use a caching allocator",
     "Memcpy": "copy from and to pinned memory without blocking, and fewer times",
     "Launch": "launch less often: CUDA graphs, fused kernels, larger batches",
@@ -101,6 +101,7 @@ HOST_ADVICE = {
     "os": "look at what the program waits for there",
     "off_cpu": "look at what the program waits for there",
     "computing": "do this once, in parallel, or on the GPU",
+    "ended": "this thread has ended, or waits: look at what others do then",
     "unknown": "look at what the program does there",
 }
 #: Layout of what host threads do -> the view that shows it.

@@ -49,6 +49,7 @@ PARTS = {
     "os": "in other calls of the operating system",
     "off_cpu": "off the CPU",
     "computing": "computing",
+    "ended": "past its last recorded event",
     "unknown": "in no recorded call",
 }
 #: What is not recorded -> the option of nsys that records it.
@@ -63,6 +64,7 @@ SET_UP = 10_000_000
 
 def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
+    running, off_cpu, ended = _find_states(unit, thread)
     found = {
         "mpi": unit.find_mpi_spans([thread]),
         "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
@@ -73,8 +75,9 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
         "profiler": _find_profiler_spans(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "os": unite(*(unit.find_thread_spans(layout, [thread]) for layout in OS)),
-        "off_cpu": _find_state(unit, thread, "Off the CPU"),
-        "computing": unite(_find_state(unit, thread, "Running"), find_sampled_spans(unit, thread)),
+        "off_cpu": off_cpu,
+        "computing": unite(running, find_sampled_spans(unit, thread)),
+        "ended": ended,
     }
     parts, left = {}, spans
     for name, where in found.items():
@@ -220,19 +223,30 @@ def _find_set_up(unit: Unit, task: int) -> int:
     return int(first["begin"][0])
 
 
-def _find_state(unit: Unit, thread: int, state: str) -> Spans:
-    """Return when a thread was in a state, from the changes of its state: the last one lasts until
-    the last change of any thread if it is off the CPU.
+def _find_states(unit: Unit, thread: int) -> tuple[Spans, Spans, Spans]:
+    """Return when a thread runs, when it is off the CPU, and when it has ended or only waits: after it
+    left the CPU for the last time, no call of it is recorded.
     """
     if not unit.has(*STATES_OF_THREADS):
-        return EMPTY
+        return EMPTY, EMPTY, EMPTY
     changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
-    last = changes["begin"].max()
     changes = changes.filter(pl.col("thread") == thread)
-    value, begin = to_arrays(changes, "state", "begin")
-    end = np.append(begin[1:], np.where(value[-1:] == _STATES["off the cpu"], last, begin[-1:]))
-    wanted = _STATES[state.lower()]
-    return merge_spans(begin[value == wanted], end[value == wanted])
+    if not changes.height:
+        return EMPTY, EMPTY, EMPTY
+    state, begin = to_arrays(changes, "state", "begin")
+    runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
+    last, calls = int(begin[-1]), unit.find_thread_spans("cuda_api", [thread])
+    calls = unite(calls, *(unit.find_thread_spans(layout, [thread]) for layout in OS))
+    if not runs[-1] and not ends[-1] and len(calls):
+        last = max(last, int(calls.end[-1]))
+    end = np.append(begin[1:], last)
+    off = ~runs & ~ends
+    over = merge_spans(np.array([last]), np.array([unit.duration]))
+    return (
+        merge_spans(begin[runs], end[runs]),
+        merge_spans(begin[off], end[off]),
+        EMPTY if runs[-1] else over,
+    )
 
 
 def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:

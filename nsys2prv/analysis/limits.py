@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.cause_context import CauseContext
-from nsys2prv.analysis.finding_texts import ADVICE, TITLES
+from nsys2prv.analysis.finding_texts import ADVICE, CALLS, TITLES
 from nsys2prv.analysis.host_time import describe_parts, sum_parts
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import format_nanoseconds
@@ -34,7 +34,20 @@ def describe_limit(cause: Cause, facts: CauseContext) -> Finding:
     measure = _MEASURE.get(cause.kind, _measure_calls)
     title = TITLES[cause.kind].format(waiting=facts.waiting)
     worst = _list_named(cause, facts)
-    return facts.make_finding(cause, cause.kind, title, measure(cause, facts), worst)
+    advice = _advise_hosts(facts) if cause.kind == "host_time" else ""
+    return facts.make_finding(cause, cause.kind, title, measure(cause, facts), worst, advice=advice)
+
+
+def _advise_hosts(facts: CauseContext) -> str:
+    """Say what helps against what hosts do most of the time on the critical path."""
+    kind, key, _ = next(iter(facts.host_places), (Kind.LAUNCH, 0, 0.0))
+    path, edges = facts.replay.path, facts.replay.job.graph.edges
+    if np.count_nonzero((edges.kind[path] == kind) & (edges.key[path] == key)) == 1:
+        return ADVICE["once"]
+    if kind == Kind.CALL:
+        name = facts.places.name_call(key)
+        return next(text for part, text in CALLS.items() if part in name)
+    return ADVICE["gap" if kind == Kind.GAP else "host_time"]
 
 
 def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +90,7 @@ def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
     if described := describe_parts(parts):
         yield f"outside of calls of CUDA and MPI, while GPUs are idle, hosts are {described}"
     if parts.get("unknown", 0) > sum(parts.values()) / 2:
-        yield facts.describe_unrecorded("what hosts do there")
+        yield facts.describe_unrecorded("what hosts do there", not described.startswith("100%"))
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:

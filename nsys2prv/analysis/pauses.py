@@ -89,7 +89,7 @@ def _describe_pause(
         cause,
         "gap",
         title,
-        [", ".join([measured, *pauses]), *facts.list_unrecorded()],
+        [", ".join([measured, *pauses]), *facts.list_unrecorded(pauses)],
         facts.replay.list_saved(cause.changes),
         tasks=tasks,
         advice=ADVICE[advice],

@@ -294,6 +294,30 @@ def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
     assert ("100% in no recorded call" in startup.evidence[0]) is not is_own
 
 
+@pytest.mark.parametrize("state", [None, 2, 5])
+def test_a_thread_without_further_events(state: int | None, tmp_path: Path) -> None:
+    """The thread waits for 10 ms, leaves the CPU at 20 ms for good, while another goes on to 100 ms."""
+    rows = [
+        {
+            "start": at,
+            "cpu": 0,
+            "isSchedIn": into,
+            "globalTid": make_global_tid(thread),
+            "threadState": None if into else state,
+        }
+        for at, into, thread in (
+            *((0, 1, PID), (5 * MS, 0, PID), (15 * MS, 1, PID), (20 * MS, 0, PID)),
+            (100 * MS, 0, PID + 10),
+        )
+    ]
+    calls = [(MS, MS + 10 * US, LAUNCH)]
+    findings = find(tmp_path, calls, {0: (MS + 20 * US, 5 * MS)}, {"SCHED_EVENTS": rows})
+    (shutdown,) = (one for one in findings if one.kind == "shutdown")
+    is_off = state != 5
+    assert "84% past its last recorded event" in shutdown.evidence[0]
+    assert ("11% off the CPU" in shutdown.evidence[0]) is is_off
+
+
 def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
     """Kernels are launched, and only copies are recorded."""
     calls = [(number * MS, number * MS + 10 * US, LAUNCH) for number in range(50)]
