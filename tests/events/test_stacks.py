@@ -112,7 +112,7 @@ def test_samples_tell_whose_code_runs_and_for_which_function(tmp_path: Path) -> 
         ("at::native::add", "/x/site-packages/torch/lib/libtorch_cpu.so", "a library"),
         ("[Broken backtraces]", "[Broken backtraces]", "the system"),
         ("schedule", "[kernel.kallsyms]", "the system"),
-        ("run", "/work/me/build/lib/libmuphys_core.so", "the program"),
+        ("run", "/scratch/me/build/lib/libmuphys_core.so", "the program"),
     ],
 )
 def test_owners_of_frames(name: str, path: str, owner: str) -> None:
