@@ -1,4 +1,4 @@
-"""What the replay of a job costs: CPU time for each call and operation, and memory.
+"""Measure what the replay of a job costs: CPU time for each call and operation, and memory.
 
 python -m tools.samples run --ranks 8 --hosts 1 --events-per-rank 2400000
 python benchmarks/replay.py run

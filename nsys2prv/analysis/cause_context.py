@@ -1,4 +1,4 @@
-"""What the texts of all causes of a job need: the job, its replay, names, and how a finding is made."""
+"""Share what the texts of all causes of a job need: the job, its replay, names, and how a finding is made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CauseContext(Struct, frozen=True, dict=True):
 
     @property
     def waiting(self) -> str:
-        """Who waits for what holds the job back."""
+        """Return who waits for what holds the job back."""
         return "GPUs" if self.job.has_gpus else "Ranks"
 
     @cached_property

@@ -32,7 +32,7 @@ LONGER = 1.05
 
 
 class Told(NamedTuple):
-    """What is said of a culprit."""
+    """The words of a culprit's finding."""
 
     #: The title, behind the name of the ranks.
     title: str

@@ -121,9 +121,8 @@ def label_place(place: int, context: Context) -> str:
     callers = place >> OWNER_BITS
     if not callers:
         return library or NO_FUNCTION.get(owner, "")
-    labels = dict(context.labels["caller"].select("value", "label").rows())
-    first = labels.get(callers >> CALLER_BITS, "")
-    second = labels.get((callers & (1 << CALLER_BITS) - 1) - 1, "")
+    first = context.find_label(callers >> CALLER_BITS, "caller")
+    second = context.find_label((callers & (1 << CALLER_BITS) - 1) - 1, "caller")
     name, _, module = second.rpartition(" (")
     if name and first.endswith(f"({module}"):
         second = name
@@ -157,10 +156,8 @@ def list_places(frames: Mapping[str, pl.DataFrame], context: Context) -> pl.Data
     rows, uses = frames["activities"], frames["uses"]
     if not rows.height:
         return pl.DataFrame()
-    rows = rows.filter(
-        pl.col("when").is_in(["before", "idle", "after"]) & (pl.col("part") == "where")
-    )
-    uses = uses.filter(pl.col("when").is_in(["before", "idle", "after"]))
+    is_idle = pl.col("when").is_in(["before", "idle", "after"])
+    rows, uses = rows.filter(is_idle & (pl.col("part") == "where")), uses.filter(is_idle)
     sums = rows.group_by("task", "name").agg(time_ns=pl.col("time").sum())
     lengths = uses.group_by("task").agg(pl.col("length").sum())
     labels = pl.Series([label_place(place, context) for place in sums["name"]], dtype=pl.String)

@@ -5,7 +5,6 @@ allocations and pools (``--cuda-memory-usage``), and page faults on unified memo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,7 +26,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers
+from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers, strip_version
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, zero_nulls
 from nsys2prv.nsight.sqlite import Database
 
@@ -38,7 +37,6 @@ BACKTRACE_CLASS = 67
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
 #: Calls that copy or set memory, and those of them that return at once.
 COPYING, SETTING, ASYNCHRONOUS = r"(?i)^cu(?:da)?Memcpy", r"(?i)^cu(?:da)?Memset", r"(?i)Async"
-_VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
 COMPLETED = 1
 #: Label of a synchronization in the catalogue, in one word, or another part of the calling function's
 #: name -> its value.
@@ -89,13 +87,6 @@ GPU_MEMORY = "gpu_memory"
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
     """Return the values of the API calls that wait until the device has done something."""
     return select_labels(labels, SYNCHRONISING)
-
-
-def strip_version(symbol: str) -> str:
-    """Return the function's name without the version of its interface: `cudaLaunchKernel_v7000` is
-    `cudaLaunchKernel`.
-    """
-    return _VERSION_SUFFIX.sub("", symbol)
 
 
 def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:

@@ -19,6 +19,7 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.nsight.source import NULL
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -50,6 +51,16 @@ class Frames(Struct):
     label: list[str]
     #: It has a name.
     named: list[bool]
+    #: Columns of each frame: its depth (0 is the innermost), ids of its function and its module.
+    depth: np.ndarray
+    symbol: np.ndarray
+    module: np.ndarray
+
+    @property
+    def stack(self) -> np.ndarray:
+        """Return the index of each frame's stack."""
+        lengths = np.diff(self.first, append=len(self.code))
+        return np.repeat(np.arange(len(self.stacks)), lengths)
 
     def find_rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows have one of the stacks, and the index of it, by the ids of theirs."""
@@ -57,6 +68,19 @@ class Frames(Struct):
         place = np.minimum(np.searchsorted(self.stacks, ids[rows]), len(self.stacks) - 1)
         found = self.stacks[place] == ids[rows]
         return rows[found], place[found]
+
+    def read_depth(self, ids: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of function and module at a depth of the stacks of rows; NULL where there is
+        no frame.
+        """
+        at_depth = np.flatnonzero(self.depth == depth)[::-1]
+        frame = np.full(len(self.stacks), -1)
+        frame[self.stack[at_depth]] = at_depth
+        rows, place = self.find_rows(ids)
+        rows, place = rows[frame[place] >= 0], frame[place][frame[place] >= 0]
+        function, module = np.full((2, len(ids)), NULL)
+        function[rows], module[rows] = self.symbol[place], self.module[place]
+        return function, module
 
 
 def read_callers(extraction: Extraction, table: str, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -78,7 +102,7 @@ def find_callers(
     owner = np.array(frames.owner)
     own = (owner == PROGRAM)[frames.code]
     library = (np.isin(owner, CALLERS_TOO) & np.array(frames.named))[frames.code]
-    stack = np.repeat(np.arange(len(frames.stacks)), np.diff(frames.first, append=len(own)))
+    stack = frames.stack
     counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, frames.first)[stack]))
     used, code = np.unique(frames.code[counts], return_inverse=True)
     labels, label = np.unique([frames.label[one] for one in used], return_inverse=True)
@@ -112,12 +136,14 @@ def find_owners(frames: Frames, ids: np.ndarray) -> np.ndarray:
     return owners
 
 
-def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> Frames | None:
-    """Return the frames of the stacks of rows, None where there are none."""
+def read_frames(
+    extraction: Extraction, table: str, ids: np.ndarray, least: int = 1
+) -> Frames | None:
+    """Return the frames of the stacks of rows, None where there are none. least: of their ids."""
     if not extraction.database.has(table, *FRAME_COLUMNS):
         return None
     shift = extraction.find_once(f"shift of {table}", lambda: _find_shift(extraction, table))
-    wanted = np.unique(ids[ids > -shift])
+    wanted = np.unique(ids[ids >= least - shift])
     if not len(wanted):
         return None
     rows = extraction.database.read_by_key(table, "id", wanted + shift, FRAME_COLUMNS)
@@ -127,7 +153,7 @@ def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> Frames |
     step = np.diff(stack)
     if ((step < 0) | ((step == 0) & (np.diff(depth) < 0))).any():
         order = np.lexsort((depth, stack))
-        stack, symbol, module = stack[order], symbol[order], module[order]
+        stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
     (symbols, modules), code = factorize_together(symbol, module)
     names, paths = extraction.read_strings(symbols), extraction.read_strings(modules)
     first = np.flatnonzero(np.append(True, stack[1:] != stack[:-1]))
@@ -138,6 +164,9 @@ def read_frames(extraction: Extraction, table: str, ids: np.ndarray) -> Frames |
         list(map(find_owner, names, paths)),
         list(map(label_frame, names, paths)),
         list(map(_is_named, names)),
+        depth,
+        symbol,
+        module,
     )
 
 
@@ -162,7 +191,7 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     called = extraction.read_strings(np.array([name for _, name in calls]))
     fits = [
         sum(
-            (chain + more, _VERSION.sub("", name)) in frames
+            (chain + more, strip_version(name)) in frames
             for (chain, _), name in zip(calls, called, strict=True)
         )
         for more in (0, 1)
@@ -206,6 +235,13 @@ def strip_arguments(name: str) -> str:
     return name[:end] or name
 
 
+def strip_version(symbol: str) -> str:
+    """Return the function's name without the version of its interface: `cudaLaunchKernel_v7000` is
+    `cudaLaunchKernel`.
+    """
+    return _VERSION.sub("", symbol)
+
+
 def find_bare_name(name: str) -> str:
     """Return a function's name without type, namespaces and arguments: `cudaMalloc` of
     `cudaError cudaMalloc<double>(double**, unsigned long)`.
@@ -218,7 +254,12 @@ def _is_named(name: str) -> bool:
     return bool(name) and not name.startswith("0x")
 
 
+def take_file_name(module: str) -> str:
+    """Return a module's file name; the folders before it differ from machine to machine."""
+    return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
+
+
 def label_frame(name: str, path: str) -> str:
     """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
-    module = path.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
+    module = take_file_name(path)
     return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module} (no symbols)"

@@ -16,7 +16,14 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.events.stacks import CHAIN, find_callers, find_owners, read_callers, read_frames
+from nsys2prv.events.stacks import (
+    CHAIN,
+    find_callers,
+    find_owners,
+    read_callers,
+    read_frames,
+    take_file_name,
+)
 from nsys2prv.nsight.info import (
     NO_PROCESSES,
     PROCESS_MASK,
@@ -172,10 +179,14 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
-    frames = _find_frames(extraction, part, columns["id"], depth)
-    function, module = next(frames)
+    stacks = read_frames(extraction, CHAINS, columns["id"], least=0)
+    none = np.full(columns.rows, NULL)
+
+    def read_depth(number: int) -> tuple[np.ndarray, np.ndarray]:
+        return (none, none) if stacks is None else stacks.read_depth(columns["id"], number)
+
+    function, module = read_depth(0)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
-    stacks = read_frames(extraction, CHAINS, columns["id"])
     fields = {
         "function": _name_functions(extraction, function, module),
         "module": _name_modules(extraction, module),
@@ -185,38 +196,17 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields["owner"] = find_owners(stacks, columns["id"])
         fields |= find_callers(extraction, stacks, columns["id"], "own_{}")
     if depth > 1:
-        none = np.full(columns.rows, ABSENT)
-        fields |= {f"caller_{number}": none for number in range(1, MOST_FRAMES)}
-        for number, (function, module) in enumerate(frames, 1):
+        absent = np.full(columns.rows, ABSENT)
+        fields |= {f"caller_{number}": absent for number in range(1, MOST_FRAMES)}
+        for number in range(1, depth):
+            function, module = read_depth(number)
             rows = np.flatnonzero(function != NULL)
-            fields[f"caller_{number}"] = none.copy()
+            fields[f"caller_{number}"] = absent.copy()
             fields[f"caller_{number}"][rows] = _name_functions(
                 extraction, function[rows], module[rows]
             )
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
     yield make_rows(extraction, layout, columns, fields)
-
-
-def _find_frames(
-    extraction: Extraction, part: Part, samples: np.ndarray, depth: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids of function and module of each of a part's samples at each depth, found by the
-    key of their table; NULL where there is no frame.
-    """
-    names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
-    sample_frame = pl.DataFrame({"sample": samples})
-    frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-    if extraction.database.has(CHAINS, *names.values()) and extraction.database.has(
-        SAMPLE_TABLE, "id"
-    ):
-        chains = extraction.database.read_by_key(
-            CHAINS, "id", np.unique(samples), tuple(names.values()), f"{{stackDepth}} < {depth}"
-        )
-        frames = pl.DataFrame({name: chains[column] for name, column in names.items()})
-    for number in range(depth):
-        at_depth = frames.filter(depth=number).unique("sample", keep="first", maintain_order=True)
-        joined = sample_frame.join(at_depth, on="sample", how="left", maintain_order="left")
-        yield tuple(joined[name].fill_null(NULL).to_numpy() for name in ("function", "module"))
 
 
 def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
@@ -233,21 +223,16 @@ def _make_label(name: str, module: str) -> str:
         return NO_CHAIN
     # The column `unresolved` is no measure: it also marks functions that have names, and exports
     # differ in it.
-    return f"unresolved in {_take_file_name(module)}" if name.startswith("0x") else name
+    return f"unresolved in {take_file_name(module)}" if name.startswith("0x") else name
 
 
 def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
     """Return local names of modules, ABSENT where a sample has none."""
 
     def make_texts(ids: np.ndarray) -> list[str]:
-        return list(map(_take_file_name, extraction.read_strings(ids)))
+        return list(map(take_file_name, extraction.read_strings(ids)))
 
     return extraction.name_rows("cpu_module", [module], make_texts, module != NULL)
-
-
-def _take_file_name(module: str) -> str:
-    """Return a module's file name; the folders before it differ from machine to machine."""
-    return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 
 
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:

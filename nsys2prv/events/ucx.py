@@ -13,7 +13,7 @@ from nsys2prv._util.columns import factorize
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.nsight.info import find_processes
+from nsys2prv.nsight.info import PROCESS_MASK, find_processes
 from nsys2prv.nsight.source import NULL, Part
 
 LAYOUT, WORKERS = "ucx_transfers", "UCP_WORKERS"
@@ -57,9 +57,9 @@ def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _find_workers(extraction: Extraction) -> dict[int, int]:
     """Return the worker of each process (globalPid) that has one alone."""
     workers: dict[int, set[int]] = {}
-    for tid, uid in extraction.database.read_small_table(WORKERS, "globalTid", "workerUid"):
-        if isinstance(tid, int) and isinstance(uid, int):
-            workers.setdefault(int(find_processes(np.array([tid]))[0]), set()).add(uid)
+    rows = extraction.database.read_small_table(WORKERS, "globalTid", "workerUid", types=(int, int))
+    for tid, uid in rows:
+        workers.setdefault(tid & PROCESS_MASK, set()).add(uid)
     return {pid: min(uids) for pid, uids in workers.items() if len(uids) == 1}
 
 

@@ -1,4 +1,4 @@
-"""What a page consists of: plain data between the sections, which say what is shown, and the
+"""Hold what a page consists of: plain data between the sections, which say what is shown, and the
 templates, which write it (``templates/blocks.html`` has a macro for each sort of block).
 """
 
