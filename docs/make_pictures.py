@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.views import copy_views
+from nsys2prv.writers.paraver.views import copy_views
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "views"

@@ -21,10 +21,10 @@ from nsys2prv.conversion import convert
 from nsys2prv.conversion.options import DEFAULTS
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
-from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.check_trace import check_trace
-from nsys2prv.paraver.window_writer import derive_trace_paths
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.paraver.check import Severity
+from nsys2prv.writers.paraver.check.check_trace import check_trace
+from nsys2prv.writers.paraver.prv import derive_trace_paths
 
 if TYPE_CHECKING:
     from tools.view_answers import Answers
@@ -88,7 +88,7 @@ def _check_stored_names(store: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(store)
-    def wrapper(result: TaskResult, rows: Rows | Counters, *args: object) -> None:
+    def wrapper(result: WorkResult, rows: Rows | Counters, *args: object) -> None:
         if isinstance(rows, Rows):
             chosen = slice(None) if rows.selection is None else rows.selection
             for field in load_catalogue().layouts[rows.layout].fields:
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
 convert.write_job = _check_written_traces(convert.write_job)
-TaskResult.store = _check_stored_names(TaskResult.store)
+WorkResult.store = _check_stored_names(WorkResult.store)
 
 
 @pytest.fixture(

@@ -13,7 +13,7 @@ from make_pages import PAGES
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg import load_views
+from nsys2prv.writers.paraver.cfg import load_views
 
 DOCS = Path(__file__).parent.parent / "docs"
 TRAINING = DOCS.parent / "sample_reports" / "training"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from nsys2prv.paraver.check import PARTS, RULES, Rule
+from nsys2prv.writers.paraver.check import PARTS, RULES, Rule
 
 
 def page() -> str:
     """Return the text of the page."""
     head = """# What `nsys2prv check` checks
 
-Made from the declarations in `nsys2prv/paraver/check/rules.yaml`.
+Made from the declarations in `nsys2prv/writers/paraver/check/rules.yaml`.
 
     nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
 

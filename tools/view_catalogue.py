@@ -29,7 +29,7 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
     load_counter_tables,
 )
-from nsys2prv.paraver.cfg import (
+from nsys2prv.writers.paraver.cfg import (
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     EXTRA,

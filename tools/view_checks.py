@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from view_catalogue import load_views
 
-from nsys2prv.paraver.cfg import (
+from nsys2prv.writers.paraver.cfg import (
     COMMUNICATION_FUNCTIONS,
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,

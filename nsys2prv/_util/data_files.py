@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from nsys2prv._util.errors import Nsys2prvError, blame_file
+from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import read_given
 
 #: A number that is none of ours.
@@ -80,7 +80,7 @@ def parse_yaml(text: str) -> Any:
 def read_rule_file(path: Path, what: str) -> str:
     """Return the text of a user's file; `what`: of what rules, for errors."""
     try:
-        with blame_file(path):
+        with name_damaged_file(path):
             return read_given(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Nsys2prvError(f"{path}: {what} rules must be UTF-8 text") from error

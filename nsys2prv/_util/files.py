@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from nsys2prv._util.errors import Nsys2prvError, UsageError, blame_file
+from nsys2prv._util.errors import Nsys2prvError, UsageError, name_damaged_file
 from nsys2prv._util.text import format_size
 
 try:
@@ -213,7 +213,7 @@ def write_complete_file(path: Path, text: str) -> None:
     """Write a file that comes into being complete; a device or a pipe is written to. Raises one
     line for people.
     """
-    with blame_file(path):
+    with name_damaged_file(path):
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return

@@ -32,7 +32,7 @@ _STAGES = {
     "derive": "reading",
     "align": "clocks",
     "state_records": "states",
-    "window_writer": "writing",
+    "prv": "writing",
 }
 
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.culprits import describe_culprit
+from nsys2prv.analysis.device_group import WORK
 from nsys2prv.analysis.finding_texts import VIEW_NEEDS
 from nsys2prv.analysis.limits import describe_limit, describe_messages, describe_transfers
 from nsys2prv.analysis.pauses import describe_place
 from nsys2prv.analysis.result import Finding
-from nsys2prv.analysis.unit import WORK
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.questions import Names, describe_cause
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
+from nsys2prv.analysis.device_group import DeviceGroup
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.timeline import is_aligned
 
@@ -47,7 +47,7 @@ def make_clock_table(job: Job) -> pl.DataFrame:
     ).sort(pl.col("error_bound_ns"), descending=True, nulls_last=False, maintain_order=True)
 
 
-def collect(_: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(_: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect nothing: what is shown is known of the job."""
     return iter(())
 

@@ -19,6 +19,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.clocks import compare_with_clock_error
+from nsys2prv.analysis.device_group import DeviceGroup, label_values
 from nsys2prv.analysis.result import (
     Analysis,
     Context,
@@ -27,7 +28,6 @@ from nsys2prv.analysis.result import (
     name_communicators,
     sum_known,
 )
-from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
 MPI_FIELDS = {
@@ -42,7 +42,7 @@ SUMS = {
 }
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect sums of NCCL kernels (`kernels`) and of calls of MPI (`mpi`) by task, and a
     row for each kernel of a matched collective (`matched`), and how many there are whose times
     cannot be compared (`unplaced`).
@@ -62,7 +62,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
             yield "mpi", _sum_mpi_calls(unit, layout)
 
 
-def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+def _list_matched(unit: DeviceGroup, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return a row per kernel of a matched collective. kernels: thread, begin, bytes and
     communicator of NCCL kernels.
     """
@@ -78,7 +78,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     return records.with_columns(unit.list_tasks(records))
 
 
-def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
+def _add_bandwidths(unit: DeviceGroup, records: pl.DataFrame) -> pl.DataFrame:
     """Return records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
     transfers begin when their waits end.
     """
@@ -97,7 +97,7 @@ def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
+def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.read_begins(layout, fields)
     sizes = [name for name in fields if name in ("sent", "received", "size")]
@@ -243,7 +243,7 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     by_task = by_task.sort("others_waited_ns", "task", descending=[True, False])
     unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
-    return context.name_tasks(by_task.with_columns(unsure), "node", "device")
+    return context.label_tasks(by_task.with_columns(unsure), "node", "device")
 
 
 ANALYSIS = Analysis(

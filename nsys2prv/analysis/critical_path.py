@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv.analysis.device_group import DeviceGroup, label_values
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.replay.path import Cause
 
 LAYOUT = "critical_path"
@@ -36,7 +36,7 @@ TITLES = {
 }
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the time on the path by task, cause, class and kernel."""
     pieces = unit.read_begins(LAYOUT, ("cause", "class"))
     work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
@@ -78,7 +78,7 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
         "causes": _sum_shares(pieces, whole, "cause").with_columns(
             label_values("cause", "critical_path", "unknown")
         ),
-        "ranks": context.name_tasks(
+        "ranks": context.label_tasks(
             by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
         ),
         "classes": _sum_shares(of_classes, whole, "class").with_columns(

@@ -29,9 +29,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv.analysis.device_group import BUSY, WORK, DeviceGroup, find_mpi_span, to_arrays
 from nsys2prv.analysis.intervals import unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import BUSY, WORK, Unit, find_mpi_span, to_arrays
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
@@ -48,7 +48,7 @@ WINDOW = ["range", "iteration"]
 STEADY = "\nsteady state"
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the times of each device and of the main thread of each task: of the whole
     job, its iterations and its steady state.
     """
@@ -80,7 +80,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "hosts", rows
 
 
-def _add_steady_state(unit: Unit) -> pl.DataFrame:
+def _add_steady_state(unit: DeviceGroup) -> pl.DataFrame:
     """Return the whole job, the iterations that are asked for, and the steady state."""
     windows, steady = unit.options.iterations, unit.options.steady
     if steady is None:
@@ -192,7 +192,7 @@ def _add_device_tables(
         )
     whole = both.filter(WHOLE_JOB).drop(WINDOW)
     result.add("device", "Efficiency of devices: the job", whole, __doc__)
-    nodes = context.name_devices(devices.filter(WHOLE_JOB))
+    nodes = context.label_devices(devices.filter(WHOLE_JOB))
     if nodes["node"].n_unique() > 1:
         by_node = _compute_device_efficiencies(nodes, ["node"])
         result.add("nodes", "Efficiency of devices by node", by_node)
@@ -221,7 +221,7 @@ def _add_host_tables(
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
     ranks = _add_shares(whole_job, names).sort("task")
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
-    ranks = context.name_tasks(ranks.select("task", *columns))
+    ranks = context.label_tasks(ranks.select("task", *columns))
     result.add("hosts", "Main threads: shares of the elapsed time", ranks)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
@@ -236,7 +236,7 @@ def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     names = ("useful", "compute", "nccl", "memory", "exposed", "active")
     rows = _add_shares(devices, names).with_columns(idle_share=1 - pl.col("active_share"))
-    rows = context.name_devices(rows.sort("iteration", "device"))
+    rows = context.label_devices(rows.sort("iteration", "device"))
     shares, times = ([f"{name}_{unit}" for name in names] for unit in ("share", "ns"))
     return rows.select(*WINDOW, "device", *shares, "idle_share", *times)
 

@@ -18,6 +18,18 @@ from msgspec import structs
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.cause_texts import write_finding
+from nsys2prv.analysis.device_group import (
+    COMMUNICATING,
+    COMPUTE,
+    CONVOLUTION,
+    GEMM,
+    GRAPH,
+    TENSOR_NO,
+    WORK,
+    DeviceGroup,
+    find_driving_threads,
+    find_mpi_span,
+)
 from nsys2prv.analysis.host_time import (
     choose_thread,
     describe_parts,
@@ -37,18 +49,6 @@ from nsys2prv.analysis.time_use import (
     describe_edge,
     describe_hosts,
     describe_loss,
-)
-from nsys2prv.analysis.unit import (
-    COMMUNICATING,
-    COMPUTE,
-    CONVOLUTION,
-    GEMM,
-    GRAPH,
-    TENSOR_NO,
-    WORK,
-    Unit,
-    find_driving_threads,
-    find_mpi_span,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -75,11 +75,11 @@ LEAST_OUTSIDE = 0.02
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 #: Kernels that tensor cores do not help: products of a matrix and a vector, and of double precision.
 NO_PRODUCT = re.compile(r"(?i)gemv|double|dgemm|_d\d{3}|f64")
-NOT_TOLD = "what holds the job back cannot be told"
+NO_VERDICT = "what holds the job back cannot be told"
 NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C compiler"
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
     GPUs are idle (`hosts`, ns; `ranges`, `places`); what the thread that drives its GPUs does
     before their first work, after their last, while they are idle, or where there is no such work,
@@ -143,7 +143,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "unrecorded", pl.DataFrame({"what": unrecorded}, schema={"what": pl.String})
 
 
-def _sum_copies(unit: Unit, time: Spans) -> pl.DataFrame:
+def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
     """Return count, bytes and time (ns) of operations of memory by `operation`, `source`,
     `destination`.
     """
@@ -156,7 +156,7 @@ def _sum_copies(unit: Unit, time: Spans) -> pl.DataFrame:
     return sums.cast(pl.Int64)
 
 
-def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
+def _find_edges(unit: DeviceGroup) -> tuple[Spans, Spans]:
     """Return the covered time before the first work of GPUs, and after the last."""
     if not unit.work.height:
         return EMPTY, EMPTY
@@ -164,7 +164,7 @@ def _find_edges(unit: Unit) -> tuple[Spans, Spans]:
     return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
 
 
-def _list_device_tasks(unit: Unit, device: int) -> list[int]:
+def _list_device_tasks(unit: DeviceGroup, device: int) -> list[int]:
     return unit.list_tasks(unit.work.filter(pl.col("device") == device)).unique().to_list()
 
 
@@ -189,17 +189,17 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         if finding := describe_hosts(frames, context, job, absence):
             result.findings.append(finding)
         else:
-            result.missing.append(f"{NOT_TOLD} without work on GPUs or calls of MPI: {absence}")
+            result.missing.append(f"{NO_VERDICT} without work on GPUs or calls of MPI: {absence}")
         return
     graph = context.get_graph()
     if graph is None:
-        result.missing.append(f"{NOT_TOLD}: {NO_CORE}")
+        result.missing.append(f"{NO_VERDICT}: {NO_CORE}")
         return
     if summary := describe_devices(frames, context):
         result.notes.append(summary)
     lost = context.options.lost_work
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
-        result.missing.append(f"{NOT_TOLD}: {lost}")
+        result.missing.append(f"{NO_VERDICT}: {lost}")
         return
     # Of several captures the longest: what is between them is not known.
     begin, end = covered.find_longest()

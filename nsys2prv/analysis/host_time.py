@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.device_group import DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
-from nsys2prv.analysis.unit import Unit, find_io_spans, to_arrays
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -62,7 +62,7 @@ RECORDED_BY = {
 SET_UP = 10_000_000
 
 
-def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
+def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
     running, off_cpu, ended = _find_states(unit, thread)
     found = {
@@ -86,7 +86,7 @@ def divide_host_time(unit: Unit, thread: int, spans: Spans) -> dict[str, int]:
     return {**parts, "unknown": left.length}
 
 
-def _find_shmem_spans(unit: Unit, thread: int) -> Spans:
+def _find_shmem_spans(unit: DeviceGroup, thread: int) -> Spans:
     if not unit.has("nvtx_pushpop") or not unit.options.shmem:
         return EMPTY
     ranges = _read_ranges(unit)
@@ -94,11 +94,11 @@ def _find_shmem_spans(unit: Unit, thread: int) -> Spans:
     return unit.merge_rows(ranges.filter(is_call & (pl.col("thread") == thread)))
 
 
-def _read_ranges(unit: Unit) -> pl.DataFrame:
+def _read_ranges(unit: DeviceGroup) -> pl.DataFrame:
     return unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
 
 
-def _find_held_spans(unit: Unit, task: int) -> Spans:
+def _find_held_spans(unit: DeviceGroup, task: int) -> Spans:
     """Return when streams of a process are held by functions of its host."""
     if not unit.has("graph_host_node"):
         return EMPTY
@@ -106,7 +106,7 @@ def _find_held_spans(unit: Unit, task: int) -> Spans:
     return unit.merge_rows(rows.filter(unit.list_tasks(rows) == task))
 
 
-def _find_profiler_spans(unit: Unit, thread: int) -> Spans:
+def _find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
     if not unit.has("profiler_overhead"):
         return EMPTY
     rows = unit.remember(
@@ -129,13 +129,13 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
     return ", ".join([*ranges, *(RECORDED_BY[one] for one in what)])
 
 
-def list_unrecorded(unit: Unit) -> list[str]:
+def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return what would tell more about hosts, of what is not recorded: keys of RECORDED_BY."""
     layouts = zip(RECORDED_BY, (OS, STATES_OF_THREADS, SAMPLES), strict=True)
     return [what for what, names in layouts if not unit.has(*names)]
 
 
-def choose_thread(unit: Unit, task: int) -> int:
+def choose_thread(unit: DeviceGroup, task: int) -> int:
     """Return the main thread of a task, or where that is in no call of CUDA or MPI, the thread that is
     longest in such; without such calls the one with most NVTX ranges, CPU samples or calls of the
     operating system.
@@ -157,7 +157,7 @@ def choose_thread(unit: Unit, task: int) -> int:
     return int(sums.sort("time", -pl.col("thread"))["thread"][-1]) if sums.height else main
 
 
-def _list_calls(unit: Unit) -> Iterator[tuple[str, str, pl.DataFrame]]:
+def _list_calls(unit: DeviceGroup) -> Iterator[tuple[str, str, pl.DataFrame]]:
     """Yield layouts of calls, each with its part of PARTS and its events: thread, begin, end, call."""
     yield "cuda_api", "cuda", unit.api
     for layout, part in CALLS.items():
@@ -168,13 +168,13 @@ def _list_calls(unit: Unit) -> Iterator[tuple[str, str, pl.DataFrame]]:
             yield layout, part, calls
 
 
-def find_outside_calls(unit: Unit, thread: int, time: Spans) -> Spans:
+def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
     """Return the part of some time in which a thread is in no call of CUDA or MPI."""
     outside = time - unit.find_mpi_spans([thread])
     return outside - unit.find_thread_spans("cuda_api", [thread])
 
 
-def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
+def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     """Return what a thread does in some time by name: `part` (of PARTS, `range` or `where`), `names` (a
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
@@ -210,7 +210,7 @@ def list_activities(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
     return rows.with_columns(first=is_first).drop("begin")
 
 
-def _find_set_up(unit: Unit, task: int) -> int:
+def _find_set_up(unit: DeviceGroup, task: int) -> int:
     """Return the begin of the first call of CUDA in a process that takes SET_UP, where no GPU works
     before it and it waits for none by its name, else -2.
     """
@@ -223,7 +223,7 @@ def _find_set_up(unit: Unit, task: int) -> int:
     return int(first["begin"][0])
 
 
-def _find_states(unit: Unit, thread: int) -> tuple[Spans, Spans, Spans]:
+def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
     """Return when a thread runs, when it is off the CPU, and when it has ended or only waits: after it
     left the CPU for the last time, no call of it is recorded.
     """
@@ -249,7 +249,7 @@ def _find_states(unit: Unit, thread: int) -> tuple[Spans, Spans, Spans]:
     )
 
 
-def sum_ranges(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
+def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time lies in each NVTX range of a thread and in none within it: by
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
     the time to its end (`count`), and how long they last together (`lasts`, ns).

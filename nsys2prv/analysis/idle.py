@@ -16,19 +16,19 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.intervals import Spans, make_statistics, spill_durations
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
-from nsys2prv.analysis.unit import (
+from nsys2prv.analysis.device_group import (
     MEMORY,
     STATES,
     WORK,
-    Unit,
+    DeviceGroup,
     find_driving_threads,
     find_host_states,
     find_rows,
     label_values,
     to_arrays,
 )
+from nsys2prv.analysis.intervals import Spans, make_statistics, spill_durations
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.cuda import ASYNCHRONOUS, COPYING, DEVICE_TO_DEVICE, SETTING
 
@@ -54,7 +54,7 @@ LATENCIES = {
 Rule = tuple[str, pl.DataFrame, str]
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect gaps by length (`gaps`), the longest (`long`), how busy parts of the job are
     (`chunks`), idle time by the call that waits (`blocking`), durations of calls and
     latencies, and sums of memory operations.
@@ -93,11 +93,11 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "memory", _sum_memory_operations(unit)
 
 
-def _spill(unit: Unit, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
+def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
     return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin")
 
 
-def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
+def sum_idle_by_call(unit: DeviceGroup, device: int, idle: Spans) -> pl.DataFrame:
     """Return the idle time of a device by the call that the threads driving it are in: device, call
     (value), synchronises, count, time_ns. Waiting beside a busy device costs nothing.
     """
@@ -111,7 +111,7 @@ def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     )
 
 
-def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     sender, sent, begin, what = to_arrays(unit.launched_work, "sender", "sent", "begin", "what")
     call, returned = unit.launch_call_rows, unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
@@ -122,7 +122,7 @@ def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         yield name, _spill(unit, rows, "task", name)
 
 
-def _sum_memory_operations(unit: Unit) -> pl.DataFrame:
+def _sum_memory_operations(unit: DeviceGroup) -> pl.DataFrame:
     """Return memory operations by MOVES; `call`: the value of that which launched them, null where
     it is not known.
     """
@@ -157,7 +157,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     for name, title in LATENCIES.items():
         if frames[name].height:
             by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
-            result.add(name, title, context.name_tasks(by_task))
+            result.add(name, title, context.label_tasks(by_task))
     absent = context.explain_absence(("cuda_api",))
     if not frames["latencies"].height:
         result.missing.append(f"launch latencies: {absent}, or no kernel that its calls launched")
@@ -210,13 +210,13 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
     result.add(
         "gaps_of_devices",
         f"Idle time of each device {title}",
-        context.name_devices(by_device.select("device", *columns)),
+        context.label_devices(by_device.select("device", *columns)),
     )
     if frames["long"].height:
         long = frames["long"].sort("time_ns", descending=True, maintain_order=True)
         long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *states)
         title = f"Longest gaps (1 ms or more; up to {MOST_LONG} per device)"
-        result.add("long_gaps", title, context.name_devices(long))
+        result.add("long_gaps", title, context.label_devices(long))
 
 
 def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:

@@ -20,19 +20,19 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
-from nsys2prv.analysis.intervals import Spans
-from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
-from nsys2prv.analysis.unit import (
+from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     COMPUTE,
     GRAPH,
     MEMORY,
     WORK,
+    DeviceGroup,
     Steady,
-    Unit,
     to_arrays,
 )
+from nsys2prv.analysis.intervals import Spans
+from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.store.event_reader import EventReader
 
@@ -88,7 +88,7 @@ def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> 
     if not pattern:
         return whole
     names = NamePattern.from_glob(pattern, labels)
-    # Unit by unit, for all ranges of a job are many.
+    # Group by group, for all ranges of a job are many.
     matched = [
         frame.filter(names.find_matches(*to_arrays(frame, "range", "number")))
         for unit in np.unique(reader.rows.units).tolist()
@@ -398,7 +398,7 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest]) - 1 + period
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how the devices spend each iteration of the steady state (ns, added up)."""
     steady = unit.options.steady
     if steady is None or not unit.known_devices:

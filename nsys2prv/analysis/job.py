@@ -34,6 +34,7 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
+from nsys2prv.analysis.device_group import WORK, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.analysis.efficiencies import USEFUL
 from nsys2prv.analysis.host_time import select_no_profiler, select_shmem_calls
 from nsys2prv.analysis.iterations import find_iterations, find_steady_state, keep_covered
@@ -47,7 +48,6 @@ from nsys2prv.analysis.result import (
     Results,
     join_findings,
 )
-from nsys2prv.analysis.unit import WORK, AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
@@ -59,7 +59,7 @@ from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.system import select_io_calls
-from nsys2prv.nsight.report_files import find_reports
+from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
@@ -84,7 +84,7 @@ ANALYSES = tuple(
 )
 
 #: The analysis, and the kind and layout of the same name, that are there on demand.
-DEMANDED = critical_path.LAYOUT
+ON_DEMAND = critical_path.LAYOUT
 #: Columns of frames of labels.
 LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns that say where an event is.
@@ -379,7 +379,7 @@ class OpenJob:
     def analyses(self) -> list[str]:
         """The names of all analyses of this job: one is on demand, as the kind that it reads."""
         names = [analysis.name for analysis in ANALYSES]
-        return [name for name in names if name != DEMANDED or name in self.reader.layouts]
+        return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
         """Return what holds the job back, the most costly first: at most ten, each one cause.
@@ -544,7 +544,7 @@ class OpenJob:
         """
         if len(self._units) == 1:
             (number,) = self._units
-            unit = Unit(load_event_reader(self._saved), number, options, self._saved.parent)
+            unit = DeviceGroup(load_event_reader(self._saved), number, options, self._saved.parent)
             yield from (_collect_frames([analysis], unit) for analysis in able)
             return
         collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
@@ -558,7 +558,7 @@ def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _collect_frames(
-    analyses: Sequence[Analysis], unit: Unit
+    analyses: Sequence[Analysis], unit: DeviceGroup
 ) -> list[tuple[str, str, pl.DataFrame]]:
     """Return what analyses collect of one unit: analysis, name of the frame, frame."""
     return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
@@ -573,7 +573,7 @@ def _collect_unit(
     saved: Path, names: Sequence[str], options: AnalysisOptions, number: int
 ) -> list[tuple[str, str, pl.DataFrame]]:
     """Return what these analyses collect of one unit (a pure function over files)."""
-    unit = Unit(load_event_reader(saved), number, options, saved.parent)
+    unit = DeviceGroup(load_event_reader(saved), number, options, saved.parent)
     return _collect_frames([one for one in ANALYSES if one.name in names], unit)
 
 

@@ -15,19 +15,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import RULE, make_statistics, spill_durations
-from nsys2prv.analysis.metrics import make_steps
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import (
+from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     GEMM,
     GRAPH,
     MEMORY,
     TENSOR_YES,
-    Unit,
+    DeviceGroup,
     label_values,
     to_arrays,
 )
+from nsys2prv.analysis.intervals import RULE, make_statistics, spill_durations
+from nsys2prv.analysis.metrics import make_steps
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.store.event_reader import Samples
 
 #: Columns that tell kernels apart.
@@ -45,7 +45,7 @@ FEWEST_SAMPLES = 3
 MODES = ("low_ns", "high_ns", "high_share")
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect durations of kernels by task, and metrics while kernels run."""
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
@@ -96,7 +96,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     two = two.select("kernel", "count", "time_ns", *MODES)
     result.add("two_modes", "Kernels with bimodal durations", two, RULE)
     if tasks > 1:
-        by_rank = context.name_tasks(_sum_tensor_by_task(gemm))
+        by_rank = context.label_tasks(_sum_tensor_by_task(gemm))
         title = "Share of GEMM time on tensor cores by rank"
         result.add("tensor_cores_by_rank", title, by_rank)
     if two.height:

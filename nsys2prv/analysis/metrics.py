@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv.analysis.device_group import BUSY, DeviceGroup
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
-from nsys2prv.analysis.unit import BUSY, Unit
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
@@ -64,7 +64,7 @@ def make_steps(samples: Samples, metric: int) -> Steps:
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect what each metric of each device is like, its means in bins of time, and how
     busy devices are in them.
     """
@@ -137,7 +137,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         if layout not in context.reader.layouts:
             result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
     if frames["busy"].height:
-        use = context.name_devices(frames["busy"].sort("device", "bin"))
+        use = context.label_devices(frames["busy"].sort("device", "bin"))
         result.add("use", "Use of devices over time (bins)", use)
     if result.tables:
         bins = context.options.bins

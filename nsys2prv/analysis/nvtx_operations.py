@@ -18,9 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.analysis.intervals import find_parents, find_points_within, order_ranges
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import (
+from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     CONVOLUTION,
     GEMM,
@@ -28,9 +26,11 @@ from nsys2prv.analysis.unit import (
     TENSOR_NO,
     TENSOR_YES,
     WORK,
-    Unit,
+    DeviceGroup,
     to_arrays,
 )
+from nsys2prv.analysis.intervals import find_parents, find_points_within, order_ranges
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 
 #: Layouts of ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
@@ -92,7 +92,7 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
     return table
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     row, begin, end, group = _list_ranges(unit)
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
@@ -143,7 +143,7 @@ def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarra
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
-def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _list_ranges(unit: DeviceGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return ranges by row, begin, longer first: row (a number for each thread and sort of ranges),
     begin, end, group of the name. NCCL's are not operations of the program.
     """
@@ -193,7 +193,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     )
     result.add("tree", "Operations as a tree", tree)
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
-    by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
+    by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
     result.add("by_rank", "Operations by rank", by_rank)
     if has_work and not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
-from nsys2prv.analysis.unit import (
+from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     COMPUTE,
     GRAPH,
@@ -23,10 +22,11 @@ from nsys2prv.analysis.unit import (
     NCCL,
     OTHER_COMMUNICATION,
     WORK,
-    Unit,
+    DeviceGroup,
     label_values,
     to_arrays,
 )
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 
 #: Shares in the table of devices: the part, and the whole.
 SHARES = {
@@ -38,7 +38,7 @@ SHARES = {
 }
 
 
-def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect by device how much communication is overlapped, and by kernel what runs beside it."""
     for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
@@ -98,7 +98,7 @@ def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
         nccl_exposed_ns=pl.col("nccl_ns") - pl.col("nccl_overlapped_ns"),
     ).with_columns(divide_columns(*pair).alias(name) for name, pair in SHARES.items())
     *of_communication, of_nccl = SHARES
-    return context.name_devices(devices).select(
+    return context.label_devices(devices).select(
         pl.col("device").fill_null("all"),
         "communication_ns",
         "exposed_ns",

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
 from nsys2prv.analysis.host_time import describe_parts, divide_host_time, list_activities
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
-from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Kind, split_size
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay, sum_lasts
@@ -228,12 +228,14 @@ class Places:
         places = measure_places(unit, row, spans)
         return describe_places(places, max(spans.length, 1), self._context)
 
-    def _find_longest(self, edges: np.ndarray) -> tuple[Unit, int, Spans] | None:
+    def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
         """Return the host thread that is longest in these edges, with its unit, and when it is."""
         row = np.asarray(self._replay.job.rows[self._edges.source[edges]], np.int64)
         longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
         if longest < 0:
             return None
         unit_of = self._context.reader.rows.units
-        unit = Unit(self._context.reader, int(unit_of[longest]), self._context.options, Path())
+        unit = DeviceGroup(
+            self._context.reader, int(unit_of[longest]), self._context.options, Path()
+        )
         return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

@@ -16,10 +16,10 @@ import polars as pl
 from msgspec import Struct, convert, field, to_builtins
 
 from nsys2prv._util.text import format_count, list_some
-from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.paraver.object_model import BY_FILE_NAME
+from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
+from nsys2prv.writers.paraver.rows import BY_FILE_NAME
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {
@@ -242,7 +242,7 @@ class Context(Struct, frozen=True):
         rows = rows.unique("task").sort("task")
         return rows.join(devices, "task", how="left", maintain_order="left")
 
-    def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
         joined = frame.drop("node", strict=False).join(
@@ -252,7 +252,7 @@ class Context(Struct, frozen=True):
             "node", pl.col("label").alias("device"), pl.exclude("node", "device", "label")
         )
 
-    def name_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
+    def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
         """Return the frame with names of ranks in the place of tasks, and columns of `tasks` that
         say where they are.
         """
@@ -432,7 +432,7 @@ class Analysis(Struct, frozen=True):
     #: run.
     needs: tuple[tuple[str, ...], ...]
     #: Yields partial frames of one unit, each with its name.
-    collect: Callable[[Unit], Iterator[tuple[str, pl.DataFrame]]]
+    collect: Callable[[DeviceGroup], Iterator[tuple[str, pl.DataFrame]]]
     #: Fills the result, from the frames of all units, put together by name: without columns where
     #: no unit has any.
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]

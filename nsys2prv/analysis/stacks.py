@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import Context
-from nsys2prv.analysis.unit import Unit, to_arrays
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
@@ -41,14 +41,14 @@ PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler"
 LONGEST_SAMPLE = 4.0
 
 
-def read_layouts(unit: Unit, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
+def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
     """Return the events of some layouts, by begin."""
     return pl.concat(
         [unit.read_begins(layout, fields) for layout in layouts if unit.has(layout)]
     ).sort("begin", maintain_order=True)
 
 
-def read_samples(unit: Unit, thread: int, with_place: bool = False) -> pl.DataFrame:
+def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl.DataFrame:
     """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1,
     own_2, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual). with_place: only
     those that tell whose code it is; often only each fourth has a stack, and stands for the others.
@@ -66,7 +66,7 @@ def read_samples(unit: Unit, thread: int, with_place: bool = False) -> pl.DataFr
     ).filter((pl.col("owner") != PROFILER) & (pl.col("state") <= 0))
 
 
-def find_sampled_spans(unit: Unit, thread: int) -> Spans:
+def find_sampled_spans(unit: DeviceGroup, thread: int) -> Spans:
     """Return when CPU samples show that a thread computes, outside the profiler."""
     if not unit.has(*SAMPLES):
         return EMPTY
@@ -74,7 +74,7 @@ def find_sampled_spans(unit: Unit, thread: int) -> Spans:
     return merge_spans(begin - lasts, begin)
 
 
-def measure_places(unit: Unit, thread: int, spans: Spans) -> pl.DataFrame:
+def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time a thread spends in each place of the program: `place` (functions,
     see :func:`label_place`), `time` (ns). Of the rest nothing is known.
     """

@@ -10,12 +10,12 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import capitalize
+from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.finding_texts import HOST_ADVICE, HOST_VIEWS
 from nsys2prv.analysis.host_time import PARTS, describe_parts, describe_unrecorded
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
-from nsys2prv.analysis.unit import list_labels
 
 #: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
 #: and of a job with a steady state.

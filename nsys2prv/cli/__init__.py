@@ -32,7 +32,7 @@ from nsys2prv.cli.parsing import (
     refuse_traces,
     suggest_command,
 )
-from nsys2prv.nsight import report_files
+from nsys2prv.export import report_files
 
 #: What writing to standard output fails with.
 OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
@@ -223,12 +223,12 @@ def run_cfgs(arguments: list[str]) -> int:
         check_folder_of_views(options.folder)
     if options.trace:
         refuse_non_traces("cfgs --for", [str(options.trace)])
-    from nsys2prv.paraver.cfg import list_core_views
+    from nsys2prv.writers.paraver.cfg import list_core_views
 
     if not (options.folder or options.trace or options.all):
         print("\n".join(list_core_views()))
         return 0
-    from nsys2prv.paraver import views
+    from nsys2prv.writers.paraver import views
 
     if options.folder:
         copied, workspaces = views.copy_views(options.folder, options.trace, options.all)
@@ -281,7 +281,7 @@ def run_clock(arguments: list[str]) -> int:
 
 def run_check(arguments: list[str]) -> int:
     """Run `nsys2prv check`."""
-    from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
+    from nsys2prv.writers.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
     parser = Parser(
         "nsys2prv check",

@@ -17,14 +17,14 @@ from nsys2prv._util.terminal import Column, find_width, lay_out_table
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
-from nsys2prv.nsight import job_checks
-from nsys2prv.nsight.info import (
+from nsys2prv.export import job_checks
+from nsys2prv.export.info import (
     ReportInfo,
     pid_of,
     read_report_info,
 )
-from nsys2prv.nsight.report_files import prepare_export
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.report_files import prepare_export
+from nsys2prv.export.sqlite import Database
 
 #: Columns that lists of tables take.
 WIDTH = 140

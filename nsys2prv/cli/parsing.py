@@ -295,7 +295,7 @@ def check_folder_of_views(folder: Path) -> None:
         )
     # "states" is a view and a good name for a folder.
     if not folder.exists() and set(folder.name) & set("_-"):
-        from nsys2prv.paraver.cfg import list_core_views
+        from nsys2prv.writers.paraver.cfg import list_core_views
 
         names = {Path(view).stem: view for view in list_core_views()}
         if near := get_close_matches(folder.name, names, 1, 0.85):

@@ -22,7 +22,7 @@ from nsys2prv.analysis.comparison import (
     compare_scaling,
     warn_of_differences,
 )
-from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
+from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
     MOST_ROWS,
@@ -44,8 +44,8 @@ from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
-from nsys2prv.nsight.ranks import FILE_NAMES, describe_processes
-from nsys2prv.nsight.report_files import is_report
+from nsys2prv.export.ranks import FILE_NAMES, describe_processes
+from nsys2prv.export.report_files import is_report
 from nsys2prv.replay.questions import parse_what_ifs
 from nsys2prv.store.event_reader import SAMPLED
 
@@ -328,7 +328,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
-        demanded=tuple({DEMANDED} & set(options.only)),
+        demanded=tuple({ON_DEMAND} & set(options.only)),
         **_select_part(options),
     )
 

@@ -15,11 +15,11 @@ from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.clock.observations import ClockFinding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import RankedProcess
+from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
 from nsys2prv.relations.blocks import CallPortion, MessageFile
-from nsys2prv.store.task_result import FactBook
+from nsys2prv.store.work_result import FactBook
+from nsys2prv.writers.paraver.rows import RankedProcess
 
 T = TypeVar("T")
 #: Hosts and ranks named in one line.

@@ -22,13 +22,19 @@ from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import make_comment_lines
 from nsys2prv.events.catalogue import assign_counter_codes, load_catalogue
 from nsys2prv.events.kind import EventKind, Reason
-from nsys2prv.nsight.report_files import find_reports
-from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.pcf import EventType, StateLabel, write_pcf
-from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
-from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
+from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, STATE
+from nsys2prv.writers.paraver.pcf import EventType, StateLabel, write_pcf
+from nsys2prv.writers.paraver.prv import (
+    Manifest,
+    PartFilesOutput,
+    SharedFileOutput,
+    close_formatter,
+    derive_trace_paths,
+    write_window,
+)
+from nsys2prv.writers.paraver.values import list_codes, make_counter_types, make_event_types
 
 #: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
@@ -155,7 +161,7 @@ def _write_labels(job: Job, counters: Sequence[EventType], path: Path) -> None:
         write_pcf(types, file, labels)
 
 
-def _make_manifest(job: Job) -> window_writer.Manifest:
+def _make_manifest(job: Job) -> Manifest:
     """Return the windows' common data, small runs joined."""
     codes = assign_counter_codes(
         {
@@ -170,7 +176,7 @@ def _make_manifest(job: Job) -> window_writer.Manifest:
             thread = int(job.threads[run.task][run.object])
             closings[thread] |= {codes[run.shape.name, metric.name] for metric in run.shape.metrics}
     runs, global_ids, bounds = plan_windows(job)
-    return window_writer.Manifest(
+    return Manifest(
         runs,
         global_ids,
         job.model.tree.addresses,
@@ -182,7 +188,7 @@ def _make_manifest(job: Job) -> window_writer.Manifest:
 
 
 def _write_prv(
-    job: Job, manifest: window_writer.Manifest, head: str, prv: Path, keep_runs: bool
+    job: Job, manifest: Manifest, head: str, prv: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
     """Write the .prv under a temporary name; returns its number of lines, and by layout how many
     sampled numbers were one of several of the same time.
@@ -203,7 +209,7 @@ def _write_prv(
     rows = sum(run.rows for run in manifest.runs)
     try:
         with job.workers.progress.show_bar("writing", rows, "lines") as bar:
-            write = partial(window_writer.write_window, saved, output)
+            write = partial(write_window, saved, output)
             written = job.workers.run(write, range(len(manifest.bounds)), lambda _: str(prv))
             for number, (count, double) in enumerate(written):
                 output.collect(number)
@@ -214,7 +220,7 @@ def _write_prv(
         output.abandon()
         raise
     finally:
-        window_writer.close_formatter(saved)
+        close_formatter(saved)
     by_layout: Counter[str] = Counter()
     for (layout, _), code in manifest.counter_codes.items():
         by_layout[layout] += repeated[code]

@@ -15,13 +15,13 @@ from nsys2prv.replay.job_graph import build_job_graph
 from nsys2prv.replay.path import Cause, PathPieces, find_pieces
 from nsys2prv.replay.whatif import Replay
 from nsys2prv.store.event_reader import EventReader
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: Why there is no path.
 NO_CORE = "the critical path needs the compiled core, which this installation lacks"
 
 
-def make_critical_path(job: Job) -> TaskResult:
+def make_critical_path(job: Job) -> WorkResult:
     """Return the critical path of a job, as runs in trace time."""
     number = 1 + max(result.task for result in job.results)
     rows = []

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, format_size, suggest_range
-from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
+from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
@@ -34,15 +34,15 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nvtx_names import NamePattern
-from nsys2prv.paraver.object_model import (
+from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
+from nsys2prv.store.windows import to_begin_times, to_trace_times
+from nsys2prv.writers.paraver.rows import (
     GPU_ROW_NAMES,
     GpuNumbers,
     ObjectModel,
     build_object_model,
     find_process,
 )
-from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
-from nsys2prv.store.windows import to_begin_times, to_trace_times
 
 #: Characters of the beginning of a UUID that is given to choose a device; fewer could be a number.
 SHORTEST_UUID = 6
@@ -118,7 +118,7 @@ def _cut_runs(
     for run in job.runs:
         by_report[run.report].append(run)
     tasks = [
-        CutTask(
+        CutWork(
             tuple(runs),
             job.clocks[report],
             job.duration,

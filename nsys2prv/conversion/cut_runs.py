@@ -30,7 +30,7 @@ from nsys2prv.store.runs import (
     take_records,
 )
 from nsys2prv.store.spilling import append_events, append_samples, find_only_object
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 SECOND = 1_000_000_000
 
@@ -52,7 +52,7 @@ class CutWindow(Struct, frozen=True):
         return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
-class CutTask(Struct, frozen=True):
+class CutWork(Struct, frozen=True):
     """Runs of one report to cut."""
 
     #: Runs to cut, of one report.
@@ -71,7 +71,7 @@ class CutTask(Struct, frozen=True):
     spill_file: Path
 
 
-def cut_task(task: CutTask) -> tuple[TaskResult, int]:
+def cut_task(task: CutWork) -> tuple[WorkResult, int]:
     """Return what a cut leaves of the runs of a task, in the time of the cut trace, and how many
     ranges begin before the cut or end after it.
     """
@@ -98,18 +98,18 @@ class _RecordsInForce(Struct):
 class _Cutter:
     """Cuts the runs of a task, one after the other."""
 
-    def __init__(self, task: CutTask, reader: SpillReader, writer: SpillWriter) -> None:
+    def __init__(self, task: CutWork, reader: SpillReader, writer: SpillWriter) -> None:
         self.task, self.reader, self.writer = task, reader, writer
         self.window, self.spec, self.clock = task.window, task.spec, task.clock
         #: What is left, and the number of ranges that were clipped.
-        self.out, self.clipped = TaskResult(0, TRACE, 0), 0
+        self.out, self.clipped = WorkResult(0, TRACE, 0), 0
         #: Ranges that nest and are open when the cut begins.
         self.heads: list[_RecordsInForce] = []
         #: The last state of each row at or before the cut's begin.
         self.states: list[_RecordsInForce] = []
         self.samples = _SampleCutter(task, self.out, writer)
 
-    def cut(self) -> TaskResult:
+    def cut(self) -> WorkResult:
         """Cut all runs and return what stays of them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
@@ -196,10 +196,10 @@ class _Cutter:
             records = take_records(records, order)
             begin, end, ties = begin[order], end[order], ties[order]
         shape = run.shape
-        if (wanted := self.spec.present.get(shape.name)) is not None:
+        if (wanted := self.spec.field_mask.get(shape.name)) is not None:
             dropped = (1 << len(load_catalogue().layouts[shape.name].fields)) - 1 & ~wanted
             unknown = shape.unknown | dropped
-            shape = replace(shape, present=shape.present & wanted, unknown=unknown)
+            shape = replace(shape, field_mask=shape.field_mask & wanted, unknown=unknown)
         if shape != run.shape:
             fewer = np.empty(len(records), shape.dtype)
             for column in shape.dtype.names:
@@ -322,7 +322,7 @@ def _sort_and_join(
     pieces: Sequence[_RecordsInForce],
 ) -> tuple[list[_RecordsInForce], np.ndarray, np.ndarray]:
     """Return the pieces by their shapes, and the columns of their records together."""
-    pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.present))
+    pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.field_mask))
     time = np.concatenate([piece.time for piece in pieces])
     return pieces, time, np.concatenate([piece.other for piece in pieces])
 
@@ -348,7 +348,7 @@ class _SampleCutter:
     number in force when the cut begins, and the others thinned out to the rate asked for.
     """
 
-    def __init__(self, task: CutTask, out: TaskResult, writer: SpillWriter) -> None:
+    def __init__(self, task: CutWork, out: WorkResult, writer: SpillWriter) -> None:
         self._task, self._out, self._writer = task, out, writer
         self._series: dict[tuple[int, str], _RowSamples] = {}
 

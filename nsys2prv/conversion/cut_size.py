@@ -21,7 +21,7 @@ from nsys2prv.conversion.options import (
     leave_out_lines,
 )
 from nsys2prv.events.catalogue import DomainCode, assign_counter_codes, load_catalogue
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, RecordFormat, Run, SpillReader
 from nsys2prv.store.windows import WindowRecords
 
 #: Records in the sample of a run; runs of fewer are looked at as a whole.
@@ -62,7 +62,7 @@ class Weight(Struct, frozen=True):
             rate = spec.rates.get(self.name)
             share = min(1.0, ((last - first) * rate / SECOND + 2) / rows) if rate else 1.0
             return share * (float(self.base.sum()) * self.each + self.numbers)
-        present = spec.present.get(self.name, -1)
+        present = spec.field_mask.get(self.name, -1)
         total = self.base + sum(column for bit, column in self.fields.items() if present >> bit & 1)
         if self.durations is not None and (least := spec.least.get(self.name, 0)):
             total = total[self.durations >= least]
@@ -116,7 +116,7 @@ class _Weigher:
         samples = run.rows, run.first_time, run.last_time
         return Weight(name, each, base, numbers=numbers * each, samples=samples)
 
-    def _weigh_events(self, shape: Shape, records: WindowRecords, each: float) -> Weight:
+    def _weigh_events(self, shape: RecordFormat, records: WindowRecords, each: float) -> Weight:
         layout = load_catalogue().layouts[shape.name]
         time, end = records.times, records.column("end")
         lines = 1 if layout.is_state else 2
@@ -125,7 +125,7 @@ class _Weigher:
             base = base + _count_digits(np.minimum(end, self._job.duration))
         fields = {}
         for bit, layout_field in enumerate(layout.fields):
-            if shape.present >> bit & 1:
+            if shape.field_mask >> bit & 1:
                 values = records.column(layout_field.name).astype(np.int64)
                 code = 2 + self._find_code_width(layout_field.code, records)
                 # The value, and where the range ends, 0.

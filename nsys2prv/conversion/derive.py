@@ -26,10 +26,10 @@ from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering
 from nsys2prv.events.kind import Account
 from nsys2prv.store.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import SpillWriter
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 
-class DeriveTask(Struct, frozen=True):
+class DeriveWork(Struct, frozen=True):
     """One kind in one report."""
 
     #: Number of the task.
@@ -39,7 +39,7 @@ class DeriveTask(Struct, frozen=True):
     #: Name of the kind.
     kind: str
     #: Results of all reading tasks of the report that hold facts for it, without their runs.
-    sources: list[TaskResult]
+    sources: list[WorkResult]
     #: Folder for its runs.
     folder: Path
 
@@ -49,24 +49,24 @@ def derive_events(job: Job) -> None:
     job.results += job.run(derive_task, list(_plan_tasks(job)))
 
 
-def _plan_tasks(job: Job) -> Iterator[DeriveTask]:
+def _plan_tasks(job: Job) -> Iterator[DeriveWork]:
     """Yield a task for every kind that derives and every report with facts of it."""
     numbers = count(1 + max((result.task for result in job.results), default=-1))
     for kind in job.selection.kinds:
-        sources: dict[int, list[TaskResult]] = defaultdict(list)
+        sources: dict[int, list[WorkResult]] = defaultdict(list)
         for result in job.ordered_results if kind.derived else ():
             if not result.facts.keys().isdisjoint(kind.derived.collects):
                 sources[result.report].append(replace(result, runs=[], launches=[], nccl_calls=[]))
         for report, of_report in sorted(sources.items()):
-            yield DeriveTask(next(numbers), report, kind.name, of_report, job.folder)
+            yield DeriveWork(next(numbers), report, kind.name, of_report, job.folder)
 
 
-def derive_task(task: DeriveTask) -> TaskResult:
+def derive_task(task: DeriveWork) -> WorkResult:
     """Bring the facts together and spill what follows from them (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = _CommonNumbers()
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
-    result = TaskResult(task.number, task.report, 0)
+    result = WorkResult(task.number, task.report, 0)
     account = Account()
     spill_file = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(spill_file, task.report, task.number) as writer:
@@ -96,7 +96,7 @@ class _CommonNumbers:
         self.domains = Numbering()
         self.names: dict[str, Names] = {}
 
-    def collect_facts(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
+    def collect_facts(self, name: str, sources: Sequence[WorkResult]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translate(read_frame(source.facts[name]), source)
@@ -119,7 +119,7 @@ class _CommonNumbers:
             )
         return result
 
-    def _translate(self, frame: pl.DataFrame, source: TaskResult) -> pl.DataFrame:
+    def _translate(self, frame: pl.DataFrame, source: WorkResult) -> pl.DataFrame:
         columns = []
         for name in frame.columns:
             if name.startswith(OBJECT):
@@ -139,7 +139,7 @@ class _CommonNumbers:
     ) -> np.ndarray:
         return numbering.number(values[index] for index in used.tolist())
 
-    def _number_names(self, name_set: str, source: TaskResult, used: np.ndarray) -> np.ndarray:
+    def _number_names(self, name_set: str, source: WorkResult, used: np.ndarray) -> np.ndarray:
         names = read_frame(source.names[name_set])[used]
         columns = {column: names[column] for column in names.columns}
         if "domain" in columns:

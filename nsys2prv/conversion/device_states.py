@@ -17,14 +17,14 @@ from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device,
 from nsys2prv.events.kind import Rows
 from nsys2prv.relations import write_result
 from nsys2prv.store.overlaps import NEVER
-from nsys2prv.store.runs import BEGIN, Run, Shape
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.runs import BEGIN, RecordFormat, Run
 from nsys2prv.store.windows import (
     WindowReader,
     WindowRecords,
     choose_window_bounds,
     load_global_ids,
 )
+from nsys2prv.store.work_result import WorkResult
 
 #: The kind and the layout of the states of devices.
 DEVICE_STATE = "device_state"
@@ -61,7 +61,7 @@ def find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
     return sorted({(report, device) for report, _, device in streams})
 
 
-class DeviceStateTask(Struct, frozen=True):
+class DeviceStateWork(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
     #: Number of the task.
@@ -76,7 +76,7 @@ class DeviceStateTask(Struct, frozen=True):
     folder: Path
 
 
-def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
+def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
     """Return the states of all GPUs, by tasks from `number` on."""
     gpu_of = np.full(job.model.tree.threads, -1)
     gpus_of: dict[int, set[int]] = defaultdict(set)
@@ -92,7 +92,7 @@ def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
     global_ids = job.folder / "ids-of-operations"
     make_global_ids(job).save(global_ids)
     tasks = [
-        DeviceStateTask(
+        DeviceStateWork(
             number + place,
             tuple(run for report in reports for run in runs[report]),
             global_ids,
@@ -117,7 +117,7 @@ def _group_sharing(gpus_of: Mapping[int, Iterable[int]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def make_device_states(task: DeviceStateTask) -> TaskResult:
+def make_device_states(task: DeviceStateWork) -> WorkResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
     global_ids = load_global_ids(task.global_ids)
     sweeps: dict[int, GpuStateSweep] = defaultdict(GpuStateSweep)
@@ -190,8 +190,8 @@ class GpuStateSweep:
 
 
 def _find_window_states(
-    task: DeviceStateTask,
-    operations: Mapping[Shape, WindowRecords],
+    task: DeviceStateWork,
+    operations: Mapping[RecordFormat, WindowRecords],
     sweeps: dict[int, GpuStateSweep],
     last: int | None,
 ) -> Rows:

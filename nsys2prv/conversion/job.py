@@ -33,13 +33,13 @@ from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.extraction import ObjectKey
-from nsys2prv.nsight.captures import Captures
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import ObjectModel
-from nsys2prv.paraver.values import NameValues
-from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.export.captures import Captures
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.store.runs import COUNTER, LINE, TRACE, RecordFormat, Run, Span
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
+from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.paraver.rows import ObjectModel
+from nsys2prv.writers.paraver.values import NameValues
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class Job:
     unread: list[str]
 
     #: Read: results of the tasks; indices in their runs are local to the task.
-    results: list[TaskResult]
+    results: list[WorkResult]
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: dict[int, Span]
     #: Processes with launching calls of which there is no work.
@@ -174,7 +174,7 @@ class Job:
         return [placement.machine for placement in self.placements]
 
     @property
-    def ordered_results(self) -> list[TaskResult]:
+    def ordered_results(self) -> list[WorkResult]:
         """Return the results in the order of their tasks."""
         return sorted(self.results, key=lambda result: result.task)
 
@@ -187,7 +187,7 @@ class Job:
         first = ", ".join(info.name for info in self.infos[:3])
         return self.workers.run(function, tasks, lambda _: first)
 
-    def find_threads(self, result: TaskResult) -> np.ndarray:
+    def find_threads(self, result: WorkResult) -> np.ndarray:
         """Return the thread index of each local object of a result."""
         if result.report == TRACE:
             return np.arange(self.model.tree.threads)
@@ -209,7 +209,7 @@ class Job:
         """Bring together what the results hold, for all that reads the job."""
         by_task = self.ordered_results
         places = {result.task: place for place, result in enumerate(by_task)}
-        shapes: dict[Shape, Shape] = {}
+        shapes: dict[RecordFormat, RecordFormat] = {}
         self.runs = [
             replace(run, task=places[run.task], shape=shapes.setdefault(run.shape, run.shape))
             for result in self.results

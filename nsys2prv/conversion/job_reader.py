@@ -14,9 +14,9 @@ from nsys2prv.events.extraction import (
     find_stream_device,
     identify_gpu,
 )
-from nsys2prv.paraver.object_model import GPU_ROW_NAMES
 from nsys2prv.store.event_reader import HOST, SAMPLED, STREAM, EventReader, RowTable
 from nsys2prv.store.runs import BEGIN, END, TRACE, Run, SpillReader, SpillWriter
+from nsys2prv.writers.paraver.rows import GPU_ROW_NAMES
 
 
 def make_event_reader(job: Job) -> EventReader:

@@ -22,11 +22,11 @@ from nsys2prv.events.cuda import (
     KERNEL_TABLE,
     SETS,
 )
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.source import NULL
+from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import Span
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: Calls each of which puts work on a GPU, unless a stream is being captured.
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
@@ -66,7 +66,7 @@ class LostLaunches(Struct, frozen=True):
         return self.lost >= FEW_LOST * self.launches
 
 
-class LaunchTask(Struct, frozen=True):
+class LaunchWork(Struct, frozen=True):
     """The calls of one report."""
 
     #: Index of the report.
@@ -81,7 +81,7 @@ class LaunchTask(Struct, frozen=True):
 
 def find_lost_launches(
     infos: Sequence[ReportInfo],
-    results: Iterable[TaskResult],
+    results: Iterable[WorkResult],
     spans: Mapping[int, Span],
     run: Callable[[Callable, Sequence], Iterator],
 ) -> list[LostLaunches]:
@@ -92,14 +92,14 @@ def find_lost_launches(
     for result in results:
         segments[result.report] += result.launches
     tasks = [
-        LaunchTask(report, infos[report], tuple(of), spans[report][1])
+        LaunchWork(report, infos[report], tuple(of), spans[report][1])
         for report, of in segments.items()
         if of
     ]
     return [lost for found in run(count_lost_launches, tasks) for lost in found]
 
 
-def count_lost_launches(task: LaunchTask) -> list[LostLaunches]:
+def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
     """Return the processes of a report with such calls (a pure function over files)."""
     with Database(task.info.path) as source:
         tables = [table for table in WORK_TABLES if table in task.info.parts]

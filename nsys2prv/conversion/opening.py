@@ -14,11 +14,11 @@ from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_poo
 from nsys2prv.conversion.job import Job, Workers
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind
-from nsys2prv.nsight.communicators import name_communicators
-from nsys2prv.nsight.info import ReportInfo, read_report_info
-from nsys2prv.nsight.report_files import count_bytes, prepare_export, should_parallelize
-from nsys2prv.nsight.source import Part
-from nsys2prv.paraver.object_model import order_reports
+from nsys2prv.export.communicators import name_communicators
+from nsys2prv.export.info import ReportInfo, read_report_info
+from nsys2prv.export.report_files import count_bytes, prepare_export, should_parallelize
+from nsys2prv.export.source import Part
+from nsys2prv.writers.paraver.rows import order_reports
 
 #: Rows of a job that one process reads and writes before others would have started.
 SMALL_JOB_ROWS = 250_000

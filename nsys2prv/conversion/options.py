@@ -34,9 +34,9 @@ from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.pcf import read_base_names
+from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import Relation, all_relations
+from nsys2prv.writers.paraver.pcf import read_base_names
 
 _MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
 _SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
@@ -172,7 +172,7 @@ class CutSpec(Struct, frozen=True):
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
     #: Layout -> bits of the fields that its events may keep (all elsewhere).
-    present: dict[str, int] = field(default_factory=dict)
+    field_mask: dict[str, int] = field(default_factory=dict)
     #: Layout -> ns; shorter ranges of it are left out.
     least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
@@ -183,7 +183,7 @@ class CutSpec(Struct, frozen=True):
         return replace(
             self,
             away=self.away | other.away,
-            present=_merge(self.present, other.present, and_),
+            field_mask=_merge(self.field_mask, other.field_mask, and_),
             least=_merge(self.least, other.least, max),
             rates=_merge(self.rates, other.rates, min),
         )
@@ -218,7 +218,7 @@ class CutPlan(Struct, frozen=True):
         ranks = _parse_ranks(cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")
-        spec = CutSpec(present=_find_present_fields(cut), rates=_find_rates(cut.rates))
+        spec = CutSpec(field_mask=_find_present_fields(cut), rates=_find_rates(cut.rates))
         if not cut.lines:
             spec = spec.leave_out_also(leave_out_lines())
         return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec, ranks)
@@ -259,7 +259,9 @@ def find_layouts(name: str) -> list[str]:
 def leave_out_attributes() -> CutSpec:
     """Return a specification by which events have no attributes."""
     layouts = load_catalogue().layouts
-    return CutSpec(present={name: 1 for name, layout in layouts.items() if len(layout.fields) > 1})
+    return CutSpec(
+        field_mask={name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
+    )
 
 
 def leave_out_lines() -> CutSpec:
@@ -269,7 +271,7 @@ def leave_out_lines() -> CutSpec:
 
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = load_catalogue().layouts
-    masks = {} if cut.arguments else leave_out_attributes().present
+    masks = {} if cut.arguments else leave_out_attributes().field_mask
     for kind, names in cut.fields.items():
         known = find_layouts(kind)
         chosen = [layouts[name] for name in known if layouts[name].fields]
@@ -435,7 +437,7 @@ class Plan(Struct, frozen=True):
     @property
     def observes_clocks(self) -> bool:
         """True if clocks of hosts are aligned by what the reports tell."""
-        return self.method in timeline.OBSERVING_METHODS
+        return self.method in timeline.METHODS_WITH_OBSERVATIONS
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:

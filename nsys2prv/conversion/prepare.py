@@ -37,27 +37,27 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.nsight import job_checks
-from nsys2prv.nsight.captures import Captures, find_captures
-from nsys2prv.nsight.ranks import find_ranks
-from nsys2prv.nsight.report_files import ensure_unchanged, has_log
-from nsys2prv.paraver import object_model
-from nsys2prv.paraver import values as name_values
+from nsys2prv.export import job_checks
+from nsys2prv.export.captures import Captures, find_captures
+from nsys2prv.export.ranks import find_ranks
+from nsys2prv.export.report_files import ensure_unchanged, has_log
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
-from nsys2prv.store.corrections import (
+from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.samples import (
     clip_profiler_events,
     close_open_ranges,
     deduplicate_device_samples,
     mark_unsampled,
     scale_fractions,
 )
-from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.task_result import FactBook
+from nsys2prv.store.work_result import FactBook
+from nsys2prv.writers.paraver import values as name_values
+from nsys2prv.writers.paraver.rows import build_object_model
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
-OBSERVING = frozenset(
+KINDS_FOR_CLOCKS = frozenset(
     {"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"}
 )
 
@@ -149,7 +149,7 @@ def _align_with_unselected_kinds(job: Job) -> ClockRecord | None:
     they are read for that alone, so that the same reports have the same clocks whatever is asked
     for. Returns None where nothing has to be read, or nothing is there.
     """
-    plan, kinds = job.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
+    plan, kinds = job.plan, tuple(kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
     several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
     if not (several and plan.observes_clocks) or not any(
@@ -229,9 +229,7 @@ def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
         find_ranks, nccl=pl.concat(told) if told else None, is_one_job=len(job.captures.runs) < 2
     )
     objects = [*job.list_objects(), *more]
-    job.model = object_model.build_object_model(
-        job.infos, job.machines, objects, job.captures.firsts, ranks
-    )
+    job.model = build_object_model(job.infos, job.machines, objects, job.captures.firsts, ranks)
 
 
 def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:

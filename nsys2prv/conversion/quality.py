@@ -18,8 +18,8 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import GRAPH_TABLE
 from nsys2prv.events.kind import UNKNOWN_TABLE, explain_unread_table
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
-from nsys2prv.nsight.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
+from nsys2prv.export.sqlite import Database
 
 #: The kind of notes that are left to those who ask for everything, and how many others are shown.
 MINOR, MOST_SHOWN = "nsight_warning", 5

@@ -30,11 +30,11 @@ from nsys2prv.events.call_indexes import (
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import Part, Shared
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.source import Part, Shared
+from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import SpillWriter
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: Rows read at a time: a few tens of MB whatever the table.
 PART_ROWS = 200_000
@@ -56,7 +56,7 @@ def read_reports(job: Job) -> None:
     ]
 
 
-def read_all(job: Job) -> list[TaskResult]:
+def read_all(job: Job) -> list[WorkResult]:
     """Return the results of reading what the plan names. Raises Unreadable."""
     plan, results = job.plan, []
     stages = plan_tasks(job.infos, plan.selection.kinds, job.folder, plan.settings)
@@ -105,7 +105,7 @@ class TablePart(Struct, frozen=True):
     wanted: bool
 
 
-class ReadingTask(Struct, frozen=True):
+class ReadingWork(Struct, frozen=True):
     """Parts of one report to read."""
 
     #: Number of the task, from 0.
@@ -133,10 +133,10 @@ class ReadingTask(Struct, frozen=True):
         return sum(one.part.last - one.part.first + 1 for one in self.parts)
 
 
-def read_task(task: ReadingTask) -> TaskResult:
+def read_task(task: ReadingWork) -> WorkResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
-    result = TaskResult(task.number, task.report, task.rows)
+    result = WorkResult(task.number, task.report, task.rows)
     with (
         FrameWriter(task.folder / f"launches-{task.number}.bin") as launches,
         SpillWriter(task.folder / f"runs-{task.number}.bin", task.report, task.number) as writer,
@@ -160,13 +160,13 @@ def read_task(task: ReadingTask) -> TaskResult:
 
 
 def _read_piece(
-    task: ReadingTask,
+    task: ReadingWork,
     kinds: Sequence[EventKind],
     piece: Part,
     wanted: bool,
     extraction: Extraction,
     writer: SpillWriter,
-    result: TaskResult,
+    result: WorkResult,
 ) -> None:
     """Let the kinds, all of one table, have their rows of a piece of it. wanted: whether they are
     to be stored.
@@ -212,7 +212,7 @@ def plan_tasks(
     selected: Sequence[EventKind],
     folder: Path,
     settings: ReadingSettings,
-) -> tuple[list[ReadingTask], list[ReadingTask]]:
+) -> tuple[list[ReadingWork], list[ReadingWork]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.
 
@@ -238,7 +238,7 @@ def plan_tasks(
     numbers = count()
     first_tasks, second_tasks = (
         [
-            ReadingTask(next(numbers), index, info, tuple(parts), folder, settings, counting)
+            ReadingWork(next(numbers), index, info, tuple(parts), folder, settings, counting)
             for index, info in enumerate(reports)
             for parts in _gather_portions(info, groups, wanted)
         ]
@@ -303,7 +303,7 @@ def _gather_portions(
         yield portion
 
 
-def add_indexes(tasks: Sequence[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
+def add_indexes(tasks: Sequence[ReadingWork], results: Iterable[WorkResult]) -> list[ReadingWork]:
     """Return the tasks of the second stage with the indexes (of launching calls and of NCCL calls)
     that the first one made of their reports.
     """

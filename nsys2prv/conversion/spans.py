@@ -19,11 +19,11 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Counters, EventKind, Rows
-from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo
-from nsys2prv.nsight.source import TIME_LIMIT, Part, mask_usable
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.info import ENDS, TIMES, ReportInfo
+from nsys2prv.export.source import TIME_LIMIT, Part, mask_usable
+from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import Span, SpillWriter
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: Rows of a piece of a table of which the earliest or latest events are sought.
 PIECE_ROWS = 20_000
@@ -49,7 +49,7 @@ def find_spans(job: Job) -> dict[int, Span]:
     }
 
 
-def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
+def find_known_spans(results: Sequence[WorkResult], extending: bool = True) -> dict[int, Span]:
     """Return the span of the runs of each report that has any. extending: those alone of kinds that
     may make the trace longer.
     """
@@ -63,7 +63,7 @@ def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> d
     return spans
 
 
-class SpanTask(Struct, frozen=True):
+class SpanWork(Struct, frozen=True):
     """Finds the span of one report's events."""
 
     #: Index of the report.
@@ -80,7 +80,7 @@ class SpanTask(Struct, frozen=True):
     settings: ReadingSettings
 
 
-def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanTask]:
+def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanWork]:
     """Yield a task for each report with tables that were not read, or of which short ranges were
     left out. known: span of the runs of each report that has any.
     """
@@ -95,10 +95,10 @@ def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanTask]:
     settings = ReadingSettings(kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules)
     for report, info in enumerate(job.infos):
         if kinds := tuple(one.name for one in left_out if info.parts.keys() & set(one.tables)):
-            yield SpanTask(report, info, kinds, known.get(report), job.folder, settings)
+            yield SpanWork(report, info, kinds, known.get(report), job.folder, settings)
 
 
-def find_span(task: SpanTask) -> Span | None:
+def find_span(task: SpanWork) -> Span | None:
     """Return the span of all events of a report (a pure function over files); None if it has none."""
     kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
     span = task.known
@@ -112,7 +112,7 @@ def find_span(task: SpanTask) -> Span | None:
 
 
 def _widen(
-    span: Span | None, task: SpanTask, database: Database, kind: EventKind, scanned: dict[str, list]
+    span: Span | None, task: SpanWork, database: Database, kind: EventKind, scanned: dict[str, list]
 ) -> Span | None:
     """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
     have been looked at, for the next kind.
@@ -165,11 +165,11 @@ def _list_pieces(
             yield piece, int(times[0].min()), last
 
 
-def _read_span(task: SpanTask, database: Database, kind: EventKind, part: Part) -> Span | None:
+def _read_span(task: SpanWork, database: Database, kind: EventKind, part: Part) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them."""
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)
-    result = TaskResult(0, task.report, 0)
+    result = WorkResult(0, task.report, 0)
     path = task.folder / f"span-of-{task.report}.bin"
     with SpillWriter(path, task.report, 0) as writer:
         for rows in extract_rows(kind, extraction, part):

@@ -26,13 +26,12 @@ from nsys2prv.store.runs import (
     LINE,
     STATE,
     TRACE,
+    RecordFormat,
     Run,
-    Shape,
     SpillWriter,
     list_present_fields,
     read_run,
 )
-from nsys2prv.store.task_result import TaskResult
 from nsys2prv.store.windows import (
     GlobalIds,
     WindowReader,
@@ -40,6 +39,7 @@ from nsys2prv.store.windows import (
     choose_window_bounds,
     load_global_ids,
 )
+from nsys2prv.store.work_result import WorkResult
 
 #: What the runs that tell of rows hold.
 STREAMS = BEGIN, COUNTER, LINE
@@ -54,7 +54,7 @@ _LARGEST_KEY = 1 << 62
 NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-class StateTask(Struct, frozen=True):
+class StateWork(Struct, frozen=True):
     """A report's runs, and what is needed to make states of them."""
 
     #: Number of the task.
@@ -75,7 +75,7 @@ class StateTask(Struct, frozen=True):
     captured: tuple[int, int] | None
 
 
-def plan_state_tasks(job: Job) -> list[StateTask]:
+def plan_state_tasks(job: Job) -> list[StateWork]:
     """Return a task for each report that has rows with states."""
     states: dict[int, dict[int, int]] = defaultdict(dict)
     queues: dict[int, set[int]] = defaultdict(set)
@@ -94,7 +94,7 @@ def plan_state_tasks(job: Job) -> list[StateTask]:
     captured, name_states = _find_captured_times(job), _find_name_states(job)
     first = 1 + max(result.task for result in job.results)
     return [
-        StateTask(
+        StateWork(
             number,
             tuple(runs[report]),
             global_ids,
@@ -147,10 +147,10 @@ def _find_default(layout: Layout) -> int:
     return NOTHING if layout.state.otherwise is None else layout.state.otherwise
 
 
-def make_states(task: StateTask) -> TaskResult:
+def make_states(task: StateWork) -> WorkResult:
     """Return the state records of one report's rows, as runs in trace time."""
-    result = TaskResult(task.number, TRACE, 0)
-    shape = Shape(STATE, STATE)
+    result = WorkResult(task.number, TRACE, 0)
+    shape = RecordFormat(STATE, STATE)
     path = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(path, TRACE, task.number) as writer:
         for thread, begin, end, state in _make_records(task, load_global_ids(task.global_ids)):
@@ -166,7 +166,7 @@ def make_states(task: StateTask) -> TaskResult:
     return result
 
 
-def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
+def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
     the other.
     """
@@ -211,7 +211,7 @@ def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.n
     yield threads[objects], *columns
 
 
-def _find_idle_threads(task: StateTask, global_ids: GlobalIds, threads: np.ndarray) -> np.ndarray:
+def _find_idle_threads(task: StateWork, global_ids: GlobalIds, threads: np.ndarray) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
     silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
     for run in task.runs:
@@ -227,9 +227,9 @@ def _find_idle_threads(task: StateTask, global_ids: GlobalIds, threads: np.ndarr
 
 
 def _read_ranges(
-    task: StateTask,
+    task: StateWork,
     layout: Layout,
-    shape: Shape,
+    shape: RecordFormat,
     records: WindowRecords,
     threads: np.ndarray,
     duration: int,
@@ -247,11 +247,11 @@ def _read_ranges(
 
 
 def _find_states(
-    name_states: NameStates, layout: Layout, shape: Shape, records: WindowRecords
+    name_states: NameStates, layout: Layout, shape: RecordFormat, records: WindowRecords
 ) -> np.ndarray:
     """Return the state that each record implies, NOTHING where it implies none."""
     default, field = _find_default(layout), _find_deciding_field(layout)
-    if field in list_present_fields(layout, shape.present):
+    if field in list_present_fields(layout, shape.field_mask):
         if layout.name in name_states:
             values, states = name_states[layout.name]
             return states[np.searchsorted(values, records.column(field.name))]

@@ -26,9 +26,9 @@ from nsys2prv.conversion.timeline import (
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.sqlite import Database
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.sqlite import Database
+from nsys2prv.store.work_result import WorkResult
 
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
@@ -108,7 +108,7 @@ class Summary(Struct, dict=True):
     @cached_property
     def views(self) -> dict[str, str]:
         """Return the views to be opened first, and what each shows in a sentence."""
-        from nsys2prv.paraver.cfg.fits import choose_first_views
+        from nsys2prv.writers.paraver.cfg.fits import choose_first_views
 
         return choose_first_views(self.types)
 
@@ -348,7 +348,7 @@ def collect_warnings(job: Job) -> list[str]:
 
 
 def _warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
+    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[WorkResult]
 ) -> list[str]:
     """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
     report holds an event.

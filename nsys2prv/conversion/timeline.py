@@ -26,7 +26,7 @@ from nsys2prv.clock.maps import (
     Placement,
     read_record,
 )
-from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import MPI, NCCL
 from nsys2prv.store.runs import Span
 
@@ -34,7 +34,7 @@ from nsys2prv.store.runs import Span
 #: observations, UTC alone, local times as they are.
 AUTO, UTC, NONE = "auto", "utc", "none"
 METHODS = (AUTO, UTC, MPI, NCCL, NONE)
-OBSERVING_METHODS = (AUTO, MPI, NCCL)
+METHODS_WITH_OBSERVATIONS = (AUTO, MPI, NCCL)
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
 PLACED_BY_UTC = "UTC"

@@ -41,7 +41,7 @@ from nsys2prv.events.kind import (
     Rows,
 )
 from nsys2prv.events.stacks import CHAIN, read_callers
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.export.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
@@ -82,7 +82,7 @@ def make_rows(
     that name a column, and these.
     """
     if objects is None:
-        objects = extraction.number_threads(columns["globalTid"])
+        objects = extraction.intern_threads(columns["globalTid"])
     start = columns["start"]
     end = columns.integers.get("end")
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
@@ -217,7 +217,7 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
     if call.queue:
         objects = extraction.number_queues(columns[call.thread], call.queue, columns[call.gpu])
     else:
-        objects = extraction.number_threads(columns[call.thread])
+        objects = extraction.intern_threads(columns[call.thread])
     fields = {"call": _name_calls(call, extraction, columns)}
     if call.stacks:
         fields |= read_callers(extraction, call.stacks, columns[CHAIN])

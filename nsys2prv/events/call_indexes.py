@@ -35,8 +35,8 @@ from nsys2prv._util.columns import (
     read_frame,
 )
 from nsys2prv.events.catalogue import map_labels
-from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.source import NULL
 
 #: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
 #: result (return value).

@@ -27,8 +27,8 @@ from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers, strip_version
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, zero_nulls
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
+from nsys2prv.export.sqlite import Database
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.
@@ -89,7 +89,7 @@ def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
     return select_labels(labels, SYNCHRONISING)
 
 
-def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
+def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
     """Return local name indices of calls by the registered strings (nameId) that name their
     functions.
     """
@@ -129,12 +129,12 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         used, codes = factorize(codes)
         kinds = kinds[used]
     fields = {
-        "call": name_calls(extraction, kinds["name"].to_numpy())[codes],
+        "call": label_calls(extraction, kinds["name"].to_numpy())[codes],
         "correlation": blank_nonpositive(correlation),
         "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
         **read_callers(extraction, CUDA_STACKS, stacks),
     }
-    objects = extraction.number_threads(kinds["thread"].to_numpy())[codes]
+    objects = extraction.intern_threads(kinds["thread"].to_numpy())[codes]
     yield Rows("cuda_api", begin, end, objects, fields)
 
 
@@ -150,7 +150,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     complete = columns.where((moment > 0) & (moment != begin))
     if complete.rows:
         extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
-        moment, streams = complete["timestamp"], extraction.number_streams(complete)
+        moment, streams = complete["timestamp"], extraction.intern_streams(complete)
         fields = read_fields(extraction, "cuda_event_completion", complete)
         fields["completion"] = np.full(complete.rows, COMPLETED)
         yield Rows("cuda_event_completion", moment, moment + 1, streams, fields)
@@ -159,7 +159,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     long = extraction.mask_long_enough(launches.or_null("begin"), launches.or_null("end"))
     columns, launches = columns.where(long), launches.take(long)
     fields = read_fields(extraction, "cuda_event", columns)
-    fields["call"] = name_calls(extraction, launches.or_null("name"), "unknown call")
+    fields["call"] = label_calls(extraction, launches.or_null("name"), "unknown call")
     fields["result"] = blank_nonpositive(launches.get("result"))
     threads = extraction.number_callers(launches, columns["globalPid"])
     begin, end = launches.or_null("begin"), launches.or_null("end")
@@ -228,7 +228,7 @@ def make_launch_lines(
     hit = slice(None) if launches.hit.all() else launches.hit
     _save_early_work(extraction, columns, launches)
     kinds, codes = factorize(launches.code[hit])
-    senders = extraction.number_threads(launches.kinds["thread"].to_numpy()[kinds])[codes]
+    senders = extraction.intern_threads(launches.kinds["thread"].to_numpy()[kinds])[codes]
     return CommunicationLines(
         kind,
         launches.begin[hit],
@@ -250,7 +250,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     full = np.array(extraction.read_strings(demangled), object)
     names = np.where(full == "", shorts, full)
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
-    objects = extraction.number_streams(columns)
+    objects = extraction.intern_streams(columns)
     attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classify(extraction, names, codes)
     launches = extraction.find_launches(columns)
@@ -277,7 +277,7 @@ def _name_wanted(
     """Return the local index of each name in a set. Only the names in the mask `wanted` go into the
     set; the indices of the others mean nothing.
     """
-    return extraction.number_names(
+    return extraction.intern_names(
         name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
     )
 
@@ -303,7 +303,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     kernel table with a graphNodeId.
     """
     columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
-    objects = extraction.number_streams(columns)
+    objects = extraction.intern_streams(columns)
     lines = make_launch_lines(extraction, "launch", columns, objects)
 
     def make_texts(ids: np.ndarray) -> list[str]:
@@ -324,7 +324,7 @@ def extract_host_callbacks(extraction: Extraction, part: Part) -> Iterator[Rows]
         "host callback" if number == NULL else text
         for number, text in zip(ids.tolist(), extraction.read_strings(ids), strict=True)
     ]
-    fields = {"call": extraction.number_names("host_callback", codes, text=names)}
+    fields = {"call": extraction.intern_names("host_callback", codes, text=names)}
     yield make_rows(extraction, "host_callback", columns, fields)
 
 
@@ -333,7 +333,7 @@ def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, (*OPERATION, *list_columns("graph_host_node")))
     of_graph = columns["graphNodeId"] != NULL
     fields = {"held": np.where(of_graph, HOST_NODE, HOST_LAUNCH)}
-    objects = extraction.number_streams(columns)
+    objects = extraction.intern_streams(columns)
     lines = make_launch_lines(extraction, "launch", columns, objects)
     rows = make_rows(extraction, "graph_host_node", columns, fields, objects)
     yield replace(rows, lines=lines)
@@ -342,7 +342,7 @@ def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def extract_decompressions(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield decompressions of memory on their streams."""
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_decompression")))
-    objects = extraction.number_streams(columns)
+    objects = extraction.intern_streams(columns)
     lines = make_launch_lines(extraction, "memory", columns, objects, columns["sourceBytes"])
     fields = {"what": np.full(columns.rows, DECOMPRESSION)}
     rows = make_rows(extraction, "memory_decompression", columns, fields, objects)
@@ -363,7 +363,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
     if not copies:
         columns.integers["dstKind"] = columns["memKind"]
-    objects = extraction.number_streams(columns)
+    objects = extraction.intern_streams(columns)
     operation = np.full(columns.rows, MEMSET)
     if copies:
         operation = find_copy_operations(*(columns[name] for name in further))
@@ -437,7 +437,7 @@ def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     named = (distinct.bin.size() > 0).to_numpy()[codes]
     if not named.any():
         return np.full(columns.rows, ABSENT)
-    names = extraction.number_names("memory_variable", codes, text=decode_texts(distinct))
+    names = extraction.intern_names("memory_variable", codes, text=decode_texts(distinct))
     return np.where(named, names, ABSENT)
 
 
@@ -446,7 +446,7 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
     columns = extraction.read(part, wanted)
     fields = {"source": _name_sources(extraction, columns)}
-    threads = extraction.number_threads(extraction.find_main_threads(columns["globalPid"]))
+    threads = extraction.intern_threads(extraction.find_main_threads(columns["globalPid"]))
     yield make_rows(extraction, "cpu_page_fault", columns, fields, threads)
 
 

@@ -23,8 +23,8 @@ from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.source import NULL, Columns, Part
 
 #: OpenMP's tables of tasks and of parallel regions.
 TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"

@@ -26,8 +26,8 @@ from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, Reason, Rows
-from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, find_processes
-from nsys2prv.nsight.source import (
+from nsys2prv.export.info import ENDS, TIMES, ReportInfo, find_processes
+from nsys2prv.export.source import (
     NULL,
     Columns,
     Part,
@@ -36,7 +36,7 @@ from nsys2prv.nsight.source import (
     mask_usable,
     zero_nulls,
 )
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.sqlite import Database
 
 #: Tables of work on GPUs, which is recorded as a whole.
 GPU_TABLES = frozenset(
@@ -333,7 +333,7 @@ class Extraction:
         keys = map(make_key, *(zero_nulls(column).tolist() for column in distinct))
         return self.objects.number(keys)[codes]
 
-    def number_threads(self, tids: np.ndarray) -> np.ndarray:
+    def intern_threads(self, tids: np.ndarray) -> np.ndarray:
         """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
         return self.number_objects(ThreadKey, tids)
 
@@ -350,9 +350,9 @@ class Extraction:
         thread of their process (globalPid).
         """
         main = self.find_main_threads(pids)
-        return self.number_threads(np.where(launches.hit, launches.get("thread"), main))
+        return self.intern_threads(np.where(launches.hit, launches.get("thread"), main))
 
-    def number_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
+    def intern_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
         """Return objects of CUDA streams by STREAM_COLUMNS."""
         return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
 
@@ -408,7 +408,7 @@ class Extraction:
             for name, pieces in self._facts.items()
         }
 
-    def number_names(
+    def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
         """Return local name indices of rows whose names are those at `codes` of the columns `text`
@@ -434,7 +434,7 @@ class Extraction:
             distinct, codes = factorize_together(*(column[rows] for column in columns))
             of_domain = {} if domain is None else {"domain": distinct[domain]}
             texts = make_texts(*distinct)
-            result[rows] = self.number_names(name_set, codes, text=texts, **of_domain)
+            result[rows] = self.intern_names(name_set, codes, text=texts, **of_domain)
         return result
 
 

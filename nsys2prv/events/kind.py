@@ -22,9 +22,9 @@ from nsys2prv.events.catalogue import Metric, load_catalogue
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
-    from nsys2prv.nsight.info import ReportInfo
-    from nsys2prv.nsight.source import Part
-    from nsys2prv.nsight.sqlite import Database
+    from nsys2prv.export.info import ReportInfo
+    from nsys2prv.export.source import Part
+    from nsys2prv.export.sqlite import Database
 
 #: Between a key and its detail.
 SEPARATOR = ": "
@@ -58,8 +58,8 @@ class EventKind(Struct, frozen=True):
     >>> def extract(extraction, part):
     ...     columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
     ...     ids, codes = factorize(columns["nameId"])
-    ...     names = extraction.number_names("io_call", codes, text=extraction.read_strings(ids))
-    ...     threads = extraction.number_threads(columns["globalTid"])
+    ...     names = extraction.intern_names("io_call", codes, text=extraction.read_strings(ids))
+    ...     threads = extraction.intern_threads(columns["globalTid"])
     ...     yield Rows("io_call", columns["start"], columns["end"], threads, {"call": names})
     >>> kind = EventKind(
     ...     name="io_calls",
@@ -111,7 +111,7 @@ class EventKind(Struct, frozen=True):
     #: their own: Paraver shows one value at a time.
     overlap_group: str = ""
     #: Its rows may make the trace longer. False for rows about the profiler, see
-    #: :mod:`nsys2prv.store.corrections`.
+    #: :mod:`nsys2prv.store.samples`.
     extends_trace: bool = True
     #: On a device its rows describe the device, and are the same in all reports that have them, so
     #: one report's are written. False: they describe the report's own processes.

@@ -21,8 +21,8 @@ from nsys2prv.events.attributes import list_columns, make_counters, make_rows
 from nsys2prv.events.catalogue import Metric, find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
-from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
+from nsys2prv.export.sqlite import Database
 
 GPU_LAYOUT, SOC_LAYOUT = "gpu_metric", "soc_metric"
 #: Tables of samples -> the table of their names, and their layout.

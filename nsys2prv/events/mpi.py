@@ -34,7 +34,7 @@ from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.nsight.communicators import (
+from nsys2prv.export.communicators import (
     MPICH_WORLD,
     SELF,
     UNKNOWN,
@@ -42,8 +42,8 @@ from nsys2prv.nsight.communicators import (
     Communicator,
     make_key,
 )
-from nsys2prv.nsight.info import ReportInfo, find_processes
-from nsys2prv.nsight.source import NULL, Part
+from nsys2prv.export.info import ReportInfo, find_processes
+from nsys2prv.export.source import NULL, Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
@@ -263,7 +263,7 @@ class _CallRows(Struct, dict=True):
         chosen = {name: column[rows] for name, column in columns.items()}
         if "request" in chosen:
             thread = self.columns["globalTid"][rows]
-            chosen["object_thread"] = self.extraction.number_threads(thread)
+            chosen["object_thread"] = self.extraction.intern_threads(thread)
         self.extraction.add_fact(fact, chosen)
 
 
@@ -530,11 +530,11 @@ def _make_rows(
         }
         places = np.searchsorted(used, calls.codes[rows])
         names = [calls.names[code] for code in used]
-        columns["call"] = extraction.number_names(layout, places, text=names)
+        columns["call"] = extraction.intern_names(layout, places, text=names)
         if layout == own_layout:
             columns |= {name: column[rows] for name, column in fields.items()}
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))
-        yield Rows(layout, start, end, extraction.number_threads(thread), columns)
+        yield Rows(layout, start, end, extraction.intern_threads(thread), columns)
 
 
 KINDS = (declare_kind("mpi_event_trace", extract_mpi_calls),)

@@ -46,9 +46,9 @@ from nsys2prv.events.nvtx import (
     name_ranges,
     select_nccl_rows,
 )
-from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.source import NULL, Columns, Part, decode_texts
+from nsys2prv.export.sqlite import Database
 
 #: What payloads call their fields and the values of these.
 _PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")

@@ -39,8 +39,8 @@ from nsys2prv.events.nvtx_names import (
     rename_ranges,
     select_rules,
 )
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, find_processes
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
+from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
+from nsys2prv.export.source import NULL, Columns, Part, decode_texts, mask_usable, zero_nulls
 
 TABLE = "NVTX_EVENTS"
 #: Columns that tell the names and places of ranges and marks.
@@ -108,7 +108,7 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
     texts = renamed.texts.replace("", NO_TEXT).gather(names)
-    name = extraction.number_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
+    name = extraction.intern_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.
     number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)
     fields = {
@@ -160,7 +160,7 @@ def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) 
     ranges = name_ranges(extraction, columns, field)
     if layout == "nvtx_startend":
         ranges.fields["any_domain"] = ranges.fields[field]
-    start, threads = columns["start"], extraction.number_threads(columns["globalTid"])
+    start, threads = columns["start"], extraction.intern_threads(columns["globalTid"])
     end = start + 1 if layout == "nvtx_mark" else columns["end"]
     rows = Rows(layout, start, end, threads, ranges.fields, domain=ranges.domain)
     yield rows.where(ranges.wanted)
@@ -255,7 +255,7 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
             "thread": calls.get("thread"),
             "call_begin": calls.begin,
             "call_end": np.maximum(calls.end, calls.begin + 1),
-            "object_stream": extraction.number_streams(columns),
+            "object_stream": extraction.intern_streams(columns),
             "begin": columns["start"],
             "end": np.maximum(columns["end"], columns["start"] + 1),
         }

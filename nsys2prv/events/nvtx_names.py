@@ -27,7 +27,7 @@ from nsys2prv._util.data_files import (
     read_rule_file,
 )
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.nsight.source import DistinctTexts, decode_texts, number_distinct
+from nsys2prv.export.source import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.

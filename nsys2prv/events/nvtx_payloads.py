@@ -14,8 +14,8 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Reason, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
 from nsys2prv.events.nvtx_names import DEFAULT_DOMAIN
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL, SQL_NULL, Part, decode_texts
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
 
 LAYOUT = "nvtx_payload"
 #: Names that are kept of one read: a program may make up a name for every range.
@@ -93,13 +93,13 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
         time, column = np.append(begin[rows], times), np.append(column, ended)
         values = np.append(value[rows], np.zeros(len(times), np.int64))
-        (thread,) = extraction.number_threads(np.array([tid])).tolist()
+        (thread,) = extraction.intern_threads(np.array([tid])).tolist()
         yield from make_counters(extraction, LAYOUT, thread, time, column, metrics, values)
 
 
 def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """Return fractions as the integers that their bits are: those of greater ones are greater. They
-    are scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
+    are scaled once all of a name are known (:mod:`nsys2prv.store.samples`).
     """
     none = np.isnan(fraction)
     extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())

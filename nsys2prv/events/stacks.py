@@ -19,7 +19,7 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -113,7 +113,7 @@ def find_callers(
     rows, place = frames.find_rows(ids)
     if not len(labels):
         return {}
-    fields, name = {}, extraction.number_names("caller", np.arange(len(labels)), text=labels)
+    fields, name = {}, extraction.intern_names("caller", np.arange(len(labels)), text=labels)
     for number in range(min(CALLER_LEVELS, int(level.max(initial=-1)) + 1)):
         of_stack = np.full(len(frames.stacks), ABSENT)
         of_stack[stack[level == number]] = name[label[level == number]]

@@ -24,7 +24,7 @@ from nsys2prv.events.stacks import (
     read_frames,
     take_file_name,
 )
-from nsys2prv.nsight.info import (
+from nsys2prv.export.info import (
     NO_PROCESSES,
     PROCESS_MASK,
     ReportInfo,
@@ -34,8 +34,8 @@ from nsys2prv.nsight.info import (
     pid_of,
     shorten_message,
 )
-from nsys2prv.nsight.job_checks import list_profiled_processes
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
+from nsys2prv.export.job_checks import list_profiled_processes
+from nsys2prv.export.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
 
 #: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
@@ -144,7 +144,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     if with_reason:
         fields["reason"] = np.where(runs | not_told, 0, reason)
-    start, thread = columns["start"], extraction.number_threads(columns["globalTid"])
+    start, thread = columns["start"], extraction.intern_threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
     extraction.account.synthesized[Reason.THREAD_END] += len(ended)
     start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
@@ -246,7 +246,7 @@ def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
     pids, paths = zip(
         *(described.get(number, (0, NO_FILE)) for number in ids.tolist()), strict=True
     )
-    file = extraction.number_names("files", places, text=paths)
+    file = extraction.intern_names("files", places, text=paths)
     threads = _find_threads(extraction, np.array(pids, np.int64)[places], columns["threadId"])
     fields = {"file": file, **read_fields(extraction, "file_access", columns)}
     yield Rows("file_access", columns["startedAt"], columns["endedAt"], threads, fields)
@@ -273,7 +273,7 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
         process_of_pid.get(pid, host | (pid & 0xFFFFFF) << 24) for pid in distinct.tolist()
     ]
     ids = np.array(processes, np.int64)[codes] | (zero_nulls(tids) & 0xFFFFFF)
-    return extraction.number_threads(ids)
+    return extraction.intern_threads(ids)
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -394,9 +394,9 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     extraction.account.repaired[Reason.MOVED_TO_CAPTURE] += int(moved.sum())
     messages = [shorten_message(text) for text in decode_texts(texts.series)]
     fields = read_fields(extraction, "diagnostic", columns)
-    fields["text"] = extraction.number_names("diagnostics", codes, text=messages)
+    fields["text"] = extraction.intern_names("diagnostics", codes, text=messages)
     end = np.where(has_time, begin + 1, NULL)
-    yield Rows("diagnostic", begin, end, extraction.number_threads(threads), fields)
+    yield Rows("diagnostic", begin, end, extraction.intern_threads(threads), fields)
 
 
 KINDS = (

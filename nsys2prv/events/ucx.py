@@ -13,8 +13,8 @@ from nsys2prv._util.columns import factorize
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.nsight.info import PROCESS_MASK, find_processes
-from nsys2prv.nsight.source import NULL, Part
+from nsys2prv.export.info import PROCESS_MASK, find_processes
+from nsys2prv.export.source import NULL, Part
 
 LAYOUT, WORKERS = "ucx_transfers", "UCP_WORKERS"
 #: Facts of each send and receive with a known peer and tag; `worker` is the process's own.
@@ -34,7 +34,7 @@ def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
     ids, codes = factorize(columns["textId"])
     names = pl.Series(extraction.read_strings(ids), dtype=pl.String)
     sends, receives = (names.str.contains(which).to_numpy() for which in (IS_SEND, IS_RECEIVE))
-    threads = extraction.number_threads(columns["globalTid"])
+    threads = extraction.intern_threads(columns["globalTid"])
     known = (sends | receives)[codes] & (own != NULL)
     for column in ("end", "peerWorkerUid", "tag"):
         known &= columns[column] != NULL

@@ -21,11 +21,11 @@ from msgspec import Struct
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.store.runs import TRACE, SpillWriter
-from nsys2prv.store.task_result import FactBook, TaskResult, batch_by_report
+from nsys2prv.store.work_result import FactBook, WorkResult, batch_by_report
 
 if TYPE_CHECKING:
     from nsys2prv.relations.blocks import CallPortion, MessageFile
-    from nsys2prv.store.task_result import FactFile
+    from nsys2prv.store.work_result import FactFile
 
 #: Models of parallel programs whose rules relations follow, as --align names them.
 MPI, NCCL = "mpi", "nccl"
@@ -127,7 +127,7 @@ class Relation(Struct, frozen=True):
     #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
     #: Returns what follows from the facts, stored. None: nothing does.
-    relate: Callable[[RelationContext], list[TaskResult]] | None = None
+    relate: Callable[[RelationContext], list[WorkResult]] | None = None
     #: Returns what the facts tell of clocks. None: nothing.
     observe: Callable[[RelationContext], Observed] | None = None
 
@@ -138,12 +138,12 @@ def write_result(
     folder: Path,
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
-) -> TaskResult:
+) -> WorkResult:
     """Return the result of what this name finds between reports, stored under this task number:
     records and lines in trace time (ns), on objects that are thread indices of the trace. Fields of
     the rows' layouts are plain numbers or values of value sets.
     """
-    result = TaskResult(number, TRACE, 0)
+    result = WorkResult(number, TRACE, 0)
     account = Account()
     writer = SpillWriter(folder / f"runs-{number}.bin", TRACE, number)
     try:
@@ -172,9 +172,9 @@ def all_relations() -> tuple[Relation, ...]:
     return tuple(sorted(relations, key=lambda relation: relation.name))
 
 
-def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[TaskResult]:
+def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[WorkResult]:
     """Relate the facts by all relations, in their order."""
-    results: list[TaskResult] = []
+    results: list[WorkResult] = []
     first_task = max((result.task for result in book.results), default=-1) + 1
     for relation in all_relations():
         files = book.list_files(relation.facts) if relation.relate else {}

@@ -22,7 +22,7 @@ from nsys2prv._util.columns import factorize_together
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import FactFile, TaskResult
+from nsys2prv.store.work_result import FactFile, WorkResult
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls
@@ -165,7 +165,7 @@ PAIR_COLUMNS = ("send", "sender", "receive", "receiver", "size", "tag")
 
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
-) -> list[TaskResult]:
+) -> list[WorkResult]:
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
@@ -175,7 +175,7 @@ def store_lines(
         for number, span in enumerate(divide_ordinals(pairs, LINE_ROWS), context.first_task)
         if pairs
     ]
-    return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
+    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
 
 
 def _store_span(
@@ -187,7 +187,7 @@ def _store_span(
     number: int,
     low: int | None,
     high: int | None,
-) -> TaskResult:
+) -> WorkResult:
     """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
     PAIR_COLUMNS, ascending by the time of the send.
     """

@@ -20,9 +20,9 @@ from nsys2prv._util.errors import Detail
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
-from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
+from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 #: The relation, and the layout of its records.
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
@@ -37,7 +37,7 @@ OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 PIECE_ROWS = 500_000
 
 
-def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
+def find_memory_in_use(context: RelationContext) -> list[WorkResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
     files = context.files[GPU_MEMORY]
     return context.run_steps(
@@ -47,7 +47,7 @@ def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
 
 def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
-) -> TaskResult:
+) -> WorkResult:
     """Add up the memory in use on all GPUs, and store it."""
     changes = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
     counters = _make_counters(pl.concat([part.changes for part in changes])) if changes else ()

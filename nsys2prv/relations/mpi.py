@@ -15,7 +15,7 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
@@ -29,13 +29,13 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.relations.mpi_pairs import match_messages, observe_pairs
 from nsys2prv.relations.mpi_sides import FROM_ANY_SOURCE_OR_TAG, STREAM, MessageSides, sort_sides
-from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
+from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 #: The relation, and the kind of its lines in the catalogue.
 NAME, LINE_KIND = "mpi_messages", "mpi_message"
 
 
-def relate_messages(context: RelationContext) -> list[TaskResult]:
+def relate_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
     sides, processes = _sort_into_buckets(context)
     more = processes, _find_contradictions(sides, processes)

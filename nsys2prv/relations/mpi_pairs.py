@@ -17,7 +17,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import ANYWHERE, EITHER, RECEIVE, SEND
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 from nsys2prv.relations.blocks import Block, MessageFile, read_frame, save_messages, write_block
 from nsys2prv.relations.mpi_sides import (
     CONTRADICTORY,

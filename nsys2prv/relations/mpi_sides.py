@@ -27,10 +27,10 @@ from nsys2prv.events.mpi import (
     STARTED,
     USED,
 )
-from nsys2prv.nsight.communicators import NOT_REPORTED
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.communicators import NOT_REPORTED
+from nsys2prv.export.source import NULL
 from nsys2prv.relations.blocks import Block, assign_buckets, split_column_names, write_buckets
-from nsys2prv.store.task_result import FactFile, read_fact
+from nsys2prv.store.work_result import FactFile, read_fact
 
 #: Why a message cannot be looked for whose partner or tag the report does not tell.
 FROM_ANY_SOURCE_OR_TAG = (

@@ -18,9 +18,9 @@ from nsys2prv.clock.lines import Queue, group_queues
 from nsys2prv.clock.maps import Placement
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 from nsys2prv.relations.nccl_kernels import IN_STEP
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: What a kernel takes from the one of another rank that tells its communicator.
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
@@ -32,13 +32,13 @@ class Adoption(Struct):
     """What was found of processes without payloads."""
 
     #: The results with their facts.
-    results: list[TaskResult]
+    results: list[WorkResult]
     #: (report, process) without payloads -> kernels of it, and those that were matched.
     processes: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
 
 def adopt_kernels(
-    results: Sequence[TaskResult],
+    results: Sequence[WorkResult],
     captures: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
@@ -85,7 +85,7 @@ def adopt_kernels(
 
 
 def _split_by_capture(
-    results: Sequence[TaskResult], places: Sequence[int], captures: Sequence[int]
+    results: Sequence[WorkResult], places: Sequence[int], captures: Sequence[int]
 ) -> list[list[int]]:
     """Return the places of the results of each capture."""
     parts: dict[int, list[int]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _split_by_capture(
 
 
 def _make_queues(
-    results: Sequence[TaskResult],
+    results: Sequence[WorkResult],
     places: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
@@ -176,7 +176,7 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
     ]
 
 
-def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) -> None:
+def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:
     """Put what was found into the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]

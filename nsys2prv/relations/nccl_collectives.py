@@ -51,7 +51,7 @@ from nsys2prv.relations.nccl_matching import (
     store_records,
 )
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
+from nsys2prv.store.work_result import FactBook, WorkResult, read_fact
 
 #: Kernels that one step compares with each other: some 60 MB.
 STEP_ROWS = 100_000
@@ -59,7 +59,7 @@ STEP_ROWS = 100_000
 MOST_NAMED = 8
 
 
-def relate_collectives(context: RelationContext) -> list[TaskResult]:
+def relate_collectives(context: RelationContext) -> list[WorkResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
@@ -86,12 +86,12 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
 
 def _store_records(
     context: RelationContext, matched: Sequence[MatchedCollectives]
-) -> list[TaskResult]:
+) -> list[WorkResult]:
     """Return the records, of all collectives numbered through, stored by time as if one step had
     found them.
     """
     if not matched:
-        return [TaskResult(context.first_task, TRACE, 0)]
+        return [WorkResult(context.first_task, TRACE, 0)]
     context.run_steps([partial(number_collectives, [part.firsts for part in matched])])
     parts = [
         (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records

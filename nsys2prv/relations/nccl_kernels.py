@@ -26,7 +26,7 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
@@ -38,7 +38,7 @@ from nsys2prv.relations.blocks import (
     split_column_names,
     write_blocks,
 )
-from nsys2prv.store.task_result import FactFile, read_fact
+from nsys2prv.store.work_result import FactFile, read_fact
 
 #: How collectives of a communicator were told from each other, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")

@@ -30,7 +30,7 @@ from nsys2prv.relations.nccl_kernels import (
     make_rows,
     write_block_in_order,
 )
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
@@ -196,7 +196,7 @@ def store_records(
     low: int | None,
     high: int | None,
     folder: Path,
-) -> TaskResult:
+) -> WorkResult:
     """Store the records that begin within a span of time (ns; None: without a limit). parts: of
     each step that matched, its records and the file of their numbers. transfers: of all steps.
     """

@@ -48,7 +48,7 @@ from nsys2prv.relations.nccl_kernels import (
     keep_sound_kernels,
     make_rows,
 )
-from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
+from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 #: The relation, and the kind of its lines in the catalogue.
 NAME, LINE_KIND = "nccl_messages", "nccl_message"
@@ -75,7 +75,7 @@ ORDER = ("task", "communicator", "time_call", "place")
 SIDE_COLUMNS = split_column_names("begin end object there sends bytes messages pure comparable")
 
 
-def relate_messages(context: RelationContext) -> list[TaskResult]:
+def relate_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
     buckets = _sort_into_buckets(context)
     paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
@@ -331,7 +331,7 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
     return write_buckets(path, rows[:, SIDE_COLUMNS.index("object")] % buckets, rows)
 
 
-def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
+def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> WorkResult:
     """Store the records of the kernels in some blocks of SIDE_COLUMNS."""
     records = _make_records(read_frame(blocks, SIDE_COLUMNS))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])

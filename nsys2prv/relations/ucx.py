@@ -16,13 +16,13 @@ from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.events.mpi import MESSAGES
 from nsys2prv.events.ucx import TRANSFERS
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
-from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
+from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 NAME, LINE_KIND = "ucx_messages", "ucx_message"
 CHANNEL = ("sender_worker", "receiver_worker", "tag")
 
 
-def relate_messages(context: RelationContext) -> list[TaskResult]:
+def relate_messages(context: RelationContext) -> list[WorkResult]:
     """Return lines for the messages, by one step."""
     if context.files[MESSAGES]:
         return []
@@ -38,7 +38,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 def match_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
-) -> TaskResult:
+) -> WorkResult:
     """Match sends with receives, and store a line for each pair."""
     rows = read_fact(files, tasks).with_columns(
         sender_worker=pl.when("is_send").then("worker").otherwise("peer"),

@@ -32,7 +32,7 @@ from nsys2prv.store.runs import (
     rewrite_run,
 )
 from nsys2prv.store.spilling import make_end_records
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.work_result import WorkResult
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000
@@ -45,18 +45,18 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 def separate_overlaps(
-    results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence], Iterable]
+    results: Sequence[WorkResult], run_tasks: Callable[[Callable, Sequence], Iterable]
 ) -> None:
     """Move overlapping rows of the results to lanes; the runs' files are changed in place.
     run_tasks: maps over tasks.
     """
     grouped = _list_overlap_groups()
-    tasks: dict[int, list[TaskResult]] = defaultdict(list)
+    tasks: dict[int, list[WorkResult]] = defaultdict(list)
     moving = set()
     for result in results:
         # What may move, and lines; others would only cost transport.
         runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
-        own = TaskResult(result.task, result.report, result.rows, runs, result.objects)
+        own = WorkResult(result.task, result.report, result.rows, runs, result.objects)
         tasks[result.report].append(own)
         if any(run.shape.name in grouped for run in runs):
             moving.add(result.report)
@@ -90,7 +90,7 @@ def _list_overlap_groups() -> dict[str, str]:
     }
 
 
-def find_overlaps(results: Sequence[TaskResult]) -> list[_AddedLanes]:
+def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
     """Find and move the overlapping rows of all results of one report."""
     groups = _list_overlap_groups()
     runs = [
@@ -123,7 +123,7 @@ def find_overlaps(results: Sequence[TaskResult]) -> list[_AddedLanes]:
 
 
 def _read_chunks(
-    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray]
+    runs: list[tuple[WorkResult, Run]], locals_of: dict[int, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
@@ -212,7 +212,7 @@ def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.nd
 
 
 def _move_rows(
-    result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
+    result: WorkResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _AddedLanes | None:
     """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
     to them. Returns None where it has no such rows. moved: rows and their lanes, in pieces.
@@ -251,7 +251,7 @@ def _find_lane_object(change: _AddedLanes, number: int, lane: int) -> int:
 
 
 def _redirect_lines(
-    result: TaskResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
+    result: WorkResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
 ) -> None:
     """Let the lines that lead to moved rows end on their new objects.
 

@@ -51,9 +51,9 @@ _LINE_COLUMNS = [
 ]
 
 
-def list_present_fields(layout: Layout, present: int) -> list:
+def list_present_fields(layout: Layout, field_mask: int) -> list:
     """Return the layout's fields whose bit is set."""
-    return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
+    return [f for bit, f in enumerate(layout.fields) if field_mask >> bit & 1]
 
 
 @cache
@@ -70,7 +70,7 @@ def find_role(stream: str, kind: str, column: str) -> str:
     return values.name if isinstance(values, NameSet) else ""
 
 
-class Shape(Struct, frozen=True, dict=True):
+class RecordFormat(Struct, frozen=True, dict=True):
     """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
     """
@@ -81,7 +81,7 @@ class Shape(Struct, frozen=True, dict=True):
     name: str
     #: Of begins, and of their ends: a bit for every field of the layout that the begins carry. Of
     #: samples: :attr:`value_bytes`.
-    present: int = 0
+    field_mask: int = 0
     #: Metrics of samples, in the order of a record's values; none in other runs.
     metrics: tuple[Metric, ...] = ()
     #: Of begins: a bit for every field of which one number needs more than 32 bits.
@@ -101,14 +101,14 @@ class Shape(Struct, frozen=True, dict=True):
         )
         if field is None or self.unknown >> bit & 1:
             return ABSENT
-        if self.present >> bit & 1:
+        if self.field_mask >> bit & 1:
             return None
         return ABSENT if field.optional or field.values is not None else 0
 
     @property
     def value_bytes(self) -> int:
         """Bytes of each value of samples, which is stored as value + 1, 0 where there is none."""
-        return self.present
+        return self.field_mask
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -131,7 +131,7 @@ class Shape(Struct, frozen=True, dict=True):
             columns += [
                 (field.name, "<i8" if self.wide >> bit & 1 else "<u4")
                 for bit, field in enumerate(layout.fields)
-                if self.present >> bit & 1
+                if self.field_mask >> bit & 1
             ]
         return np.dtype(columns)
 
@@ -142,7 +142,7 @@ class Run(Struct, frozen=True, eq=False):
     """
 
     #: Format of the records.
-    shape: Shape
+    shape: RecordFormat
     #: Spill file.
     path: Path
     #: Bytes from its begin.
@@ -167,7 +167,7 @@ class Run(Struct, frozen=True, eq=False):
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
     #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.store.corrections`).
+    #: (:mod:`nsys2prv.store.samples`).
     filler: bool = False
 
     @property
@@ -203,7 +203,7 @@ class SpillWriter:
 
     def append(
         self,
-        shape: Shape,
+        shape: RecordFormat,
         records: np.ndarray,
         greatest_time: int,
         object_: int = -1,
@@ -218,7 +218,7 @@ class SpillWriter:
 
     def append_columns(
         self,
-        shape: Shape,
+        shape: RecordFormat,
         columns: Mapping[str, np.ndarray],
         rows: slice | np.ndarray,
         greatest_time: int,
@@ -241,7 +241,7 @@ class SpillWriter:
 
     def _make_run(
         self,
-        shape: Shape,
+        shape: RecordFormat,
         offset: int,
         times: np.ndarray,
         greatest_time: int,

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
-from nsys2prv.nsight.source import NULL, are_all_usable, mask_usable
+from nsys2prv.export.source import NULL, are_all_usable, mask_usable
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
     END,
     LINE,
+    RecordFormat,
     Run,
-    Shape,
     SpillWriter,
     list_present_fields,
 )
@@ -44,7 +44,7 @@ def spill_rows(
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
         for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept):
-            shape = Shape(BEGIN, layout.name, present, unknown=unknown)
+            shape = RecordFormat(BEGIN, layout.name, present, unknown=unknown)
             yield from _spill_events(rows, shape, chosen, end, plain, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
@@ -75,7 +75,7 @@ def append_samples(
     """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
     each), 0 where there is none.
     """
-    shape = Shape(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
+    shape = RecordFormat(COUNTER, layout, 4 if int(stored.max()) <= GREATEST_NARROW else 8, metrics)
     records = np.empty(len(time), shape.dtype)
     records["time"], records["object"], records["values"] = time, object_, stored
     count = int(np.count_nonzero(stored))
@@ -175,7 +175,7 @@ def _split_by_fields(
 
 class _NonNegativeColumns(dict):
     """Columns without negative values, which Paraver's tools do not know: 0 in their place, and
-    `Shape.unknown` says where.
+    `RecordFormat.unknown` says where.
 
     narrow: the names of those of which no number needs more than 32 bits.
     """
@@ -203,14 +203,14 @@ class _NonNegativeColumns(dict):
 
 def _spill_events(
     rows: Rows,
-    shape: Shape,
+    shape: RecordFormat,
     kept: slice | np.ndarray,
     end: np.ndarray,
     plain: _NonNegativeColumns,
     writer: SpillWriter,
 ) -> Iterator[Run]:
     """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows."""
-    layout, present = load_catalogue().layouts[shape.name], shape.present
+    layout, present = load_catalogue().layouts[shape.name], shape.field_mask
     begin, ends = rows.begin[kept], end[kept]
     order = _order_outer_first(begin, ends)
     kept, ends = _select_rows(kept, order), ends[order]
@@ -232,7 +232,7 @@ def _spill_events(
         greatest = int(ends[ends != OPEN].max(initial=NULL))
     greatest = max(greatest, int(begin.max()) + 1)
     yield writer.append_columns(replace(shape, wide=wide), columns, kept, greatest, object_)
-    shape = Shape(END, layout.name, present)
+    shape = RecordFormat(END, layout.name, present)
     if layout.is_state:
         yield writer.append(
             shape, _make_closing_records(rows.object[kept], shape), greatest, object_
@@ -243,13 +243,17 @@ def _spill_events(
 
 
 def append_events(
-    writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, greatest_time: int
+    writer: SpillWriter,
+    shape: RecordFormat,
+    begins: np.ndarray,
+    end: np.ndarray,
+    greatest_time: int,
 ) -> tuple[Run, Run]:
     """Store begin records, ascending by time, and the end records that belong to them. end: of
     each; greatest_time: as in :class:`Run`.
     """
     object_ = find_only_object(begins["object"])
-    end_shape = Shape(END, shape.name, shape.present)
+    end_shape = RecordFormat(END, shape.name, shape.field_mask)
     return (
         writer.append(shape, begins, greatest_time, object_),
         writer.append(end_shape, make_end_records(begins, end, end_shape), greatest_time, object_),
@@ -262,7 +266,7 @@ def find_only_object(objects: np.ndarray) -> int:
     return first if first == greatest else -1
 
 
-def make_end_records(begins: np.ndarray, end: np.ndarray, shape: Shape) -> np.ndarray:
+def make_end_records(begins: np.ndarray, end: np.ndarray, shape: RecordFormat) -> np.ndarray:
     """Return the end records of begin records that end at `end`, ascending by time; of states those
     at the end of the trace. shape: of the ends.
     """
@@ -276,7 +280,7 @@ def make_end_records(begins: np.ndarray, end: np.ndarray, shape: Shape) -> np.nd
     return ends
 
 
-def _make_closing_records(objects: np.ndarray, shape: Shape) -> np.ndarray:
+def _make_closing_records(objects: np.ndarray, shape: RecordFormat) -> np.ndarray:
     """Return end records at the end of the trace, one for each of the objects of begin records."""
     objects = np.unique(objects)
     ends = np.zeros(len(objects), shape.dtype)
@@ -324,4 +328,4 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
     send = lines.send[kept]
     greatest = max(int(send.max()), int(lines.receive[kept].max()))
     kept = _select_rows(kept, _order_by_time(send))
-    yield writer.append_columns(Shape(LINE, lines.kind), columns, kept, greatest)
+    yield writer.append_columns(RecordFormat(LINE, lines.kind), columns, kept, greatest)

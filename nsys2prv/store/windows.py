@@ -32,8 +32,8 @@ from nsys2prv.store.runs import (
     OBJECTS,
     RESOLVED,
     TRACE,
+    RecordFormat,
     Run,
-    Shape,
     SpillReader,
     SpillWriter,
     concat_records,
@@ -152,7 +152,7 @@ class GlobalIds(Struct):
     #: Name set -> per task: event value of each local name.
     names: Mapping[str, IdTable]
 
-    def find_table(self, shape: Shape, column: str) -> IdTable | None:
+    def find_table(self, shape: RecordFormat, column: str) -> IdTable | None:
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
@@ -189,14 +189,14 @@ class WindowReader:
         self._first = np.array([self._to_trace_time(run, run.first_time) for run in runs], np.int64)
         self._last = np.array([self._to_trace_time(run, run.last_time) for run in runs], np.int64)
 
-    def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
+    def read(self, first: int, last: int | None) -> dict[RecordFormat, WindowRecords]:
         """Return the records with first <= time < last (ns; None: to the end of the trace), by
         their shape. A range is where it begins, however long it lasts.
         """
         touched = self._last >= first
         if last is not None:
             touched &= self._first < last
-        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = defaultdict(list)
+        runs: dict[RecordFormat, list[tuple[Run, np.ndarray]]] = defaultdict(list)
         for index in np.flatnonzero(touched):
             run = self._runs[index]
             clock = self._global_ids.clocks[run.report]
@@ -235,7 +235,7 @@ class WindowRecords:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: RecordFormat,
         global_ids: GlobalIds,
         pieces: Sequence[tuple[Run, np.ndarray]],
         window: tuple[int, int | None] | None = None,
@@ -316,7 +316,7 @@ class WindowRecords:
         return ClockMapPerRow([clocks[report] for report in distinct], code[self._which])
 
 
-class JoinTask(Struct, frozen=True):
+class JoinWork(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run."""
 
     #: Number of the task.
@@ -349,8 +349,8 @@ def join_small_runs(
 def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs, in groups of those that are to become one; in the order of their first."""
     groups: list[list[Run]] = []
-    filling: dict[Shape, list[Run]] = {}
-    filled: dict[Shape, int] = {}
+    filling: dict[RecordFormat, list[Run]] = {}
+    filled: dict[RecordFormat, int] = {}
     for run in runs:
         shape = run.shape
         if run.rows > SMALL_RUN:
@@ -364,11 +364,11 @@ def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     return groups
 
 
-def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
+def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinWork]:
     """Return tasks for the groups of several runs, each with about as many records as a run of
     joined ones has. folder: a new one.
     """
-    tasks: list[JoinTask] = []
+    tasks: list[JoinWork] = []
     gathered: list[tuple[Run, ...]] = []
     records = 0
     for group in groups:
@@ -376,14 +376,14 @@ def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinT
             gathered.append(tuple(group))
             records += sum(run.rows for run in group)
         if records >= JOINED_RECORDS:
-            tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
+            tasks.append(JoinWork(len(tasks), tuple(gathered), folder))
             gathered, records = [], 0
     if gathered:
-        tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
+        tasks.append(JoinWork(len(tasks), tuple(gathered), folder))
     return tasks
 
 
-def join_task(task: JoinTask) -> list[Run]:
+def join_task(task: JoinWork) -> list[Run]:
     """Return a run for each group."""
     global_ids = load_global_ids(task.folder / GLOBAL_IDS)
     path = task.folder / f"runs-{task.number}.bin"

@@ -19,7 +19,7 @@ from nsys2prv.cli import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
 #: Those that are not on demand.
-ANALYSES = [analysis.name for analysis in job.ANALYSES if analysis.name != job.DEMANDED]
+ANALYSES = [analysis.name for analysis in job.ANALYSES if analysis.name != job.ON_DEMAND]
 
 
 def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

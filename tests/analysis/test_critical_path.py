@@ -12,9 +12,9 @@ from tools.exports import make_call, make_global_tid
 from tools.nccl_exports import Rank, format_payload
 from tools.view_answers import SAMPLES
 
+from nsys2prv.analysis.device_group import Steady
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.unit import Steady
 from nsys2prv.cli import main
 
 GEMM, ELEMENTWISE = 5, 6

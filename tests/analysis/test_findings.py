@@ -18,7 +18,7 @@ from nsys2prv.analysis.page.sections import SECTION_OF, SECTIONS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, join_findings
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main
-from nsys2prv.paraver.cfg import list_core_views
+from nsys2prv.writers.paraver.cfg import list_core_views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

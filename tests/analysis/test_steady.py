@@ -13,10 +13,10 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import iterations
+from nsys2prv.analysis.device_group import Steady
 from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import read_json
-from nsys2prv.analysis.unit import Steady
 from nsys2prv.cli import main
 
 TRAINING = list(map(str, SAMPLES["training"]))

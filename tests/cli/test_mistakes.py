@@ -18,7 +18,7 @@ import pytest
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import COMMANDS, main
 from nsys2prv.cli.listing import MOST_LINES, _format_counts
-from nsys2prv.nsight.report_files import find_reports
+from nsys2prv.export.report_files import find_reports
 
 GRAPHS = Path(__file__).parents[2] / "sample_reports" / "graphs"
 REPORT = str(GRAPHS / "rank1.sqlite")

@@ -26,9 +26,9 @@ from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.events.kind import Reason
-from nsys2prv.nsight import info
-from nsys2prv.nsight.info import Capture, read_report_info
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export import info
+from nsys2prv.export.info import Capture, read_report_info
+from nsys2prv.export.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SECOND = 1_000_000_000

@@ -13,7 +13,7 @@ from tools.conversions import convert_to_bytes
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.opening import inspect_reports
-from nsys2prv.nsight import report_files
+from nsys2prv.export import report_files
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

@@ -22,7 +22,7 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.nsight.sqlite import Database
+from nsys2prv.export.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))

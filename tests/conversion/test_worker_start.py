@@ -33,7 +33,7 @@ HEAVY = {
     "distributed",
     "mpi4py",
     "nsys2prv.analysis.page",
-    "nsys2prv.paraver.check",
+    "nsys2prv.writers.paraver.check",
     "nsys2prv.analysis",
 }
 #: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
@@ -44,7 +44,7 @@ NOT_ASKED_FOR = {
     "nsys2prv.conversion.state_records",
     "multiprocessing",
     "nsys2prv.conversion.cut_job",
-    "nsys2prv.paraver.cfg.catalogue",
+    "nsys2prv.writers.paraver.cfg.catalogue",
 }
 
 

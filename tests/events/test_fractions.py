@@ -18,7 +18,7 @@ from nsys2prv import Options, convert
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.kind import Reason
-from nsys2prv.paraver.pcf import read_pcf
+from nsys2prv.writers.paraver.pcf import read_pcf
 
 DOMAIN, RANGE = 75, 59
 

@@ -10,8 +10,8 @@ import pytest
 
 from nsys2prv._util.columns import FrameWriter, factorize_together
 from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches, LaunchIndex, save_launches
-from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.source import NULL
 
 PROCESSES = (281546145665024, 281546162442240)
 MOST = np.iinfo(np.int64).max

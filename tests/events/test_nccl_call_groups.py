@@ -23,8 +23,8 @@ from nsys2prv.events.call_indexes import (
     SEVERAL_OPERATIONS,
     NcclCallIndex,
 )
-from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL
+from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.source import NULL
 
 THREADS = (281546145665027, 281546145665028, 281546162442243)
 ALL_REDUCE, SHARE_OPERATIONS = 1, (4, 5, 8, 9, 10)

@@ -10,7 +10,7 @@ from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_call, make_export, make_global_tid, make_os_call
 
 from nsys2prv.events.stacks import find_owner, label_frame
-from nsys2prv.nsight.sqlite import LONG_TABLE, Database
+from nsys2prv.export.sqlite import LONG_TABLE, Database
 
 CALLER, SAMPLE_OWNER, OWN_FUNCTION, ITS_CALLER = 70000000, 67000103, 67000104, 67000105
 APP, CUDA, CUDART = "/home/u/app", "/usr/lib/libcuda.so.550", "/usr/lib/libcudart.so.12"

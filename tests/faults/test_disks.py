@@ -19,8 +19,8 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import convert as conversion
 from nsys2prv.conversion import reading
-from nsys2prv.paraver import window_writer
-from nsys2prv.store import runs, task_result
+from nsys2prv.store import runs, work_result
+from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 
@@ -98,13 +98,13 @@ def read_in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (window_writer, "_write_all"),
+    (prv, "_write_all"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (conversion, "write_pcf"),
-    (task_result, "spill_rows"),
-    (window_writer.SharedFileOutput, "begin"),
-    (window_writer.Manifest, "save"),
+    (work_result, "spill_rows"),
+    (prv.SharedFileOutput, "begin"),
+    (prv.Manifest, "save"),
 ]
 
 

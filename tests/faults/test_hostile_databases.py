@@ -23,7 +23,7 @@ from tools.commands import (
 )
 from tools.exports import KERNEL, make_export, make_global_tid, make_kernel, make_strings
 
-from nsys2prv.nsight.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info
+from nsys2prv.export.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info
 
 TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"

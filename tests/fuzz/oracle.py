@@ -9,8 +9,8 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.check_trace import check_trace
+from nsys2prv.writers.paraver.check import Severity
+from nsys2prv.writers.paraver.check.check_trace import check_trace
 
 from .bases import SECRET
 

@@ -11,7 +11,7 @@ import pytest
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.events import all_kinds
-from nsys2prv.paraver.views import find_views_for_trace
+from nsys2prv.writers.paraver.views import find_views_for_trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 REPORTS = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.window_writer import (
+from nsys2prv.writers.paraver import prv
+from nsys2prv.writers.paraver.prv import (
     LINES_AT_ONCE,
     NUMBER,
     ROW_BITS,
@@ -36,8 +36,8 @@ def _write_text(batches: list[Batch]) -> str:
 def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Return the text of batches by each of the two writers."""
     if request.param == "plain":
-        monkeypatch.setattr(window_writer, "core", None)
-    elif window_writer.core is None:
+        monkeypatch.setattr(prv, "core", None)
+    elif prv.core is None:
         pytest.skip("installed without a compiler")
     return _write_text
 
@@ -49,7 +49,7 @@ def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
         or not Path(sysconfig.get_path("include"), "Python.h").exists()
     ):
         pytest.skip("no compiler here")
-    assert window_writer.core is not None
+    assert prv.core is not None
 
 
 def test_every_number_of_few_digits_and_beside_each_power_of_ten(text_of: Write) -> None:
@@ -164,9 +164,9 @@ def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
 def test_text_that_does_not_fit_at_once_comes_in_pieces(
     monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
-    monkeypatch.setattr(window_writer, "TEXT_BYTES", room)
+    monkeypatch.setattr(prv, "TEXT_BYTES", room)
     values = np.arange(995, 1300)
     shape = [b"line ", NUMBER, b"\n"]
     pieces = [bytes(piece) for piece in merge_lines([Batch(shape, values, [values])])]
@@ -209,22 +209,22 @@ def test_what_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, pieces: list, columns: list
 ) -> None:
     """The compiled writer looks at nothing but what it was given."""
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
-    monkeypatch.setattr(window_writer, "TEXT_BYTES", 1000)
+    monkeypatch.setattr(prv, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
         _write_text([Batch(pieces, np.arange(2), columns)])
 
 
 def test_orders_out_of_bounds_are_refused() -> None:
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
     batch = (make_program([NUMBER, b"\n"]), (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
     order = np.arange(3, dtype=np.uint64)
     second = order + np.uint64(1 << ROW_BITS)
-    assert window_writer.core.write([batch], order, out) == (3, 6)
-    assert window_writer.core.write([batch, batch], second, out) == (3, 6)
+    assert prv.core.write([batch], order, out) == (3, 6)
+    assert prv.core.write([batch, batch], second, out) == (3, 6)
     for invalid in (
         ([batch], order + np.uint64(1)),
         ([batch], order - np.uint64(1)),
@@ -233,17 +233,17 @@ def test_orders_out_of_bounds_are_refused() -> None:
         ([batch, batch], second + np.uint64(1 << ROW_BITS)),
     ):
         with pytest.raises(ValueError, match="out of its bounds"):
-            window_writer.core.write(*invalid, out)
+            prv.core.write(*invalid, out)
     with pytest.raises(TypeError):
-        window_writer.core.write(None, order, out)
+        prv.core.write(None, order, out)
     with pytest.raises((TypeError, BufferError)):
-        window_writer.core.write([batch], order, b"not to be written to")
+        prv.core.write([batch], order, b"not to be written to")
 
 
 @pytest.mark.parametrize("span", [1, 3, 1 << 11, 1 << 22, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("tied", [False, True])
 def test_both_order_lines_alike(span: int, tied: bool) -> None:
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
     random = np.random.default_rng(span)
     shape = [b"\n"]
@@ -257,12 +257,12 @@ def test_both_order_lines_alike(span: int, tied: bool) -> None:
         for count in (1, 500, 2001, 33)
     ]
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
-    window_writer.core.order([(batch.times, batch.ties) for batch in batches], order)
-    assert order.tolist() == window_writer._order_by_numpy(batches).tolist()
+    prv.core.order([(batch.times, batch.ties) for batch in batches], order)
+    assert order.tolist() == prv._order_by_numpy(batches).tolist()
 
 
 def test_an_order_without_room_is_refused() -> None:
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
     times, order = np.arange(3), np.empty(3, np.uint64)
     for batches, out in (
@@ -271,22 +271,22 @@ def test_an_order_without_room_is_refused() -> None:
         ([(times, None), (times, None)], order),
     ):
         with pytest.raises(ValueError, match="room for each line"):
-            window_writer.core.order(batches, out)
+            prv.core.order(batches, out)
     with pytest.raises(TypeError):
-        window_writer.core.order([times], order)
+        prv.core.order([times], order)
 
 
 @pytest.mark.parametrize("sample", ["training", "graphs"])
 def test_both_write_the_same_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str
 ) -> None:
-    if window_writer.core is None:
+    if prv.core is None:
         pytest.skip("installed without a compiler")
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     traces = []
     for available in (True, False):
         if not available:
-            monkeypatch.setattr(window_writer, "core", None)
+            monkeypatch.setattr(prv, "core", None)
         convert(reports, tmp_path / f"{available}.prv", Options(jobs=1, quiet=True, states=True))
         traces.append((tmp_path / f"{available}.prv").read_bytes())
     assert traces[0] == traces[1]

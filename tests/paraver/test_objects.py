@@ -21,16 +21,16 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.nsight.gpus import Gpu
-from nsys2prv.nsight.info import (
+from nsys2prv.export.gpus import Gpu
+from nsys2prv.export.info import (
     RANK_VARIABLES,
     ReportInfo,
     find_numbers,
     read_environment,
 )
-from nsys2prv.nsight.ranks import choose_launcher_ranks
-from nsys2prv.nsight.sqlite import Database
-from nsys2prv.paraver.object_model import build_object_model, order_reports
+from nsys2prv.export.ranks import choose_launcher_ranks
+from nsys2prv.export.sqlite import Database
+from nsys2prv.writers.paraver.rows import build_object_model, order_reports
 
 
 def make_info(name: str, **more: object) -> ReportInfo:

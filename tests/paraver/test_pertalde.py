@@ -13,7 +13,7 @@ from tools.exports import KERNEL, Row, make_export, make_kernel, make_nvtx_range
 from tools.pertalde import check_with_pertalde, count_events, needs_pertalde
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.pcf import from_ascii, read_pcf, to_ascii
+from nsys2prv.writers.paraver.pcf import from_ascii, read_pcf, to_ascii
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNELS = 63000006

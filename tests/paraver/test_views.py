@@ -31,7 +31,8 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
     load_counter_tables,
 )
-from nsys2prv.paraver.cfg import (
+from nsys2prv.relations import all_relations
+from nsys2prv.writers.paraver.cfg import (
     Cfg,
     CfgError,
     Composed,
@@ -43,10 +44,9 @@ from nsys2prv.paraver.cfg import (
     Single,
     View,
 )
-from nsys2prv.paraver.cfg.fits import choose_first_views
-from nsys2prv.paraver.cfg.writer import format_cfg
-from nsys2prv.paraver.values import list_codes
-from nsys2prv.relations import all_relations
+from nsys2prv.writers.paraver.cfg.fits import choose_first_views
+from nsys2prv.writers.paraver.cfg.writer import format_cfg
+from nsys2prv.writers.paraver.values import list_codes
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "cfgs"

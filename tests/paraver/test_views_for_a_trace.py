@@ -17,17 +17,17 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver import check
-from nsys2prv.paraver.cfg import (
+from nsys2prv.writers.paraver import check
+from nsys2prv.writers.paraver.cfg import (
     CfgError,
     Filter,
     Single,
     load_views,
 )
-from nsys2prv.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
-from nsys2prv.paraver.cfg.writer import format_cfg
-from nsys2prv.paraver.check.check_trace import TraceContents
-from nsys2prv.paraver.views import (
+from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
+from nsys2prv.writers.paraver.cfg.writer import format_cfg
+from nsys2prv.writers.paraver.check.check_trace import TraceContents
+from nsys2prv.writers.paraver.views import (
     copy_views,
     find_views_for_trace,
     format_workspace,

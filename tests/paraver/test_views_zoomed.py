@@ -16,7 +16,7 @@ import pytest
 from tools.installed_views import VIEWS, find_view_file
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.views import find_views_for_trace
+from nsys2prv.writers.paraver.views import find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
 PARAMEDIR = shutil.which("paramedir")

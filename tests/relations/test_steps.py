@@ -22,13 +22,13 @@ from nsys2prv.relations.nccl_kernels import (
     CollectivePiece,
     divide_kernels,
 )
-from nsys2prv.store import task_result
+from nsys2prv.store import work_result
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
-    monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
+    monkeypatch.setattr(work_result, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(blocks, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(blocks, "LINE_ROWS", 20)

@@ -19,16 +19,16 @@ from nsys2prv.store.runs import (
     RESOLVED,
     SAMPLE_EVERY,
     TRACE,
+    RecordFormat,
     Run,
-    Shape,
     SpillReader,
     SpillWriter,
     pair_runs,
 )
 from nsys2prv.store.windows import GlobalIds, IdTable, WindowRecords
 
-SHAPE = Shape(END, "cuda_api")
-RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
+SHAPE = RecordFormat(END, "cuda_api")
+RANGES = RecordFormat(BEGIN, "nvtx_pushpop", field_mask=1)
 
 
 def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
@@ -79,7 +79,16 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
 
 def _write_bare(stream: str, name: str, present: int = 1) -> Run:
     return Run(
-        Shape(stream, name, present), Path("none"), 0, 9, 0, 0, 0, 0, 0, np.zeros(1, np.int64)
+        RecordFormat(stream, name, present),
+        Path("none"),
+        0,
+        9,
+        0,
+        0,
+        0,
+        0,
+        0,
+        np.zeros(1, np.int64),
     )
 
 

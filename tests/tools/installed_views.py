@@ -8,8 +8,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from nsys2prv.paraver.cfg import load_views
-from nsys2prv.paraver.views import copy_views
+from nsys2prv.writers.paraver.cfg import load_views
+from nsys2prv.writers.paraver.views import copy_views
 
 VIEWS = load_views().views
 

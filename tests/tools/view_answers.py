@@ -25,7 +25,7 @@ from tools.trace_reader import read_trace
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg import View
+from nsys2prv.writers.paraver.cfg import View
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")

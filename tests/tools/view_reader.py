@@ -1,4 +1,4 @@
-"""Read views back: what :mod:`nsys2prv.paraver.cfg.writer` writes, refused where Paraver's loader
+"""Read views back: what :mod:`nsys2prv.writers.paraver.cfg.writer` writes, refused where Paraver's loader
 would stop.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from view_checks import check_view
 
-from nsys2prv.paraver.cfg import (
+from nsys2prv.writers.paraver.cfg import (
     COMPOSE_PLACES,
     DEFAULT_FUNCTIONS,
     FILTER_NAMES,
@@ -26,7 +26,7 @@ from nsys2prv.paraver.cfg import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
+from nsys2prv.writers.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
 _PAIR = re.compile(r"\{([^{},]+), ([^{}]*)\}")
 _COLOR = re.compile(r"\{(\d+):(\d+),(\d+),(\d+)\}")

@@ -1,6 +1,6 @@
-/* The inner loop of nsys2prv.paraver.window_writer: lines of several shapes, in a given order, one after the other.
+/* The inner loop of nsys2prv.writers.paraver.prv: lines of several shapes, in a given order, one after the other.
  *
- * An installation without a C compiler does without: window_writer.py has the same by polars, and the tests compare the two.
+ * An installation without a C compiler does without: prv.py has the same by polars, and the tests compare the two.
  */
 #include "module.h"
 

@@ -1,6 +1,6 @@
-/* Sorts the lines of a window by time: the inner loop of nsys2prv.paraver.window_writer.merge_lines.
+/* Sorts the lines of a window by time: the inner loop of nsys2prv.writers.paraver.prv.merge_lines.
  *
- * An installation without a C compiler does without: window_writer.py has the same by numpy, and the tests compare the two.
+ * An installation without a C compiler does without: prv.py has the same by numpy, and the tests compare the two.
  */
 #include "module.h"
 

@@ -11,8 +11,8 @@ import pytest
 from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import classify_trace, skip_without_paramedir
 
-from nsys2prv.paraver.check import RULES, Severity
-from nsys2prv.paraver.check.check_trace import check_trace
+from nsys2prv.writers.paraver.check import RULES, Severity
+from nsys2prv.writers.paraver.check.check_trace import check_trace
 
 HEADER, _, *RECORDS = PRV.splitlines()
 
@@ -277,7 +277,7 @@ def test_blocks_of_any_size_tell_the_same(
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
         expected = check_trace(prv)
-        monkeypatch.setattr("nsys2prv.paraver.check.BLOCK_BYTES", size)
+        monkeypatch.setattr("nsys2prv.writers.paraver.check.BLOCK_BYTES", size)
         parts = check_trace(prv)
         assert [(item.rule, item.line, item.count) for item in parts.findings] == [
             (item.rule, item.line, item.count) for item in expected.findings

@@ -12,8 +12,8 @@ from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import classify_trace, skip_without_paramedir
 
 from nsys2prv.cli import main
-from nsys2prv.paraver.check import split_lines
-from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
+from nsys2prv.writers.paraver.check import split_lines
+from nsys2prv.writers.paraver.check.check_trace import CheckResult, check_trace
 
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
@@ -102,7 +102,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
 def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM_BYTES", 100)
+    monkeypatch.setattr("nsys2prv.writers.paraver.check.check_trace.ASKS_FROM_BYTES", 100)
     assert {rule for rule, *_ in find_rules(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 

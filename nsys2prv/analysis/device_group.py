@@ -1,0 +1,394 @@
+"""The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
+that drive a device do.
+
+What several analyses need is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, field
+
+from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, merge_spans, order_by_thread, unite
+from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.store.event_reader import HOST, EventReader
+
+T = TypeVar("T")
+#: What a device does; other communication is that of kernels whose class is Communication.
+COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
+#: Kernels that move data between ranks, or wait for it.
+COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
+#: What devices do, by the names of columns.
+BUSY = {
+    "compute": (COMPUTE, GRAPH),
+    "nccl": COMMUNICATING,
+    "memory": (MEMORY,),
+    "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
+}
+#: The useful time that BSC's tools mean: of all kernels but NCCL's.
+BSC = "bsc"
+#: Layouts of work on devices -> what it is, and the fields of columns of `DeviceGroup.work`.
+WORK = {
+    "cuda_kernel": (COMPUTE, {"name": "kernel", "class": "class", "tensor": "tensor_cores"}),
+    "nccl_kernel": (
+        NCCL,
+        {"name": "kernel", "class": "class", "tensor": "tensor_cores", "operation": "operation"},
+    ),
+    "cuda_graph": (GRAPH, {"name": "execution"}),
+    "memory_operation": (MEMORY, {"name": "operation"}),
+    "memory_decompression": (MEMORY, {"name": "what"}),
+}
+#: Columns of `DeviceGroup.work` that are 0 where a layout lacks the field.
+WORK_COLUMNS = {"name": pl.Int32, "class": pl.Int8, "tensor": pl.Int8, "operation": pl.Int8}
+_CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
+#: Values of the catalogue: classes of kernels, and whether they use tensor cores.
+GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
+COMMUNICATION = _CLASSES["communication"]
+TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
+#: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
+#: device, in another call of the CUDA API.
+STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
+
+
+class Steady(Struct, frozen=True):
+    """When a job repeats itself."""
+
+    #: When its first iteration begins (ns of the trace).
+    begin: int
+    #: When its last iteration ends (ns of the trace).
+    end: int
+    #: Begins of the iterations (ns, ascending).
+    iteration_begins: tuple[int, ...]
+    #: What the iterations are: "NVTX ranges step #".
+    found_by: str
+
+    @property
+    def count(self) -> int:
+        """Number of iterations."""
+        return len(self.iteration_begins)
+
+
+class AnalysisOptions(Struct, frozen=True):
+    """Options of all analyses."""
+
+    #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
+    #: (as TALP).
+    useful: str = "compute"
+    #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
+    #: returns them.
+    iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: Number of intervals of maps over time.
+    bins: int = 200
+    #: Values of CUDA API calls that wait for the device.
+    synchronising: tuple[int, ...] = ()
+    #: Values of OS runtime calls that wait for files or the network.
+    io: tuple[int, ...] = ()
+    #: Values of NVTX ranges that libraries of shared memory make of their calls.
+    shmem: tuple[int, ...] = ()
+    #: Values of overhead that is recorded as the profiler's and is not.
+    no_profiler: tuple[int, ...] = ()
+    #: File of the groups of NVTX names by value (nvtx_operations.py).
+    groups: Path | None = None
+    #: The job's steady state (iterations.py), None where it has none.
+    steady: Steady | None = None
+    #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
+    covered: Spans = EMPTY
+    #: Devices of which work is lost, so that their idle time is not known.
+    lossy_devices: tuple[int, ...] = ()
+    #: Whose work is lost, a sentence; empty where none is.
+    lost_work: str = ""
+    #: Changes that people ask about (replay/questions.py).
+    what_ifs: tuple[str, ...] = ()
+
+    def get_steady_span(self, duration: int) -> tuple[int, int]:
+        """Return when the steady state, or the whole job, begins and ends (ns)."""
+        return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
+
+    #: Reports whose NCCL kernels could not be matched with those of the other ranks.
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def covered_steady(self) -> Spans:
+        """The covered part of the steady state, or of the whole job."""
+        if self.steady is None:
+            return self.covered
+        return self.covered.clip(self.steady.begin, self.steady.end)
+
+
+class DeviceGroup:
+    """The events of one unit. folder: for what is too much to hand back."""
+
+    def __init__(
+        self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
+    ) -> None:
+        self.reader, self.number, self.options, self.folder = reader, number, options, folder
+        self.duration = reader.duration
+        self.covered = options.covered
+        self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
+        self.device_of = reader.rows.get_column("device")
+        self.task_of = reader.rows.get_column("task")
+        self._computed: dict[object, Any] = {}
+
+    def list_tasks(self, events: pl.DataFrame) -> pl.Series:
+        """Return the task of each event, by its thread."""
+        return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
+
+    def has(self, *layouts: str) -> bool:
+        """Return whether the job has events of any of these layouts."""
+        return any(layout in self.reader.layouts for layout in layouts)
+
+    def read_begins(
+        self, layout: str, fields: Sequence[str] = (), dtype: type[np.signedinteger] = np.int64
+    ) -> pl.DataFrame:
+        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
+        time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
+        lacks one. As :meth:`EventReader.read_begins` does.
+        """
+        return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
+
+    @cached_property
+    def tasks(self) -> list[int]:
+        """Tasks with host threads."""
+        return self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort().to_list()
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """Devices with work."""
+        return self.work["device"].unique().sort().to_list()
+
+    @cached_property
+    def known_devices(self) -> list[int]:
+        """Devices with work, except those that have lost some: when these are idle is not known."""
+        return [one for one in self.devices if one not in self.options.lossy_devices]
+
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """Everything that devices executed, by begin: begin, end, thread, device, what, name
+        (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
+        """
+        frames = []
+        for layout, (what, fields) in WORK.items():
+            columns = (
+                (pl.col(fields[name]) if name in fields else pl.lit(0)).cast(dtype).alias(name)
+                for name, dtype in WORK_COLUMNS.items()
+            )
+            thread, kind = pl.col("thread").cast(pl.Int32), pl.lit(what, pl.Int8).alias("what")
+            frame = self.read_begins(layout, [*fields.values()], np.int32)
+            frames.append(frame.select("begin", "end", thread, kind, *columns))
+        work = pl.concat(frames)
+        if self.options.useful != BSC:
+            others = (pl.col("what") == COMPUTE) & (pl.col("class") == COMMUNICATION)
+            what = pl.when(others).then(pl.lit(OTHER_COMMUNICATION, pl.Int8)).otherwise("what")
+            work = work.with_columns(what=what)
+        device = self.device_of.astype(np.int32)[work["thread"].to_numpy()]
+        return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
+
+    def find_device_spans(self, device: int, *what: int) -> Spans:
+        """Return when a device executes any of these, of the covered time."""
+        alike = (pl.col("device") == device) & pl.col("what").is_in(what)
+        return self.remember((device, what), lambda: self.merge_rows(self.work.filter(alike)))
+
+    def find_useful_spans(self, device: int) -> Spans:
+        """Return when a device is useful, as the options mean it."""
+        communicating = COMMUNICATING if self.options.useful == "all-kernels" else ()
+        return self.find_device_spans(device, COMPUTE, GRAPH, *communicating)
+
+    def find_active_spans(self, device: int) -> Spans:
+        """Return when a device executes anything."""
+        return self.find_device_spans(device, *BUSY["active"])
+
+    @cached_property
+    def api(self) -> pl.DataFrame:
+        """CUDA API calls, by begin: begin, end, thread, call (value)."""
+        return self.read_begins("cuda_api", ("call",), np.int32)
+
+    def find_main_thread(self, task: int) -> int:
+        """Return the first host thread of a task."""
+        of_task = (pl.col("kind") == HOST) & (pl.col("task") == task)
+        return int(self._rows.filter(of_task)["thread"].min())
+
+    def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
+        """Return when any of these threads is in an event of a layout, of the covered time."""
+        if not self.has(layout):
+            return EMPTY
+        return self.remember(
+            (layout, *threads), lambda: self.merge_rows(self.select_calls(layout, threads))
+        )
+
+    def merge_rows(self, frame: pl.DataFrame) -> Spans:
+        """Return the times of the rows, each from `begin` to `end`, of the covered time."""
+        return self.covered & merge_spans(*to_arrays(frame, *SIDES))
+
+    def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
+        """Return how much of some time lies between `begin` and `end` of each row (ns)."""
+        return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
+
+    def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
+        """Return the events of a layout that these threads have, by begin."""
+        frame = (
+            self.api
+            if layout == "cuda_api"
+            else self.remember(layout, lambda: self.read_begins(layout))
+        )
+        of_threads = frame["thread"].is_in(list(threads))
+        return frame if of_threads.all() else frame.filter(of_threads)
+
+    def remember(self, key: object, compute: Callable[[], T]) -> T:
+        """Return what is computed once for each key."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
+        """Return when any of these threads is in MPI."""
+        return unite(*(self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS))
+
+    @cached_property
+    def launch_pairs(self) -> set[tuple[int, int]]:
+        """Host threads, each with the thread of a device that it launches work on."""
+        return {
+            pair
+            for kind in ("launch", "memory")
+            for pair in self.reader.find_connected(kind, self.number)
+        }
+
+    @cached_property
+    def launched_work(self) -> pl.DataFrame:
+        """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of
+        the call), `sender` (its thread).
+
+        Work without a known call is not in it.
+        """
+        lines = pl.concat(
+            [
+                self.reader.read_lines(kind, self.number).select(
+                    "sent", pl.col("sender", "thread").cast(pl.Int32), "begin"
+                )
+                for kind in ("launch", "memory")
+            ]
+        )
+        line = find_rows(
+            *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
+        )
+        calls = lines.select("sent", "sender")[line[line >= 0]]
+        return self.work.filter(pl.Series(line >= 0)).hstack(calls)
+
+    @cached_property
+    def launch_call_rows(self) -> np.ndarray:
+        """For each row of `launched_work` the row of its call in `api`, -1 for none."""
+        return find_rows(
+            *to_arrays(self.api, "thread", "begin"),
+            *to_arrays(self.launched_work, "sender", "sent"),
+        )
+
+
+def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
+    """Return columns without nulls as arrays."""
+    return [frame[name].to_numpy() for name in names]
+
+
+def find_rows(
+    thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
+    order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
+    first_rows = np.full(len(at), -1, np.int64)
+    thread, at_thread = thread[order], at_thread[wanted]
+    for number in np.unique(at_thread):
+        rows = order[slice(*np.searchsorted(thread, (number, number + 1)))]
+        wanted_times = wanted[slice(*np.searchsorted(at_thread, (number, number + 1)))]
+        if len(rows):
+            place = np.minimum(np.searchsorted(time[rows], at[wanted_times]), len(rows) - 1)
+            first_rows[wanted_times] = np.where(
+                time[rows[place]] == at[wanted_times], rows[place], -1
+            )
+    return first_rows
+
+
+def list_labels(value_set: str) -> dict[int, str]:
+    """Return the labels of a value set."""
+    return dict(load_catalogue().value_sets[value_set].labels)
+
+
+def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
+    """Return the values of a value set in a column as their labels. default: for values without
+    one.
+    """
+    return (
+        pl.col(column)
+        .cast(pl.Int64)
+        .replace_strict(list_labels(value_set), default=default, return_dtype=pl.String)
+    )
+
+
+def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
+    """Return host threads that launch work on a device, and the main threads of the tasks that it
+    works for.
+    """
+    threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
+    tasks = np.unique(unit.task_of[threads]).tolist()
+    drivers = {unit.find_main_thread(task) for task in tasks if task in unit.tasks}
+    drivers |= {sender for sender, thread in unit.launch_pairs if unit.device_of[thread] == device}
+    return sorted(drivers)
+
+
+def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
+    """Return when the threads that drive a device are in each of STATES."""
+    return unit.remember(("host_states", device), lambda: _compute_host_states(unit, device))
+
+
+def _compute_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
+    threads = find_driving_threads(unit, device)
+    synchronising, launching = EMPTY, EMPTY
+    if unit.has("cuda_api"):
+        api = unit.select_calls("cuda_api", threads)
+        waits = pl.col("call").is_in(unit.options.synchronising)
+        synchronising = unit.merge_rows(api.filter(waits))
+        launching = unit.merge_rows(api.filter(~waits))
+    by_state = {
+        "mpi": unit.find_mpi_spans(threads),
+        "nccl": unit.find_thread_spans("nccl_call", threads),
+        "io": find_io_spans(unit, threads),
+        "synchronisation": synchronising,
+        "launch": launching,
+    }
+    states, taken = {}, EMPTY
+    for name in STATES:
+        states[name] = by_state[name] - taken
+        taken = unite(taken, by_state[name])
+    return states
+
+
+def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
+    """Return when any of these threads is in a call that may wait for files or the network."""
+    if not unit.has("osrt"):
+        return EMPTY
+    calls = unit.read_begins("osrt", ("call",)).filter(
+        pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
+    )
+    return unit.merge_rows(calls)
+
+
+_MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()
+_INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
+
+
+def find_mpi_span(unit: DeviceGroup, thread: int) -> tuple[int, int] | None:
+    """Return when a main thread is between MPI_Init and MPI_Finalize, else between its first and its
+    last call of MPI; None where it has none.
+    """
+    in_mpi = unit.find_mpi_spans([thread])
+    if not len(in_mpi):
+        return None
+    calls = unit.read_begins("mpi_other", ("call",)).filter(pl.col("thread") == thread)
+    begin = calls.filter(pl.col("call").is_in(_INIT))["end"].max()
+    end = calls.filter(pl.col("call") == _MPI_CALLS["MPI_Finalize"])["begin"].min()
+    begin = int(in_mpi.begin[0] if begin is None else begin)
+    return begin, max(int(in_mpi.end[-1] if end is None else end), begin)

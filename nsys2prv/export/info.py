@@ -1,0 +1,609 @@
+"""What is known of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
+processes, threads and GPUs; its ranks, also by what the launcher of the job says in their
+environment; when its capture was; and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT:
+errors, lost events, fallbacks.
+
+Rows far outside the capture are damage: one of them would stretch a trace over years.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NewType
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nsys2prv.clock.maps import ReportClock
+from nsys2prv.export.communicators import Communicator, read_communicators
+from nsys2prv.export.gpus import Gpu, GpuNumber, read_gpus
+from nsys2prv.export.parquet import load_folder
+from nsys2prv.export.source import TIME_LIMIT, Part, mask_usable, zero_nulls
+from nsys2prv.export.sqlite import Database
+
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+#: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
+#: process.
+INFO, WARNING, ERROR = 1, 2, 3
+INJECTION = 1
+#: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
+NO_PROCESSES = (0, 0xFFFFFF)
+#: Distinct messages of a report that are looked at; there are some tens.
+MOST_MESSAGES = 10_000
+LONGEST_MESSAGE, LONGEST_READ = 160, 2000
+#: Nsight tells of missing CUPTI buffers as mere information.
+_LOSS = re.compile(
+    r"\b(lost|dropped|missing|not all|buffers?|overflow\w*|truncated)\b", re.IGNORECASE
+)
+_SURE_LOSS = re.compile(r"\b(lost|dropped|missing|not all|overflowed|truncated)\b", re.IGNORECASE)
+_FALLBACK = re.compile(
+    r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
+    re.IGNORECASE,
+)
+#: What is said of every library that a program does not use.
+_UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
+#: A path from the root, without the folders of which there is at least one: of Windows, where
+#: folders may have blanks, and of others.
+_PATH = re.compile(
+    r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
+)
+#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
+MARGIN = 10 * 1_000_000_000
+#: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
+#: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
+GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
+#: A capture that is said to be longer (ns: 30 days) is damage too.
+LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
+#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
+#: before, nor longer than this (ns).
+GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
+#: Of the rows looked at at most one in so many may lie apart from the others; of more it is not
+#: known which are wrong.
+APART_SHARE = 4
+#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
+#: those with other times.
+TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
+ENDS = ("end", "endedAt")
+#: Tables that are not of the program's events.
+OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
+#: So many tables are looked at, the largest.
+MOST_TABLES = 8
+#: Variable of ranks -> that of their number, "" for none; in the order of trust: inside a batch
+#: step that starts mpirun, SLURM_PROCID is 0 for every rank.
+SIZE_VARIABLES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK": "",
+    "PMI_RANK": "PMI_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+RANK_VARIABLES = tuple(SIZE_VARIABLES)
+#: Ids of a job. A heterogeneous job has one for all its parts.
+JOB_VARIABLES = (
+    *("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"),
+    *("FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID"),
+)
+#: A version: nothing else of a report's environment may get into an output.
+_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
+PROCESS_MASK = ~0xFFFFFF
+#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
+GlobalPid = NewType("GlobalPid", int)
+#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
+GlobalTid = NewType("GlobalTid", int)
+#: Number that a process gives to an NVTX domain.
+DomainId = NewType("DomainId", int)
+
+
+class Message(Struct, frozen=True):
+    """A message, shortened, and how often a report has it."""
+
+    #: As Nsight Systems numbers them.
+    severity: int
+    #: One line.
+    text: str
+    #: How often the report has it.
+    count: int = 1
+
+    @property
+    def loss(self) -> bool:
+        """True if the message says that something is missing from the report."""
+        return bool((_LOSS if self.severity >= WARNING else _SURE_LOSS).search(self.text))
+
+    @property
+    def fallback(self) -> bool:
+        """True if the message says that something was recorded in another way than asked for."""
+        return bool(_FALLBACK.search(self.text))
+
+    @property
+    def unused(self) -> bool:
+        """True if the message only says that the program does not use a library."""
+        return bool(_UNUSED.fullmatch(self.text))
+
+
+def shorten_message(text: str) -> str:
+    """Return a message as a label: one line, files without their folders (which name users and
+    machines), the first sentences.
+
+    Advice on commands to try, which follows a line break, is left out.
+    """
+    first = text[:LONGEST_READ].strip().split("\n", 1)[0]
+    line = " ".join(_PATH.sub(lambda match: match[1] or match[2], first).split())
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    sentences, end, _ = line[:LONGEST_MESSAGE].rpartition(". ")
+    return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
+
+
+def read_messages(database: Database) -> tuple[Message, ...]:
+    """Return the distinct messages of a report that are more than information, or tell of a loss."""
+    if not database.has(DIAGNOSTICS, "severity", "text"):
+        return ()
+    rows = database.query(
+        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} NOT INDEXED WHERE typeof(text) = 'text' "
+        f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
+    )
+    messages = (
+        Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
+        for severity, text, count in rows
+    )
+    return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
+
+
+def find_main_process(database: Database) -> int | None:
+    """Return the globalPid of the report's main process, whose row has the messages that belong to
+    no process: the first with a message of its own.
+    """
+    if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
+        return None
+    of_process = (
+        f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
+    )
+    rows = database.query(
+        f"SELECT globalPid FROM {DIAGNOSTICS} NOT INDEXED WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+    )
+    return rows[0][0] if rows else None
+
+
+class Capture(Struct, frozen=True):
+    """The times (ns, local) that rows may have, both included."""
+
+    #: Earliest time (local ns).
+    first: int = -TIME_LIMIT
+    #: Latest time (local ns).
+    last: int = TIME_LIMIT
+    #: Earliest and latest time of work on GPUs (local ns).
+    gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
+
+    def mask_far(self, times: np.ndarray) -> np.ndarray:
+        """Return a mask of the times far outside, except those that no trace can hold."""
+        if (
+            times.min(initial=self.first) >= self.first
+            and times.max(initial=self.last) <= self.last
+        ):
+            return np.zeros(len(times), bool)  # as nearly always
+        return ((times < self.first) | (times > self.last)) & mask_usable(times)
+
+    def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a mask of the work on GPUs (ns) that lies partly outside, but for times that no
+        trace can hold.
+        """
+        early, late = begin < self.gpu[0], end > self.gpu[1]
+        return (early & mask_usable(begin)) | (late & mask_usable(end))
+
+
+def read_capture(database: Database, begins: Sequence[int]) -> Capture:
+    """Return the capture of a report. begins: when it may have begun (local ns)."""
+    times = _sample_times(database)
+    if not len(times):
+        return Capture()
+    duration = read_duration(database)
+    for begin in begins if duration is not None else ():
+        margin = max(duration, MARGIN)
+        near = max(int(duration * GPU_MARGIN_SHARE), GPU_MARGIN)
+        capture = Capture(begin - margin, begin + duration + margin)
+        work = begin - near, begin + duration + near
+        outside, apart = (
+            np.count_nonzero((times < first) | (times > last))
+            for first, last in ((capture.first, capture.last), work)
+        )
+        if apart * APART_SHARE < len(times):
+            return replace(capture, gpu=work)
+        if 2 * outside <= len(times):
+            return capture
+    return _find_main_span(times)
+
+
+def read_duration(database: Database) -> int | None:
+    """Return the length of the capture (ns) that the report states, None if it is implausible."""
+    durations = []
+    rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
+    for duration, start, stop in rows:
+        if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
+            duration = stop - start
+        if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE:
+            durations.append(duration)
+    return max(durations, default=None)
+
+
+def _sample_times(database: Database) -> np.ndarray:
+    """Return times of a few rows of every table of events, ascending."""
+    columns = {
+        name: next(column for column in TIMES if column in table)
+        for name, table in database.tables.items()
+        if name not in OTHER_TABLES
+        and not name.startswith("TARGET_INFO")
+        and table.columns.keys() & set(TIMES)
+        and table.extent.rows
+    }
+    largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
+    times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
+    return np.sort(times[mask_usable(times)])
+
+
+def _find_main_span(times: np.ndarray) -> Capture:
+    """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
+    low = high = len(times) // 2
+    while True:
+        gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))
+        if low > 0 and int(times[low]) - int(times[low - 1]) <= gap:
+            low -= 1
+        elif high + 1 < len(times) and int(times[high + 1]) - int(times[high]) <= gap:
+            high += 1
+        else:
+            break
+    if (len(times) - (high + 1 - low)) * APART_SHARE > len(times):
+        return Capture()
+    return Capture(int(times[low]) - gap, int(times[high]) + gap)
+
+
+def find_capture_span(database: Database, first: int, last: int) -> tuple[int, int]:
+    """Return when the capture started and stopped (local ns), by the messages that say so; without
+    one, and where they lie outside, `first` and `last`.
+    """
+    if not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return first, last
+    started, stopped = database.query(
+        f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS} NOT INDEXED"
+    )[0]
+    started = max(started, first) if isinstance(started, int) else first
+    stopped = min(stopped, last) if isinstance(stopped, int) else last
+    return (started, stopped) if started <= stopped else (first, last)
+
+
+def read_environment(database: Database) -> dict[str, set[str]]:
+    """Return the distinct settings, `NAME="text"`, of each variable in the launch environment of the
+    report's processes.
+
+    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
+    """
+    where = "{name} LIKE '%ENVIRONMENT_VARIABLE'"
+    rows = database.read_small_table("META_DATA_CAPTURE", "value", where=where, types=(str,))
+    settings: dict[str, set[str]] = {}
+    for (setting,) in rows:
+        settings.setdefault(setting.partition("=")[0], set()).add(setting)
+    return settings
+
+
+def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
+    """Return the values of variables that are numbers, in the order of these names; a variable with
+    several values (several processes launched) tells nothing and is left out.
+    """
+    numbers = {}
+    for name in names:
+        settings = environment.get(name, ())
+        matches = (re.fullmatch(r'\w+="?([0-9]{1,9})"?\s*', setting) for setting in settings)
+        values = {int(match[1]) for match in matches if match}
+        if len(values) == 1:
+            numbers[name] = values.pop()
+    return numbers
+
+
+def _find_job(environment: Mapping[str, set[str]]) -> str:
+    """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which tells the
+    launcher's jobs apart and reveals nothing else; "" without one.
+    """
+    for name in JOB_VARIABLES:
+        if len(settings := environment.get(name, ())) == 1:
+            return hashlib.sha256(min(settings).encode("utf-8", "replace")).hexdigest()[:16]
+    return ""
+
+
+class ReportInfo(Struct, frozen=True):
+    """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
+    globalTid.
+    """
+
+    #: The SQLite file or folder of tables that is read.
+    path: Path
+    #: The report as the user gave it, where that is another file.
+    given_path: Path | None = None
+    #: Version of the export's schema, empty before 2.7.
+    schema: str = ""
+    #: Version of Nsight Systems.
+    product: str = ""
+    #: Name of the machine.
+    host: str = ""
+    #: UTC (Unix epoch) when the capture began, None where not exported.
+    utc_ns: int | None = None
+    #: The host's monotonic clock when the capture began.
+    system_ns: int | None = None
+    #: Event times already are UTC (exported with --ts-normalize).
+    absolute: bool = False
+    #: What was added to all event times (ns, exported with --ts-shift).
+    time_shift: int = 0
+    #: Length of the capture as the report states it.
+    duration_ns: int | None = None
+    #: The times that rows may have.
+    capture: Capture = field(default_factory=Capture)
+    #: When the capture started and stopped (local ns) as the report states it, None where it does
+    #: not.
+    stated_span: tuple[int, int] | None = None
+    #: The processes were launched after the capture had started: they did nothing before.
+    launched: bool = False
+    #: Only ranges of the capture were exported (--times).
+    is_part: bool = False
+    #: The rows of every table that has any.
+    parts: dict[str, Part] = field(default_factory=dict)
+    #: Name of each process.
+    processes: dict[GlobalPid, str] = field(default_factory=dict)
+    #: Name of each thread.
+    threads: dict[GlobalTid, str] = field(default_factory=dict)
+    #: MPI rank of a process.
+    ranks: dict[GlobalPid, int] = field(default_factory=dict)
+    #: MPI communicators in the order of their times.
+    communicators: tuple[Communicator, ...] = ()
+    #: Rank by each variable of the launcher's environment.
+    launcher_ranks: dict[str, int] = field(default_factory=dict)
+    #: GPUs by their numbers.
+    gpus: dict[GpuNumber, Gpu] = field(default_factory=dict)
+    #: (pid, CUDA ordinal) -> GPU number, where exported.
+    cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
+    #: GPU number of each CUDA ordinal of all processes, where exported no other way.
+    visible_gpus: tuple[GpuNumber, ...] = ()
+    #: Name of each NVTX domain.
+    domains: dict[tuple[GlobalPid, DomainId], str] = field(default_factory=dict)
+    #: Name of each category, a number of its domain.
+    categories: dict[tuple[GlobalPid, DomainId, int], str] = field(default_factory=dict)
+    #: Of Nsight Systems about losses and the like.
+    messages: tuple[Message, ...] = ()
+    #: Tells the launcher's jobs apart.
+    job: str = ""
+    #: Number of ranks by each variable of that environment.
+    launcher_sizes: dict[str, int] = field(default_factory=dict)
+    #: Version of NVIDIA's driver, empty where it is not told.
+    driver: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the report's file."""
+        return self.given.name
+
+    @property
+    def given(self) -> Path:
+        """Return the report as the user knows it."""
+        return self.given_path or self.path
+
+    @property
+    def begin_ns(self) -> int | None:
+        """Return when the capture began (local ns), None where that is not known."""
+        if not self.absolute:
+            return self.time_shift
+        return None if self.utc_ns is None else self.utc_ns + self.time_shift
+
+    @property
+    def clock(self) -> ReportClock:
+        """Return the report's clock, with what the export added to its times undone."""
+        begin, gpus = self.begin_ns, frozenset(gpu.uuid for gpu in self.gpus.values() if gpu.uuid)
+        if begin is None:
+            return ReportClock(self.host, -self.time_shift, None, gpus)
+        utc, system = (
+            None if time is None else time - begin for time in (self.utc_ns, self.system_ns)
+        )
+        return ReportClock(self.host, utc, system, gpus)
+
+    def find_gpu(self, pid: int, ordinal: int) -> int | None:
+        """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
+        nothing tells.
+
+        Where the report does not tie them, ordinal 0 is its only GPU; a further ordinal means that
+        it has others, which it does not name.
+        """
+        number = self.cuda_gpus.get((pid_of(pid), ordinal))
+        if number is None and 0 <= ordinal < len(self.visible_gpus):
+            number = self.visible_gpus[ordinal]
+        if number is None and ordinal == 0 and len(self.gpus) == 1:
+            (number,) = self.gpus
+        return number
+
+    def list_gpus(self, pid: int) -> list[GpuNumber]:
+        """Return the numbers of the GPUs that a process (globalPid) sees."""
+        own = {gpu for (process, _), gpu in self.cuda_gpus.items() if process == pid_of(pid)}
+        return sorted(own or {*self.visible_gpus} or {*self.gpus})
+
+    def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
+        """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
+        number = self.find_gpu(pid, ordinal)
+        return ordinal if number is None else number
+
+
+def find_processes(global_ids: np.ndarray) -> np.ndarray:
+    """Return the globalPid of each globalPid or globalTid; 0 for NULL."""
+    return zero_nulls(global_ids) & PROCESS_MASK
+
+
+def pid_of(global_id: int) -> int:
+    """Return the operating system's process id inside a globalPid or globalTid."""
+    return (global_id >> 24) & 0xFFFFFF
+
+
+def tid_of(global_tid: int) -> int:
+    """Return the operating system's thread id inside a globalTid."""
+    return global_tid & 0xFFFFFF
+
+
+def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
+    """Read the small tables of an export. given_path: the report that it was made from, if any."""
+    if given_path is not None and given_path.is_dir():
+        load_folder(given_path, Path(path))
+    with Database(path) as database:
+        database.check()
+        return _inspect_database(database, given_path)
+
+
+def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo:
+    parts = database.list_filled_tables()
+    if not database.has("StringIds", "id", "value"):
+        parts.pop("StringIds", None)  # conditions look strings up, in both columns
+    read = database.read_small_table
+    export = dict(
+        read("META_DATA_EXPORT", "name", "value") or read("EXPORT_META_DATA", "name", "value")
+    )
+    starts = [
+        (_to_utc(utc), _to_integer(system))
+        for utc, system in read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")
+    ]
+    utc_ns, system_ns = min(
+        starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
+    )
+    system: dict[str, str] = {}
+    where = "{name} IN ('Hostname', 'NvDriverVersion')"
+    for name, value in read("TARGET_INFO_SYSTEM_ENV", "name", "value", where=where):
+        if value:
+            system.setdefault(name, str(value))
+    details = read("ANALYSIS_DETAILS", "duration")
+    normalized = str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
+    is_absolute = normalized in {"1", "true", "yes"}
+    time_shift = _parse_shift(export.get("EXPORT_PARAM_TIME_SHIFT"))
+    begin = time_shift + (utc_ns or 0 if is_absolute else 0)
+    environment = read_environment(database)
+    gpu_table = read_gpus(
+        database, environment.get("CUDA_VISIBLE_DEVICES", ()) if environment else None
+    )
+    domains, categories = _read_nvtx_names(database)
+    return ReportInfo(
+        path=database.path,
+        given_path=given_path,
+        schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
+        product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
+        host=system.get("Hostname", ""),
+        driver=parse_driver_version(system.get("NvDriverVersion", "")),
+        utc_ns=utc_ns,
+        system_ns=system_ns,
+        absolute=is_absolute,
+        time_shift=time_shift,
+        duration_ns=_to_integer(details[0][0]) if details else None,
+        capture=read_capture(database, list(dict.fromkeys((begin, 0, utc_ns or 0)))),
+        stated_span=(stated_span := _read_stated_span(database, begin)),
+        launched=_was_launched(database, stated_span),
+        is_part=bool(export.get("EXPORT_PARAM_TIMES_TO_EXPORT")),
+        parts=parts,
+        processes={
+            pid: Path(name).name if isinstance(name, str) and name else ""
+            for pid, name in read("PROCESSES", "globalPid", "name", types=(int,))
+        },
+        threads=_read_thread_names(database),
+        ranks={
+            tid & PROCESS_MASK: rank
+            for tid, rank in read("MPI_RANKS", "globalTid", "rank", types=(int, int))
+        },
+        communicators=read_communicators(database),
+        launcher_ranks=find_numbers(environment, RANK_VARIABLES),
+        launcher_sizes=find_numbers(environment, SIZE_VARIABLES.values()),
+        gpus=gpu_table.gpus,
+        cuda_gpus=gpu_table.by_ordinal,
+        visible_gpus=gpu_table.visible,
+        domains=domains,
+        categories=categories,
+        messages=read_messages(database),
+        job=_find_job(environment),
+    )
+
+
+def parse_driver_version(text: str) -> str:
+    """Return NVIDIA's driver as it is called, `515.65.01`, "" where the text is no version. Older
+    reports write it as one number, 5156501, and 0 where there is no driver.
+    """
+    if not text.isdecimal():
+        return text if _VERSION.fullmatch(text) else ""
+    return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
+
+
+def _parse_shift(value: object) -> int:
+    """Return the number of ns that a setting of an export states, 0 without one."""
+    match = re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip())
+    return int(match[0]) if match else 0
+
+
+def _read_stated_span(database: Database, begin: int) -> tuple[int, int] | None:
+    """Return when the capture started and stopped as the report states it. begin: when it began
+    (local ns).
+    """
+    duration = read_duration(database)
+    return None if duration is None else find_capture_span(database, begin, begin + duration)
+
+
+def _was_launched(database: Database, span: tuple[int, int] | None) -> bool:
+    """Return whether the processes were launched within the capture (local ns)."""
+    if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return False
+    ((first,),) = database.query(
+        f"SELECT min(timestamp) FROM {DIAGNOSTICS} NOT INDEXED WHERE text LIKE 'Process % launched by the profiler%'"
+    )
+    return isinstance(first, int) and span[0] <= first <= span[1]
+
+
+def _to_integer(value: object) -> int | None:
+    """Return a number that a clock can show."""
+    return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
+
+
+def _to_utc(value: object) -> int | None:
+    """Return a UTC time (ns), None for what cannot be one: a time before 1970 is a clock that was
+    never set, and would stretch the trace over half a century.
+    """
+    number = _to_integer(value)
+    return number if number is not None and number > 0 else None
+
+
+def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
+    """Return the name of highest priority of each thread."""
+    best: dict[int, tuple[int, int]] = {}
+    columns = ("globalTid", "nameId", "priority")
+    for tid, *values in database.read_small_table("ThreadNames", *columns, types=(int,)):
+        name, priority = (value if isinstance(value, int) else 0 for value in values)
+        best[tid] = max(best.get(tid, (priority, name)), (priority, name))
+    texts = database.read_strings(sorted({name for _, name in best.values()}))
+    return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
+
+
+def _read_nvtx_names(
+    database: Database,
+) -> tuple[dict[tuple[GlobalPid, DomainId], str], dict[tuple[GlobalPid, DomainId, int], str]]:
+    """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
+    domainId, category).
+
+    A domain may be created on several threads of a process, under the same number; one row is as
+    good as another.
+    """
+    columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
+    where = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
+    rows = database.read_small_table("NVTX_EVENTS", *columns, where=where)
+    texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
+    domains, categories = {}, {}
+    for kind, tid, domain, category, text, text_id in rows:
+        # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.
+        domain = domain if isinstance(domain, int) else 0
+        name = text if isinstance(text, str) and text else texts.get(text_id, "")
+        process = tid & PROCESS_MASK if isinstance(tid, int) else 0
+        if name and domain and kind == NVTX_DOMAIN_CREATE:
+            domains.setdefault((process, domain), name)
+        elif name and kind == NVTX_CATEGORY and isinstance(category, int):
+            categories.setdefault((process, domain, category), name)
+    return domains, categories

@@ -1,0 +1,326 @@
+"""Find the files of reports, prepare them for reading (:func:`prepare_export`: a report is exported
+with `nsys`, and an export that cannot be opened read-only is copied), check that they are readable
+and stay unchanged while they are read, and weigh how much work they are. Imports neither polars nor
+numpy.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from urllib.parse import quote
+
+from nsys2prv._util.errors import Nsys2prvError, Unreadable
+from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLE_ENDINGS, describe_missing_file
+from nsys2prv._util.workers import is_worth_parallelizing
+
+Signature = tuple[tuple[str, int, int, int, int], ...]
+MAGIC = b"SQLite format 3\x00"
+#: The first bytes of a rollback journal that has something to roll back.
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+DAMAGE = (sqlite3.Error, UnicodeError)
+_KNOWN = re.compile(
+    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
+    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
+)
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 14_000_000
+#: As much work as opening a report and reading each of its tables is, however small they are.
+REPORT_BYTES = 2_200_000
+#: How often an export in use is copied, until nothing was written meanwhile.
+ATTEMPTS = 5
+
+
+def find_reports(paths: Iterable[str | Path]) -> list[Path]:
+    """Return every report: of a folder those in it, of a pattern those that match it.
+    Others stay as they are, whether or not they exist.
+
+    Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
+    """
+    paths = list(paths)
+    if "" in paths:
+        raise Nsys2prvError(
+            "an argument is empty, as with a variable that is not set; give the name of a report or folder"
+        )
+    return list(chain.from_iterable(_list_reports_at(Path(path)) for path in paths))
+
+
+def _list_reports_at(path: Path) -> list[Path]:
+    try:
+        if path.is_dir() and not _is_export(path):
+            return _list_reports_in(path)
+        if path.exists() or not glob.has_magic(str(path)):
+            return [path]
+    except OSError:
+        return [path]
+    paths = sorted(map(Path, glob.glob(str(path), recursive=True)))
+    if not paths:
+        raise Nsys2prvError(f"{path}: no file matches this pattern")
+    lists = (_list_reports_at(one) if one.is_dir() else [one] for one in paths)
+    return list(chain.from_iterable(lists))
+
+
+def _list_reports_in(folder: Path) -> list[Path]:
+    """Return the reports of a folder; of one that is there as nsys wrote it and exported, the
+    export.
+    """
+    paths = [path for path in sorted(folder.iterdir()) if is_report(path)]
+    exported = {
+        path.stem.removesuffix("_pqtdir")
+        for path in paths
+        if path.suffix.lower() not in NOT_EXPORTED
+    }
+    paths = [
+        path
+        for path in paths
+        if path.suffix.lower() not in NOT_EXPORTED or path.stem not in exported
+    ]
+    if not paths:
+        raise Nsys2prvError(
+            f"{folder}: no reports in this folder; reports are .sqlite files, folders of Parquet files or .nsys-rep files"
+        )
+    return paths
+
+
+def _is_export(folder: Path) -> bool:
+    """True if this folder is one report: nsys writes a file for each of its tables."""
+    return any(path.suffix in TABLE_ENDINGS and path.is_file() for path in folder.iterdir())
+
+
+def is_export_folder(path: Path) -> bool:
+    """True if this is a readable folder with at least one table."""
+    try:
+        return path.is_dir() and _is_export(path)
+    except OSError:
+        return False
+
+
+def is_report(path: Path) -> bool:
+    """True if this looks like a report."""
+    return is_export_folder(path) or (path.suffix.lower() in FILE_ENDINGS and not path.is_dir())
+
+
+def make_file_signature(path: Path) -> Signature:
+    """Return name, device, inode, size and time of change of a file, or of all files of a folder;
+    nothing where there is none.
+    """
+    try:
+        files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
+        states = [(file, os.stat(file)) for file in files]
+    except OSError:
+        return ()
+    return tuple(
+        (file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        for file, status in states
+    )
+
+
+@contextmanager
+def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
+    """Check that a report was not replaced, changed or cut during the block. Raises one clear line
+    otherwise, whatever error that led to.
+    """
+    before = {path: make_file_signature(path) for path in paths}
+    try:
+        yield
+    except Exception:
+        # Whatever it is, of what is no longer there.
+        _check_unchanged(before)
+        raise
+    _check_unchanged(before)
+
+
+def _check_unchanged(before: dict[Path, Signature]) -> None:
+    for path, seen in before.items():
+        now = make_file_signature(path)
+        if seen and now != seen:
+            change = "was replaced or changed" if now else "was removed"
+            raise Unreadable(
+                f"{path}: {change} while it was read; convert it again once it is complete", path
+            ) from None
+
+
+def make_database_uri(path: Path) -> str:
+    """Return the read-only URI of a database file."""
+    immutable = "" if has_log(path) else "&immutable=1"
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
+
+
+def has_log(path: Path) -> bool:
+    """True if a write-ahead log next to the database holds data that belongs to it."""
+    try:
+        return Path(f"{path}-wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
+def has_journal(path: Path) -> bool:
+    """True if a rollback journal next to the database says that a change of it is incomplete."""
+    try:
+        with Path(f"{path}-journal").open("rb") as file:
+            return file.read(len(JOURNAL)) == JOURNAL
+    except OSError:
+        return False
+
+
+def remove_quoted_content(error: Exception) -> str:
+    """Return SQLite's error message without quoted content, which in a damaged database may be
+    anything, secrets of its user included.
+    """
+    text = str(error)
+    if match := _KNOWN.search(text):
+        return match[0]
+    return re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
+
+
+def check_file(path: Path) -> int:
+    """Return the size of the file. Raises one clear line unless this is a readable SQLite file."""
+    try:
+        if path.is_dir():
+            raise Nsys2prvError(
+                f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
+            )
+        if path.is_symlink() and not path.exists():
+            raise Nsys2prvError(f"{path}: is a link that leads nowhere")
+        if not path.exists():
+            raise Nsys2prvError(describe_missing_file(path))
+        if not path.is_file():
+            raise Nsys2prvError(f"{path}: is not a regular file")
+        with path.open("rb") as file:
+            head, size = file.read(16), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if head != MAGIC:
+        defect = "is empty" if not head else "is not an SQLite database"
+        raise Nsys2prvError(
+            f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    return size
+
+
+def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
+    """True if these reports are enough work for this number of workers."""
+    return is_worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
+
+
+def weigh_reports(paths: Sequence[Path]) -> int:
+    """Return how much work these reports are, in bytes of large ones."""
+    return sum(count_bytes(path) + REPORT_BYTES for path in paths)
+
+
+def count_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files of a folder; 0 if there is none."""
+    return sum(size for _, _, _, size, _ in make_file_signature(path))
+
+
+def find_nsys() -> str | None:
+    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""
+    home = os.environ.get("NSYS_HOME")
+    if home:
+        for candidate in (Path(home) / "nsys", Path(home) / "bin" / "nsys"):
+            if os.access(candidate, os.X_OK) and candidate.is_file():
+                return str(candidate)
+    return shutil.which("nsys")
+
+
+def make_export_command(nsys: str, report: Path, target: Path, *more: str) -> list[str]:
+    """Return the command that exports a report, with more options."""
+    options = shlex.split("--type sqlite --force-overwrite true --output")
+    return [nsys, "export", *more, *options, str(target), str(report)]
+
+
+@cache
+def _list_export_options(nsys: str) -> tuple[str, ...]:
+    """Return the options for NVTX payloads, if this nsys has them: old ones refuse them."""
+    _, said = _run_nsys(nsys, "export", "--help")
+    return ("--include-json", "true") if "--include-json" in said else ()
+
+
+def _run_nsys(*command: str) -> tuple[int, str]:
+    """Run a command of nsys; returns its exit status and what it said."""
+    # Few commands export: the module is not loaded at every start.
+    import subprocess
+
+    run = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return run.returncode, run.stdout
+
+
+def export_report(report: Path, folder: Path) -> Path:
+    """Export a report into a new folder; returns the export. Where there is no nsys raises
+    Nsys2prvError with what to do: give an export that lies beside the report, or the command to
+    run.
+    """
+    nsys = find_nsys()
+    beside = report.with_suffix(".sqlite")
+    if nsys is None:
+        command = shlex.join(make_export_command("nsys", report, beside))
+        advice = f"export it where nsys is installed (with --include-json true if nsys has it): {command}"
+        if beside.is_file():
+            advice = f"give {beside}, which lies beside it"
+        raise Nsys2prvError(
+            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; {advice}"
+        )
+    folder.mkdir()
+    target = folder / f"{report.stem}.sqlite"
+    status, text = _run_nsys(
+        *make_export_command(nsys, report, target, *_list_export_options(nsys))
+    )
+    if status or not target.exists():
+        said = list(filter(None, map(str.strip, text.splitlines())))
+        last = said[-1] if said else f"exit status {status}"
+        raise Nsys2prvError(f"{report}: nsys export failed: {last}")
+    return target
+
+
+def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
+    """Return the SQLite file to read, and the path itself.
+
+    A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
+    copied there with its log: reading it in place would make SQLite write beside it. A folder of
+    tables is loaded into a file there when that is first read (:func:`nsys2prv.export.info.read_report_info`).
+    """
+    if path.suffix.lower() in NOT_EXPORTED:
+        if not path.is_file():
+            raise Nsys2prvError(describe_missing_file(path))
+        return export_report(path, folder), path
+    if is_export_folder(path):
+        folder.mkdir()
+        return folder / f"{path.stem}.sqlite", path
+    if has_journal(path):
+        # Not rolled back here: a journal can name other files, which SQLite then deletes.
+        raise Nsys2prvError(
+            f"{path}: is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
+        )
+    return (_copy_export(path, folder), path) if has_log(path) else (path, path)
+
+
+def _copy_export(path: Path, folder: Path) -> Path:
+    """Return a copy of an export and its log, as they were at one time."""
+    check_file(path)
+    folder.mkdir()
+    files = [path, path.with_name(path.name + "-wal")]
+    for _ in range(ATTEMPTS):
+        before = [make_file_signature(file) for file in files]
+        for file in files:
+            shutil.copyfile(file, folder / file.name)
+        if before == [make_file_signature(file) for file in files]:
+            return folder / path.name
+    raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")

@@ -1,0 +1,561 @@
+"""Read an SQLite export (:class:`Database`), from its pages (:mod:`nsys2prv.export.sqlite_pages`) or by SQLite.
+
+Damage is an error, once for the whole file (:meth:`Database.check`). Only tables count: indexes may be
+damaged, so nothing is read from them.
+
+Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
+that a read-only folder or a file system without locks works and nothing is ever written beside the
+input.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.export.report_files import (
+    DAMAGE,
+    check_file,
+    has_journal,
+    has_log,
+    make_database_uri,
+    remove_quoted_content,
+)
+from nsys2prv.export.source import (
+    NULL,
+    Columns,
+    DistinctTexts,
+    Extent,
+    Part,
+    Shared,
+    SomeRows,
+    SqlNames,
+    name_rows,
+    number_distinct,
+    quote_name,
+)
+from nsys2prv.export.sqlite_pages import (
+    DamagedPage,
+    Pages,
+    evaluate_conditions,
+    find_condition_columns,
+    open_pages,
+    select_condition_bits,
+)
+
+#: Rows that SQLite hands over at a time.
+BLOCK_ROWS = 50_000
+#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
+LEAST_ROW_BYTES = 4
+#: Columns of the conditions that a row meets, and of its values that are no integers.
+MET, DAMAGED_VALUES = "conditions met", "damaged values"
+#: Rows of a table that are looked at together for the few that a condition wants.
+LONG_TABLE = 100_000
+#: Registered strings asked for in one statement.
+STRINGS = 500
+#: The table of the other tables.
+SCHEMA = "sqlite_master"
+#: What SQLite's check says where a page is damaged, and not a value.
+PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
+#: What comes with a database is data: nothing in it is run.
+DISTRUST = "PRAGMA trusted_schema = OFF"
+#: So many rows of a table, spread all over it, tell where its times lie.
+SAMPLED_ROWS = 16
+#: Names of the rowid, of which a table may have some for columns of its own.
+ROWIDS = ("rowid", "_rowid_", "oid")
+#: What SQLite says of a computed column that is not stored.
+VIRTUAL = 2
+
+
+class SourceTable:
+    """A table of an export. What SQLite says of it is asked for when it is first needed."""
+
+    def __init__(self, database: Database, name: str, root: int) -> None:
+        self._database, self.name = database, name
+        #: Number of its first page.
+        self.root = root
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    @cached_property
+    def _described(self) -> list[tuple]:
+        return self._database.query(f"PRAGMA table_xinfo({quote_name(self.name)})")
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """Name -> declared type of the columns that are not computed."""
+        described = self._described
+        return {column: declared for _, column, declared, *_, hidden in described if not hidden}
+
+    @cached_property
+    def required(self) -> bytes:
+        """For each column in the records a byte, 1 if it cannot be NULL."""
+        # The key may be the rowid, for which records have NULL; computed columns are in none.
+        return bytes(
+            bool(not_null) and default is None and not key
+            for _, _, _, not_null, default, key, hidden in self._described
+            if hidden != VIRTUAL
+        )
+
+    @cached_property
+    def extent(self) -> Extent:
+        """The range of the rowids."""
+        taken = {column.lower() for column in self.columns}
+        rowid = next((word for word in ROWIDS if word not in taken), "no")
+        rows = name_rows(self.name)
+        try:
+            first, last = self._database.connection.execute(
+                f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
+            ).fetchone()
+        except sqlite3.OperationalError:
+            return Extent(1, self._database.count(self.name), "")
+        except DAMAGE as error:
+            raise self._database.make_unreadable_error(error, self.name) from None
+        if not isinstance(first, int) or not isinstance(last, int):
+            return Extent()
+        if (last - first) * LEAST_ROW_BYTES > self._database.size:
+            return Extent(1, self._database.count(self.name), "")
+        return Extent(first, last, rowid)
+
+
+class Database:
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
+    reads where it is damaged.
+
+    Conditions are in SQL, with the table's columns in braces (:meth:`make_condition`).
+    Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads
+    what the page reader does not know (:mod:`nsys2prv.export.sqlite_pages`).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.size = check_file(self.path)
+        self.tables: dict[str, SourceTable] = {}
+        try:
+            uri = make_database_uri(self.path)
+            self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+            self.connection.text_factory = _decode
+            self.connection.execute(DISTRUST)
+            if hasattr(self.connection, "setconfig"):
+                self.connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+            # Views and virtual tables are left alone: reading them would run code that came with
+            # the file.
+            tables = self.connection.execute(
+                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            )
+            self.tables = {
+                name: SourceTable(self, name, root)
+                for name, root in tables
+                if not name.startswith("sqlite_")
+            }
+        except DAMAGE as error:
+            self.check()
+            raise self.make_unreadable_error(error) from None
+
+    def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
+        """Return what people are told of damage."""
+        if isinstance(error, DamagedPage):
+            reason = f"malformed: {_name_table(table)}, page {error}"
+        elif isinstance(error, UnicodeError):
+            reason = "names that are no text"
+        else:
+            reason = remove_quoted_content(error) + (f" in {_name_table(table)}" if table else "")
+        return Nsys2prvError(
+            f"{self.path}: cannot be read as an SQLite export ({reason}); export the report again with: "
+            f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
+        )
+
+    @cached_property
+    def _pages(self) -> Pages | None:
+        """Return the file's pages, if they are all that there is of the database."""
+        if has_log(self.path) or has_journal(self.path):
+            return None
+        try:
+            return open_pages(self.path, self.query)
+        except DamagedPage as error:
+            raise self.make_unreadable_error(error, SCHEMA) from None
+
+    def check(self) -> None:
+        """Read all tables. Raises one clear line where the pages of one are damaged."""
+        met = self._pages.make_map() if self._pages else bytearray()
+        roots = {SCHEMA: 1} | {name: table.root for name, table in self.tables.items()}
+        for name, root in roots.items():
+            required = bytes(5) if name == SCHEMA else self.tables[name].required
+            try:
+                if self._pages is None or not self._pages.check(root, required, met):
+                    self._check_by_sql(name)
+            except DamagedPage as error:
+                raise self.make_unreadable_error(error, name) from None
+
+    def _check_by_sql(self, name: str) -> None:
+        """Check the pages of a table by SQLite, which checks those of its indexes, too."""
+        try:
+            for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
+                if page := PAGE_IN_CHECK.search(text):
+                    raise DamagedPage(page[1])
+                if text.startswith("NULL value"):
+                    raise sqlite3.DatabaseError("malformed")
+        except DAMAGE as error:
+            raise self.make_unreadable_error(error, name) from None
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """True if the table exists with all these columns."""
+        return table in self.tables and all(column in self.tables[table] for column in columns)
+
+    def get_whole_table(self, table: str) -> Part:
+        """Return all rows of a table."""
+        extent = self.tables[table].extent
+        return Part(table, extent.first, extent.last)
+
+    def list_filled_tables(self) -> dict[str, Part]:
+        """Return all tables that have rows, whole."""
+        return {
+            name: self.get_whole_table(name)
+            for name, table in self.tables.items()
+            if table.extent.rows
+        }
+
+    def make_condition(self, table: str, where: str) -> str:
+        """Return a condition in SQL from one with the table's columns in braces: those that the
+        export lacks are NULL. "" is true.
+        """
+        return where.format_map(SqlNames(self.tables[table].columns)) if where else "1"
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.connection.close()
+        self.__dict__.pop("_pages", None)
+
+    def count(self, table: str, where: str = "") -> int:
+        """Return the number of rows, or of those that meet a condition (as in :meth:`make_condition`)."""
+        return self.query(
+            f"SELECT count(*) FROM {name_rows(table)} WHERE {self.make_condition(table, where)}"
+        )[0][0]
+
+    def count_rows(self, part: Part, where: str = "") -> int:
+        """Return the number of rows of a part, or of those that meet a condition (as in
+        :meth:`make_condition`).
+        """
+        if not where and (from_pages := self._read_pages(part, (), (), ())):
+            return from_pages[0].rows
+        return self.query(
+            f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
+        )[0][0]
+
+    def query(self, sql: str) -> list[tuple]:
+        """Return all rows of a small query."""
+        try:
+            return self.connection.execute(sql).fetchall()
+        except DAMAGE as error:
+            raise self.make_unreadable_error(error) from None
+
+    def read_small_table(
+        self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
+    ) -> list[tuple]:
+        """Return these columns of the rows of a small table that meet a condition, in the order of
+        the rows. types: those that the values of the first columns must have; damage may have
+        others.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
+        if table not in self.tables:
+            return []
+        named = SqlNames(self.tables[table].columns)
+        expressions = ", ".join(named[column] for column in columns)
+        condition = self.make_condition(table, where)
+        return [
+            row
+            for rows in self._select_rows_to_read(table, where)
+            for row in self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
+            if all(map(isinstance, row, types))
+        ]
+
+    def _select_rows_to_read(self, table: str, where: str) -> Iterator[str]:
+        """Yield table expressions in SQL that have all rows of a table that meet a condition. Of a
+        long table these are the rows themselves where they are few: its pages tell which they are
+        several times faster than SQLite does.
+        """
+        extent = self.tables[table].extent
+        if not where or extent.rows < LONG_TABLE:
+            yield name_rows(table)
+            return
+        for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
+            pages = self._read_pages(part, (), (), [where])
+            yield _select_rows(
+                part if pages is None else Shared(part, *pages).narrow(0), extent.rowid
+            )
+
+    def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        """Return the text of these ids of StringIds; an id without a row is absent."""
+        if not self.has("StringIds", "id", "value"):
+            return {}
+        return {
+            number: _to_text(value)
+            for start in range(0, len(ids), STRINGS)
+            for number, value in self.query(
+                f"SELECT id, value FROM {name_rows('StringIds')} WHERE id IN "
+                f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
+            )
+        }
+
+    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the integers that a few rows all over some tables have in one column each.
+        columns: by table.
+        """
+        selects = []
+        for table, column in columns.items():
+            extent = self.tables[table].extent
+            if extent.rowid:
+                steps, length, name = (
+                    SAMPLED_ROWS - 1,
+                    extent.last - extent.first,
+                    quote_name(column),
+                )
+                spread = {extent.first + length * step // steps for step in range(SAMPLED_ROWS)}
+                rows = SomeRows(table, extent.first, extent.last, tuple(sorted(spread)))
+                selects.append(
+                    f"SELECT {name} FROM {_select_rows(rows, extent.rowid)} WHERE typeof({name}) = 'integer'"
+                )
+        return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
+
+    def read(
+        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
+    ) -> Columns:
+        """Return columns of some rows, in their order: of those that meet `where`, a condition as
+        in :meth:`make_condition`.
+
+        A column that the export lacks reads as NULL throughout.
+        """
+        from_pages = self._read_pages(part, integers, texts, [where] if where else [])
+        # Of damaged values it is not known here which rows they are in.
+        if from_pages is None or (where and from_pages[0].damaged):
+            return self._read_by_sql(part, integers, texts, where)[0]
+        columns, condition_bits = from_pages
+        return columns.where(condition_bits != 0) if where else columns
+
+    def _read_pages(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> tuple[Columns, np.ndarray] | None:
+        """Return columns of all rows of a part, and which conditions each row meets, as bits; None
+        where SQLite has to read them.
+        """
+        table = self.tables[part.table]
+        if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
+            return None
+        looked_at = find_condition_columns(conditions)
+        try:
+            from_pages = self._pages.read(part, table.root, integers, texts, looked_at)
+        except DamagedPage as error:
+            raise self.make_unreadable_error(error, part.table) from None
+        if from_pages is None:
+            return None
+        columns, values = from_pages
+        if not conditions:
+            return columns, np.zeros(0, np.int64)
+        in_sql = [self.make_condition(part.table, where) for where in conditions]
+        try:
+            condition_bits = evaluate_conditions(
+                self.connection, values, looked_at.types, table.columns, columns.rows, in_sql
+            )
+        except DAMAGE as error:
+            raise self.make_unreadable_error(error) from None
+        return None if condition_bits is None else (columns, condition_bits)
+
+    def _read_by_sql(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        where: str = "",
+        conditions: Sequence[str] = (),
+    ) -> tuple[Columns, np.ndarray]:
+        """Return columns of the rows of a part that meet a condition, and which of others each of
+        them meets, as bits.
+        """
+        have = self.tables[part.table].columns
+        present = [name for name in integers if name in have]
+        damaged = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
+        met = [self.make_condition(part.table, condition) for condition in conditions]
+        expressions = [
+            f"{' + '.join(damaged) or 0} AS {quote_name(DAMAGED_VALUES)}",
+            f"{select_condition_bits(met) or 0} AS {quote_name(MET)}",
+            *map(_select_integer, present),
+            *(_select_text(name) for name in texts if name in have),
+        ]
+        frame = self.select(
+            f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)} WHERE {self.make_condition(part.table, where)}"
+        )
+        numbers = {name: frame[name].fill_null(NULL).to_numpy() for name in present}
+        lacking = np.full(frame.height, NULL)
+        words = {
+            name: _number_texts(frame[name] if name in have else pl.Series([b""] * frame.height))
+            for name in texts
+        }
+        rows = Columns(
+            frame.height,
+            {name: numbers.get(name, lacking) for name in integers},
+            words,
+            int(frame[DAMAGED_VALUES].sum()),
+        )
+        return rows, frame[MET].to_numpy()
+
+    def read_once(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> Shared | None:
+        """Return columns of all rows of a part, and which of some conditions (as in
+        :meth:`make_condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
+        damaged.
+        """
+        columns, met = self._read_pages(part, integers, texts, conditions) or self._read_by_sql(
+            part, integers, texts, conditions=conditions
+        )
+        return None if columns.damaged else Shared(part, columns, met)
+
+    def read_by_key(
+        self, table: str, key: str, wanted: np.ndarray, integers: tuple[str, ...], where: str = ""
+    ) -> Columns:
+        """Return columns of the rows whose key is among some values, ascending, and that meet a
+        condition, in any order. Of a table in the order of its keys only some pieces are read.
+        """
+        pieces = list(self.get_whole_table(table).split(LONG_TABLE))
+        near = self._select_pieces(pieces, key, wanted)
+        rows = self._read_wanted(near, key, wanted, integers, where)
+        if len(near) < len(pieces) and not np.isin(wanted, rows[key]).all():
+            rows = self._read_wanted(pieces, key, wanted, integers, where)
+        return rows
+
+    def _select_pieces(self, pieces: list[Part], key: str, wanted: np.ndarray) -> list[Part]:
+        """Return the pieces of a table that have these keys if it is in the order of its keys, as
+        the first row of each piece lets expect; else all.
+        """
+        if len(pieces) < 2:
+            return pieces
+        firsts = SomeRows(pieces[0].table, 0, 0, tuple(piece.first for piece in pieces))
+        first = self.read(firsts, (key,))[key]
+        if len(first) < len(pieces) or (np.diff(first) < 0).any():
+            return pieces
+        low = np.searchsorted(wanted, first)
+        high = np.append(np.searchsorted(wanted, first[1:], "right"), len(wanted))
+        return [pieces[number] for number in np.flatnonzero(low < high)]
+
+    def _read_wanted(
+        self,
+        pieces: list[Part],
+        key: str,
+        wanted: np.ndarray,
+        integers: tuple[str, ...],
+        where: str,
+    ) -> Columns:
+        found = []
+        for piece in pieces:
+            rows = self.read(piece, integers, where=where)
+            place = np.minimum(np.searchsorted(wanted, rows[key]), len(wanted) - 1)
+            found.append(rows.where(wanted[place] == rows[key]))
+        columns = {
+            name: np.concatenate([rows[name] for rows in found] or [np.zeros(0, np.int64)])
+            for name in integers
+        }
+        return Columns(sum(rows.rows for rows in found), columns, {})
+
+    def select_rows(self, part: Part, where: str = "") -> str:
+        """Return the rows of a part that meet a condition as a table expression in SQL, for one
+        :meth:`select`.
+        """
+        rows = _select_rows(part, self.tables[part.table].extent.rowid)
+        if not where:
+            return rows
+        return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
+
+    def select(self, sql: str) -> pl.DataFrame:
+        """Return the result of a larger query whose columns each have one type."""
+        self.connection.text_factory = bytes
+        try:
+            cursor = self.connection.execute(sql)
+            names = [name for name, *_ in cursor.description]
+            frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Null))]
+            while rows := cursor.fetchmany(BLOCK_ROWS):
+                columns = zip(names, zip(*rows, strict=True), strict=True)
+                frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
+            frame = pl.concat(frames, how="vertical_relaxed")
+        except (*DAMAGE, pl.exceptions.PolarsError) as error:
+            raise self.make_unreadable_error(error) from None
+        finally:
+            self.connection.text_factory = _decode
+        return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
+
+
+def _name_table(name: str) -> str:
+    """Return a table as messages call it: in a damaged file its name may be anything."""
+    return f"table {name}" if re.fullmatch(r"[A-Za-z_]\w{,60}", name, re.ASCII) else "a table"
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _number_texts(column: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
+    distinct, codes = number_distinct(column.cast(pl.Binary))
+    return codes, DistinctTexts(distinct)
+
+
+def _make_series(name: str, values: Sequence[object]) -> pl.Series:
+    """Return a column of integers, of numbers among which are reals, or of bytes. Raises ValueError
+    where it has values of several types.
+    """
+    types = {*map(type, values)} - {type(None)}
+    for kind, of_kind in ((pl.Null, set()), (pl.Int64, {int}), (pl.Binary, {bytes})):
+        if types == of_kind:
+            return pl.Series(name, values, kind)
+    if types <= {int, float}:
+        return pl.Series(name, values, pl.Float64, strict=False)
+    raise ValueError("columns of mixed types")
+
+
+def _to_text(value: object) -> str:
+    """Return a value of a column of texts."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _select_integer(name: str) -> str:
+    """Return a column of integers in SQL, NULL for what is none."""
+    quoted = quote_name(name)
+    return f"CASE typeof({quoted}) WHEN 'integer' THEN {quoted} END AS {quoted}"
+
+
+def _select_text(name: str) -> str:
+    """Return a column of texts and bytes in SQL."""
+    quoted = quote_name(name)
+    return f"CASE typeof({quoted}) WHEN 'blob' THEN {quoted} ELSE CAST(COALESCE({quoted}, '') AS TEXT) END AS {quoted}"
+
+
+def _select_rows(part: Part, rowid: str) -> str:
+    """Return the part as a table expression in SQL."""
+    if rowid and isinstance(part, SomeRows):
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
+    if rowid:
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
+    return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"

@@ -1,0 +1,513 @@
+"""Correct what the reports hold, counted in the account: mark unsampled time, scale fractions alike
+in all ranks, clip the events of the profiler to the time of the program, keep devices once that
+several reports sampled, and make one of samples of one time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv._util.columns import OPEN
+from nsys2prv._util.errors import Detail
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import GREATEST
+from nsys2prv.events.catalogue import UNSCALED, Metric
+from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.kind import Account, EventKind, Reason
+from nsys2prv.store.runs import (
+    BEGIN,
+    END,
+    SAMPLE_EVERY,
+    Run,
+    Span,
+    SpillReader,
+    SpillWriter,
+    pair_runs,
+    read_run,
+    rewrite_run,
+)
+from nsys2prv.store.spilling import append_events, append_samples
+from nsys2prv.store.work_result import WorkResult
+
+#: Layout of the samples of GPUs.
+LAYOUT = "gpu_metric"
+#: Samples further apart than so many periods have a hole between them.
+HOLE_PERIODS = 4
+#: Blocks of samples (each of SAMPLE_EVERY) that the period is found from.
+PERIOD_BLOCKS = 16
+#: Decimals of the smallest fractions.
+MOST_DECIMALS = 30
+#: The greatest floating point number that an integer of 64 bits holds.
+_LIMIT = np.nextafter(2.0**63, 0)
+_POWERS = 10.0 ** np.arange(MOST_DECIMALS + 1)
+
+
+def mark_unsampled(
+    results: Sequence[WorkResult],
+    spans: Mapping[int, Span],
+    folder: Path,
+    clocks: Sequence[ClockMap],
+) -> None:
+    """Add zeros for the GPUs to the results that hold their samples first, stored in this folder and
+    counted in the accounts.
+
+    spans: of the events of each report, local ns. clocks: from each report's time to one that they
+    share.
+    """
+    runs_of_gpu: dict[tuple, list[tuple[Run, WorkResult]]] = defaultdict(list)
+    for result in results:
+        for run in result.runs:
+            if run.shape.name == LAYOUT:
+                gpu = result.report, result.objects[run.object]
+                runs_of_gpu[gpu].append((run, result))
+    begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
+    with SpillReader() as reader:
+        for number, ((report, _), held) in enumerate(runs_of_gpu.items()):
+            held.sort(key=lambda one: one[0].first_time)
+            runs = [run for run, _ in held]
+            times = _find_zero_times(runs, reader, clocks[report], begin)
+            if len(times):
+                path = folder / f"unsampled-{number}.bin"
+                _add_zeros(held[0][1], runs, times, path)
+
+
+def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
+    """Add a run of zeros of the metrics of all of these runs, of which the result holds the first."""
+    first = runs[0]
+    metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
+    stored = np.ones((len(times), len(metrics)), np.int64)
+    with SpillWriter(path, first.report, first.task) as writer:
+        run = append_samples(writer, LAYOUT, metrics, first.object, times, stored)
+    result.runs.append(replace(run, filler=True))
+    result.events[LAYOUT] += stored.size
+    synthesized = Counter({Reason.ZERO_UNSAMPLED: stored.size})
+    result.add(_find_kind(result, LAYOUT), Account(records=stored.size, synthesized=synthesized))
+
+
+def _find_kind(result: WorkResult, layout: str) -> str:
+    """Return the kind whose own layout it is, unless only another one, which has it besides, was
+    read there.
+    """
+    kinds = [one for one in all_kinds() if layout in one.layouts and one.name in result.accounts]
+    return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
+
+
+def _find_zero_times(
+    runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int
+) -> np.ndarray:
+    """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
+    begin: of the job, on the shared clock.
+    """
+    apart = all(one.last_time < other.first_time for one, other in pairwise(runs))
+    if apart:
+        # Of samples that follow each other, those of the longest run.
+        longest = max(runs, key=lambda run: run.rows)
+        limit = (
+            int(longest.samples[PERIOD_BLOCKS]) if len(longest.samples) > PERIOD_BLOCKS else None
+        )
+        times = reader.read_between(longest, longest.first_time, limit)["time"]
+    else:
+        times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
+    period = _find_period(times)
+    if not period:
+        return np.zeros(0, np.int64)
+    if apart:
+        parts = [_find_holes_of_run(run, reader, period) for run in runs]
+        edges = np.array(
+            [(a.last_time, b.first_time) for a, b in pairwise(runs)], np.int64
+        ).reshape(-1, 2)
+        between = edges[edges[:, 1] - edges[:, 0] > HOLE_PERIODS * period, 1]
+        behind = np.concatenate([*parts, between])
+    else:
+        behind = _find_ends_of_holes(times, period)
+    zero_times = np.unique(behind.astype(np.int64)) - period
+    early = runs[0].first_time - period
+    # Without the first one where it would make the trace longer: nothing is shown before its begin.
+    return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
+
+
+def _find_period(times: np.ndarray) -> int:
+    """Return the usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics
+    that take turns it is the longer one.
+    """
+    return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
+
+
+def _find_ends_of_holes(times: np.ndarray, period: int) -> np.ndarray:
+    return times[1:][np.diff(times) > HOLE_PERIODS * period]
+
+
+def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
+    """Return times of the samples of a run before which there is a hole. Of its blocks only those
+    that last too long are read.
+    """
+    edges = np.append(run.samples, run.last_time)
+    count = np.full(len(run.samples), SAMPLE_EVERY)
+    count[-1] = run.rows - 1 - SAMPLE_EVERY * (len(run.samples) - 1)
+    ends = [np.zeros(0, np.int64)]
+    for block in np.flatnonzero(np.diff(edges) > (count + HOLE_PERIODS // 2) * period).tolist():
+        times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
+        ends.append(_find_ends_of_holes(times, period))
+    return np.concatenate(ends)
+
+
+class _ValueStatistics(Struct):
+    """Statistics of the values met under one name."""
+
+    #: Greatest finite value.
+    greatest: float = 0.0
+    #: Most decimals of the shortest forms of values as 64-bit numbers.
+    decimals: int = 0
+    #: Most decimals of their shortest forms as 32-bit numbers; -1 where a value is not one.
+    single: int = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Take further values into account."""
+        values = np.unique(values[np.isfinite(values) & (values > 0)])
+        if not len(values):
+            return
+        self.greatest = max(self.greatest, float(values[-1]))
+        self.decimals = max(self.decimals, _count_decimals(values, np.float64))
+        if self.single >= 0:
+            with np.errstate(over="ignore"):
+                narrow = (values.astype(np.float32) == values).all()
+            self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
+
+    def choose_scale(self) -> int:
+        """Return the number of decimals that its integers stand for."""
+        wanted = self.single if self.single >= 0 else self.decimals
+        if not self.greatest:
+            return wanted
+        # Numbers that are hardly more than 0 have more decimals than there are powers.
+        with np.errstate(over="ignore"):
+            most = int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1
+        return min(wanted, max(most, 0))
+
+
+def scale_fractions(results: Sequence[WorkResult], folder: Path) -> list[str]:
+    """Make integers of the fractions in the results, stored in this folder; returns warnings of
+    those that are 0 though they were not.
+    """
+    statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
+    for run in (run for result in results for run in result.runs if _find_fractions(run)):
+        values = _read_values(read_run(run))
+        for place, metric in _find_fractions(run):
+            statistics[run.shape.name, metric.name].add(values[:, place])
+    scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
+    lost: Counter[str] = Counter()
+    for number, result in enumerate(results):
+        if any(map(_find_fractions, result.runs)):
+            with SpillWriter(
+                folder / f"fractions-{number}.bin", result.report, result.task
+            ) as writer:
+                result.runs = [
+                    _scale_run(run, result, scales, writer, lost) if _find_fractions(run) else run
+                    for run in result.runs
+                ]
+    return [
+        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST_DECIMALS}, or too small beside others of that name"
+        for name, count in sorted((+lost).items())
+    ]
+
+
+def _scale_run(
+    run: Run,
+    result: WorkResult,
+    scales: dict[tuple[str, str], int],
+    writer: SpillWriter,
+    lost: Counter[str],
+) -> Run:
+    """Return a run of the result with its fractions as integers. scales: decimals by layout and
+    name; lost: counts by name what becomes 0.
+    """
+    records = read_run(run)
+    values, numbers = _read_values(records), records["values"].astype(np.int64)
+    metrics, repaired = list(run.shape.metrics), Counter()
+    for place, metric in _find_fractions(run):
+        there, exact = numbers[:, place] > 0, values[:, place]
+        scale = scales[run.shape.name, metric.name]
+        product = np.rint(exact * _POWERS[scale])
+        repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
+        small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
+        repaired[Reason.FRACTION_TOO_SMALL] += small
+        lost[metric.name] += small
+        whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
+        numbers[:, place] = np.where(there, whole + 1, 0)
+        metrics[place] = Metric(metric.name, scale)
+    name = run.shape.name
+    result.add(_find_kind(result, name), Account(repaired=+repaired))
+    return append_samples(writer, name, tuple(metrics), run.object, records["time"], numbers)
+
+
+def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
+    """Return the places of fractions among a run's metrics; runs of others than samples have none."""
+    return [
+        (place, metric)
+        for place, metric in enumerate(run.shape.metrics)
+        if metric.precision == UNSCALED
+    ]
+
+
+def _read_values(records: np.ndarray) -> np.ndarray:
+    """Return the numbers of records as floating point, 0 where there is none."""
+    return np.maximum(records["values"].astype(np.int64) - 1, 0).view(np.float64)
+
+
+def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
+    """Return the most decimals that the shortest decimal forms of the numbers have; MOST_DECIMALS if more
+    than that.
+    """
+    for decimals, power in enumerate(_POWERS):
+        with np.errstate(over="ignore"):
+            product = np.rint(values * power)
+            values = values[
+                np.isfinite(product) & ((product / power).astype(kind) != values.astype(kind))
+            ]
+        if not len(values):
+            return decimals
+    return MOST_DECIMALS
+
+
+def close_open_ranges(results: Sequence[WorkResult], lasts: Mapping[int, int]) -> None:
+    """End ranges that have no end, and states that hold, with their report. lasts: last time (local
+    ns) of the reports whose processes are captured again later.
+    """
+    for result in results:
+        if result.report in lasts:
+            result.runs = [_close_run(run, lasts[result.report]) for run in result.runs]
+
+
+def _close_run(run: Run, last: int) -> Run:
+    if run.shape.stream == BEGIN:
+        records = read_run(run)
+        is_open = records["end"] == OPEN
+        if not is_open.any():
+            return run
+        records["end"][is_open] = np.maximum(records["time"][is_open] + 1, last)
+        rewrite_run(run, records)
+        return replace(run, greatest_time=max(run.greatest_time, int(records["end"].max())))
+    if run.shape.stream != END or run.last_time != OPEN:
+        return run
+    records = read_run(run)
+    is_open = records["time"] == OPEN
+    records["time"][is_open] = last = max(last, int(records["time"][~is_open].max(initial=last)))
+    rewrite_run(run, records)
+    times = {"first_time": min(run.first_time, last), "last_time": last}
+    samples = np.minimum(run.samples, last)
+    return replace(run, samples=samples, greatest_time=max(run.greatest_time, last), **times)
+
+
+def clip_profiler_events(
+    results: Sequence[WorkResult], spans: Mapping[int, Span], folder: Path
+) -> None:
+    """Cut rows of kinds that do not extend the trace to the spans (local ns) of what else the
+    reports hold.
+    """
+    kinds = {
+        layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
+    }
+    for result in results:
+        if result.report in spans:
+            _clip_result(result, kinds, spans[result.report], folder)
+
+
+def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, folder: Path) -> None:
+    outside = {
+        run
+        for run in result.runs
+        if run.shape.name in kinds
+        and run.shape.stream == BEGIN
+        and (run.first_time < span[0] or run.greatest_time > span[1])
+    }
+    if not outside:
+        return
+    runs: list[Run] = []
+    path = folder / f"span-{result.task}.bin"
+    with SpillWriter(path, result.report, result.task) as writer:
+        for run, ends in pair_runs(result.runs):
+            if run not in outside:
+                runs += [run] if ends is None else [run, ends]
+                continue
+            kind = kinds[run.shape.name]
+            records = read_run(run)
+            clip = _clip_ranges if kind.has_duration else _clip_points
+            kept, repaired = clip(records, span)
+            if len(kept):
+                runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
+            gone = len(records) - len(kept)
+            result.events[run.shape.name] -= gone
+            dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+            result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
+    result.runs = runs
+
+
+def _clip_ranges(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
+    """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
+    cut.
+    """
+    kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
+    cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
+    kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
+    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
+
+
+def _clip_points(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
+    """Return the points, those outside the span (ns) put to its begin or end, and how many these
+    are.
+    """
+    kept = records.copy()
+    kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
+    kept["end"] = kept["time"] + 1
+    moved = int(np.count_nonzero(kept["time"] != records["time"]))
+    return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
+
+
+def deduplicate_device_samples(
+    results: Sequence[WorkResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> list[str]:
+    """Take off the results what an earlier report has of the same device, layout and time, counted
+    there; returns a note on what is left out.
+
+    rows: (report, object key) -> thread of the trace, the same for one device in several reports.
+    clocks: from each report's time to one that they share. Reports are in rank order.
+    """
+    written = _choose_written(results, rows, clocks)
+    left_out, devices = 0, set()
+    for result in results:
+        for run, thread in _find_device_runs(result, rows):
+            name = run.shape.name
+            if result.report not in written[thread, name]:
+                result.runs.remove(run)
+                result.events -= Counter({name: run.count})
+                result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
+                left_out += run.count
+                devices.add(thread)
+    note = Detail(
+        f"{left_out:,} samples left out: several reports hold them, of {len(devices)} devices; "
+        "the first one's are written"
+    )
+    return [note] if devices else []
+
+
+def _choose_written(
+    results: Sequence[WorkResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> dict[tuple[int, str], set[int]]:
+    """Return, by thread and layout, the reports that are written: each that has nothing at a time
+    of which one before it tells.
+    """
+    times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        for run, thread in _find_device_runs(result, rows):
+            times[thread, run.shape.name][result.report] += run.first_time, run.greatest_time
+    written: dict[tuple[int, str], set[int]] = {}
+    for key, of_reports in times.items():
+        told: dict[int, Span] = {}
+        for report, of_report in sorted(of_reports.items()):
+            bounds = np.array([min(of_report), max(of_report)])
+            first, last = clocks[report].to_global(bounds).tolist()
+            if all(last < begin or end < first for begin, end in told.values()):
+                told[report] = first, last
+        written[key] = set(told)
+    return written
+
+
+def _find_device_runs(
+    result: WorkResult, rows: Mapping[tuple[int, object], int]
+) -> list[tuple[Run, int]]:
+    """Return the runs of devices that tell of the device itself, each with its thread."""
+    own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
+    threads = {
+        number: rows[result.report, key]
+        for number, key in enumerate(result.objects)
+        if isinstance(key, DeviceKey)
+    }
+    return [
+        (run, threads[run.object])
+        for run in result.runs
+        if run.object in threads and run.shape.name not in own
+    ]
+
+
+class SampleTable(Struct):
+    """Instants with the same event types."""
+
+    #: Event types, one for each column of `stored`.
+    codes: np.ndarray
+    #: ns.
+    time: np.ndarray
+    #: Object of each instant.
+    object: np.ndarray
+    #: Value + 1 of each type (a column each), 0 where an instant has none.
+    stored: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> SampleTable:
+        """Return the instants at `chosen` (indices, or a truth for each)."""
+        return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
+
+
+def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
+    """Return the tables with the instants of equal time and object made one; of two numbers of one
+    type the greater stays.
+
+    A time that comes once stays where it is, so that what is in order costs no more than a look.
+    """
+    time = np.concatenate([table.time for table in tables])
+    object_ = np.concatenate([table.object for table in tables])
+    order = np.lexsort((object_, time))
+    same = (np.diff(time[order]) == 0) & (np.diff(object_[order]) == 0)
+    if not same.any():
+        return list(tables)
+    repeated = np.zeros(len(time), bool)
+    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
+    codes = np.unique(np.concatenate([table.codes for table in tables]))
+    kept, parts = [], []
+    ends = np.cumsum([len(table.time) for table in tables])
+    for table, own_rows in zip(tables, np.split(repeated, ends[:-1]), strict=True):
+        kept.append(table.take(~own_rows))
+        wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
+        wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
+        parts.append(wide)
+    rows = order[repeated[order]]
+    stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
+    new = (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)
+    first_of = np.flatnonzero(np.append(True, new))
+    greatest = np.maximum.reduceat(stored, first_of)
+    kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
+    return [table for table in kept if len(table.time)]
+
+
+def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
+    """Return the number of samples of each event type in the tables."""
+    counts: Counter[int] = Counter()
+    for table in tables:
+        numbers = np.count_nonzero(table.stored, axis=0)
+        counts.update(dict(zip(table.codes.tolist(), numbers.tolist(), strict=True)))
+    return counts
+
+
+def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
+    """Yield the table cut into tables whose every instant has all their types."""
+    lacking = table.stored == 0
+    if not lacking.any():
+        yield table
+        return
+    bits = np.packbits(~lacking, axis=1)
+    patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
+    for number in range(len(patterns)):
+        rows = np.flatnonzero(pattern_of.reshape(-1) == number)
+        carried = ~lacking[rows[0]]
+        if carried.any():
+            part = table.take(rows)
+            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])

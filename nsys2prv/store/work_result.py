@@ -1,0 +1,253 @@
+"""The result of a task on reports or between them: its runs, the account of the rows that it read,
+and the facts that it set aside, which are brought together here for what compares the ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, field
+
+from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
+from nsys2prv.clock import ALIGNED_ERROR
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events.call_indexes import Segment
+from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
+from nsys2prv.export.source import NULL
+from nsys2prv.store.runs import (
+    LINE,
+    Run,
+    SpillWriter,
+)
+from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
+
+#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
+#: fifty thousand kernels.
+BATCH_BYTES = 10_000_000
+
+
+class WorkResult(Struct):
+    """Result of a task."""
+
+    #: Number of the task.
+    task: int
+    #: Index of the report that it read.
+    report: int
+    #: Number of rows that it read.
+    rows: int
+    #: Runs on disk; a run of ends directly follows that of its begins
+    #: (:func:`nsys2prv.store.runs.pair_runs`).
+    runs: list[Run] = field(default_factory=list)
+    #: Meaning of the local object indices.
+    objects: list[ObjectKey] = field(default_factory=list)
+    #: Names of the local NVTX domains.
+    domains: list[str] = field(default_factory=list)
+    #: Name set -> frame of local names: text and, where any name has one, short and the index of
+    #: its domain.
+    names: dict[str, StoredFrame] = field(default_factory=dict)
+    #: Frames for the relations between reports, by name.
+    facts: dict[str, StoredFrame] = field(default_factory=dict)
+    #: Segments of the index from correlation ids to launching calls.
+    launches: list[Segment] = field(default_factory=list)
+    #: Frames of NCCL calls for later tasks.
+    nccl_calls: list[StoredFrame] = field(default_factory=list)
+    #: Notes for the summary.
+    notes: list[str] = field(default_factory=list)
+    #: Number of records by layout.
+    events: Counter[str] = field(default_factory=Counter)
+    #: Account of each kind of event or relation.
+    accounts: dict[str, Account] = field(default_factory=dict)
+    #: Rows by table, for tables that kinds read in parts by conditions.
+    tables: Counter[str] = field(default_factory=Counter)
+    #: Rows of these tables that kinds have read.
+    of_table: Counter[str] = field(default_factory=Counter)
+    #: Communication lines by kind, before any is left out.
+    lines: Counter[str] = field(default_factory=Counter)
+    #: Lines that are not stored, by (kind of lines, reason).
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, kind: str, account: Account) -> None:
+        """Add to the account of a kind of event."""
+        self.accounts[kind] = self.accounts.get(kind, Account()) + account
+
+    def add_found(self, kind: str, account: Account) -> None:
+        """Add to the account what no row by itself is a record of."""
+        account.synthesized[Reason.FROM_SEVERAL_ROWS] = account.records + account.dropped.total()
+        self.add(kind, account)
+
+    def store(
+        self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
+    ) -> None:
+        """Store records or samples, and the lines to them, and count them. open_ended: as for
+        :func:`nsys2prv.store.spilling.spill_rows`.
+        """
+        if isinstance(rows, Counters):
+            runs = list(spill_counters(rows, writer, account))
+        else:
+            runs = list(spill_rows(rows, open_ended, writer, account))
+            if rows.lines is not None:
+                self._count_lines(rows.lines, runs)
+        self.runs += runs
+        stored = sum(run.count for run in runs if run.shape.stream != LINE)
+        self.events[rows.layout] += stored
+        account.records += stored
+
+    def leave_out(self, name: str, reason: str, count: int) -> None:
+        """Count records or lines that are not stored."""
+        if count:
+            self.left_out[name, reason] += int(count)
+
+    def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
+        """Store lines by themselves, and count them."""
+        runs = list(spill_lines(lines, writer))
+        self.runs += runs
+        self._count_lines(lines, runs)
+
+    def _count_lines(self, lines: CommunicationLines, runs: list[Run]) -> None:
+        """Count the lines that were to be stored, and those that were not."""
+        stored = sum(run.rows for run in runs if run.shape.stream == LINE)
+        self.lines[lines.kind] += len(lines.send)
+        self.leave_out(lines.kind, Reason.LINE_WITHOUT_TIME, len(lines.send) - stored)
+
+
+#: The fact column of communicators, and what their numbers are mixed with in each further capture.
+COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
+
+
+class FactFile(Struct, frozen=True):
+    """Facts of one reading task."""
+
+    #: The facts, on disk; times are local ns.
+    frame: StoredFrame
+    #: Index of the report.
+    report: int
+    #: Clock map of the report.
+    clock: ClockMap
+    #: Index of the report's host.
+    host: int
+    #: Thread index of each local object of the task, int64.
+    threads: np.ndarray
+    #: Number of the reports whose times can be compared with this one's.
+    clock_group: int = 0
+    #: Number of the reports that were recorded at the same time.
+    capture: int = 0
+
+
+class FactBook(Struct, frozen=True):
+    """Index of all facts of a job."""
+
+    #: Results of reading.
+    results: Sequence[WorkResult]
+    #: Clock map of each report.
+    clocks: Sequence[ClockMap]
+    #: Index of the host of each report.
+    hosts: Sequence[int]
+    #: Reading task -> thread index of each of its local objects.
+    threads: Mapping[int, np.ndarray]
+    #: (report, globalPid) -> 0-based task of the trace.
+    tasks: Mapping[tuple[int, int], int]
+    #: Clock group of each report: times of reports of one group can be compared. None: of one group.
+    clock_groups: Sequence[int] = ()
+    #: Capture of each report: what belongs together is in one. None: all reports are of one.
+    captures: Sequence[int] = ()
+    #: Largest error (ns) of times of one clock group against each other.
+    clock_error: int = ALIGNED_ERROR
+
+    def list_files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
+        """Return the files of these facts, in the order of their tasks."""
+        ordered = sorted(self.results, key=lambda result: result.task)
+        return {
+            name: tuple(
+                FactFile(
+                    result.facts[name],
+                    result.report,
+                    self.clocks[result.report],
+                    self.hosts[result.report],
+                    self.threads[result.task],
+                    self.clock_groups[result.report] if self.clock_groups else 0,
+                    self.captures[result.report] if self.captures else 0,
+                )
+                for result in ordered
+                if name in result.facts
+            )
+            for name in names
+        }
+
+
+def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
+    """Return the files in batches for a step each, all of a report in one."""
+    batches: list[list[FactFile]] = []
+    room, report = 0, -1
+    for file in sorted(files, key=lambda file: file.report):
+        if room <= 0 and file.report != report:
+            batches.append([])
+            room = BATCH_BYTES
+        batches[-1].append(file)
+        room -= file.frame.size
+        report = file.report
+    return [tuple(batch) for batch in batches]
+
+
+def read_fact(
+    files: Sequence[FactFile],
+    tasks: Mapping[tuple[int, int], int],
+    columns: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """Return the facts of one name, from all its files, or some columns of them."""
+    if not files:
+        return pl.DataFrame()
+    read = [(file, read_frame(file.frame, columns)) for file in files]
+    alike = groupby(read, key=lambda item: list(item[1].schema.items()))
+    return pl.concat([_translate_facts(list(group), tasks) for _, group in alike], how="diagonal")
+
+
+def _translate_facts(
+    frames: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
+) -> pl.DataFrame:
+    """Return the facts of tasks whose frames have the same columns."""
+    files = [file for file, _ in frames]
+    heights = np.array([frame.height for _, frame in frames])
+    bounds = np.cumsum(heights)[:-1]
+    frame = pl.concat([frame for _, frame in frames])
+
+    def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = np.split(frame[name].to_numpy(), bounds)
+        return np.concatenate(list(map(translate, files, parts)))
+
+    def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
+        distinct, codes = factorize(processes)
+        found = [tasks.get((file.report, process), -1) for process in distinct.tolist()]
+        return np.array(found, np.int64)[codes]
+
+    columns = {
+        name: np.repeat(np.array([getattr(file, name) for file in files], np.int64), heights)
+        for name in ("report", "host", "clock_group", "capture")
+    }
+    for name in frame.columns:
+        if name.startswith(TIME):
+            columns[name] = by_file(name, _to_trace_times)
+        elif name.startswith(OBJECT):
+            columns[name] = by_file(name, lambda file, objects: file.threads[objects])
+        elif name == COMMUNICATOR and columns["capture"].any():
+            columns[name] = separate_captures(frame[name].to_numpy(), columns["capture"])
+    if "process" in frame.columns:
+        columns["task"] = by_file("process", find_tasks)
+    return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
+    """Return communicators (0: unknown) that are others in each capture, so that what was recorded
+    at another time is not compared. Those of the first capture stay as they are.
+    """
+    mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
+    return np.where(communicators == 0, 0, mixed)
+
+
+def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
+    is_time = (times != NULL) & (times != OPEN)
+    return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)

@@ -1,0 +1,1 @@
+"""Writers of traces, one folder or module a format."""

@@ -1,0 +1,561 @@
+"""The objects of a trace, made from those that the reports' events sit on: nodes, and one application
+of tasks and threads, every thread with a CPU of its own on its node.
+
+One task per process that has events, in rank order; within a task the main thread comes first, then
+one thread per (device, stream), then one per GPU and sort of other work, then the other host
+threads, then further rows of host threads for ranges that overlap, then GPUs with samples. A
+process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
+device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
+that works on it, those of all others are in a task of their host behind all processes, a switch's
+in the first of these: POP's BasicAnalysis takes every row of a task with streams that is neither a
+stream nor a GPU for a host thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import ClassVar
+
+from msgspec import Struct
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import make_natural_key
+from nsys2prv.events.extraction import (
+    DEVICE_KINDS,
+    GPU,
+    GPU_CONTEXTS,
+    SWITCH,
+    DeviceKey,
+    ObjectKey,
+    QueueKey,
+    StreamKey,
+    ThreadKey,
+    identify_gpu,
+)
+from nsys2prv.export.info import (
+    PROCESS_MASK,
+    Gpu,
+    ReportInfo,
+    pid_of,
+    tid_of,
+)
+from nsys2prv.export.ranks import (
+    FILE_NAMES,
+    ProcessKey,
+    Rank,
+    choose_launcher_ranks,
+    describe_processes,
+    find_ranks,
+)
+from nsys2prv.writers.paraver.pcf import clean_label
+
+#: What follows a rank that only the order or the numbers of file names tell.
+BY_FILE_NAME = " (by file name)"
+#: Stands for the pid of the task that a host gets for the rows of its devices.
+NO_PROCESS = 0
+#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
+#: parses.
+GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
+
+
+#: Returns the ranks of processes, of which it is told whether they work on a GPU.
+FindRanks = Callable[[list[ReportInfo], Mapping[ProcessKey, bool]], dict[ProcessKey, Rank]]
+
+
+class Task(Struct, frozen=True):
+    """A task of the application."""
+
+    #: Name of its row.
+    name: str
+    #: Index of its node, from 0.
+    node: int
+    #: Names of its threads.
+    threads: tuple[str, ...]
+
+
+class ObjectTree(Struct, frozen=True, dict=True):
+    """All objects; threads are numbered 0.. over all tasks in order."""
+
+    #: Names of the nodes.
+    nodes: tuple[str, ...]
+    #: Tasks in Paraver's order.
+    tasks: tuple[Task, ...]
+    #: Paraver counts threads and CPUs in 16 bits.
+    LIMIT: ClassVar[int] = 65_535
+
+    @cached_property
+    def threads(self) -> int:
+        """Return the number of threads of all tasks."""
+        return sum(len(task.threads) for task in self.tasks)
+
+    @cached_property
+    def cpus_per_node(self) -> list[int]:
+        """Return the number of CPUs of each node: one for each of its threads."""
+        counts = [0] * len(self.nodes)
+        for task in self.tasks:
+            counts[task.node] += len(task.threads)
+        return counts
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """Return `cpu:application:task:thread` of every thread, as records name it; CPUs are
+        numbered over all nodes from 1.
+        """
+        following, free = [], 1
+        for count in self.cpus_per_node:
+            following.append(free)
+            free += count
+        result = []
+        for number, task in enumerate(self.tasks, 1):
+            for thread in range(1, len(task.threads) + 1):
+                result.append(f"{following[task.node]}:1:{number}:{thread}")
+                following[task.node] += 1
+        return result
+
+    def format_header(self, date: str, duration: int) -> str:
+        """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+        cpus = ",".join(map(str, self.cpus_per_node))
+        tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
+        return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
+
+    def format_row_file(self) -> str:
+        """Return the text of the .row file."""
+        nodes = zip(self.nodes, self.cpus_per_node, strict=True)
+        levels = {
+            "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
+            "NODE": list(self.nodes),
+            "APPL": ["Application"],
+            "TASK": [task.name for task in self.tasks],
+            "THREAD": [name for task in self.tasks for name in task.threads],
+        }
+        sections = (
+            f"LEVEL {level} SIZE {len(names)}\n"
+            + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+            for level, names in levels.items()
+        )
+        return "\n".join(sections)
+
+
+class RankedProcess(Struct, frozen=True):
+    """A process in its place among all of the trace."""
+
+    #: Index of the report.
+    report: int
+    #: Process id with its machine (globalPid of the report).
+    pid: int
+    #: Rank in the job, None where it has none.
+    rank: int | None
+    #: What told the rank.
+    source: str = ""
+
+    @property
+    def rank_label(self) -> str:
+        """Return the rank for people, "" where there is none."""
+        if self.rank is None:
+            return ""
+        return f"rank {self.rank}{BY_FILE_NAME if self.source == FILE_NAMES else ''}"
+
+
+class ObjectModel(Struct):
+    """Objects of the trace."""
+
+    #: Tree of nodes, tasks and threads.
+    tree: ObjectTree
+    #: (report, object key) -> index of its thread in the tree.
+    rows: dict[tuple[int, ObjectKey], int]
+    #: Process of each task, in the first of its reports.
+    processes: list[RankedProcess]
+    #: (report, globalPid) -> 0-based task.
+    tasks: dict[tuple[int, int], int]
+    #: Number of GPUs with work.
+    devices: int
+
+    @property
+    def ranks_of_processes(self) -> dict[ProcessKey, Rank]:
+        """Return the ranks of the processes that have one."""
+        return {
+            (one.report, one.pid): Rank(one.rank, one.source)
+            for one in self.processes
+            if one.rank is not None
+        }
+
+    @property
+    def rank_sources(self) -> list[str]:
+        """Return what told the ranks."""
+        return list(dict.fromkeys(one.source for one in self.processes if one.source))
+
+    @property
+    def labels(self) -> list[str]:
+        """Return of each task what people call it: its rank; the name of its row where it has none, or
+        is not the first of it.
+        """
+        labels: dict[str, None] = {}
+        for process, task in zip(self.processes, self.tree.tasks, strict=True):
+            where = f"{task.name} on {self.tree.nodes[task.node]}"
+            names = (process.rank_label or task.name, task.name, where, f"{where} ({len(labels)})")
+            labels[next(name for name in names if name not in labels)] = None
+        return list(labels)
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of tasks that are processes, not devices of a host."""
+        return sum(process.pid != NO_PROCESS for process in self.processes)
+
+    def describe_processes(self) -> str:
+        """Return how many processes and ranks there are, for people."""
+        ranks = {process.rank for process in self.processes} - {None}
+        return describe_processes(self.ranks, len(ranks))
+
+
+def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
+    """Return reports by rank where every one has a rank of its own, else by natural order of their
+    paths.
+    """
+    by_name = sorted(infos, key=lambda info: make_natural_key(str(info.given)))
+    ranks = [min(info.ranks.values(), default=None) for info in by_name]
+    if None in ranks or len(set(ranks)) < len(ranks):
+        ranks = choose_launcher_ranks([info.launcher_ranks for info in by_name])
+    if ranks is None:
+        return by_name
+    return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
+
+
+def build_object_model(
+    infos: list[ReportInfo],
+    machines: list[int],
+    seen: list[tuple[int, ObjectKey]],
+    firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
+    find: FindRanks = find_ranks,
+) -> ObjectModel:
+    """Return the tree of all objects seen; `machines` numbers each report's machine. firsts: as in
+    `Captures` of export/captures.py. find: returns the ranks of processes.
+
+    Raises Nsys2prvError when there are more objects than Paraver can hold.
+    """
+    by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
+    devices: list[tuple[int, DeviceKey]] = []
+    captured_again: list[tuple[int, int, ObjectKey]] = []
+    owners: set[tuple[int, int]] = set()
+    for report, key in set(seen):
+        if isinstance(key, DeviceKey):
+            devices.append((report, key))
+            continue
+        own = report, find_process(key)
+        owners.add(own)
+        first = firsts.get(own, own)
+        if first != own:
+            captured_again.append((first[0], report, key))
+        by_process[first].append(key)
+    if captured_again:
+        by_process.update({owner: list(set(keys)) for owner, keys in by_process.items()})
+    devices.sort(key=lambda device: (device[0], *_make_device_sort_key(device[1], 0)))
+    peopled = {machines[report] for report, _ in by_process}
+    apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
+    for report, key in devices:
+        machine = machines[report]
+        if machine not in apart and (key.kind != GPU or machine not in peopled):
+            apart.add(machine)
+            by_process.setdefault((report, NO_PROCESS), [])
+    processes = _order_processes(infos, by_process, find)
+    node_of, nodes = _order_nodes(infos, machines, processes)
+    gpus = GpuNumbers(infos, machines)
+    placed = _place_devices(devices, processes, by_process, gpus)
+
+    tasks, rows, threads = [], {}, 0
+    ambiguous = _find_names_on_several_hosts(by_process, placed, gpus)
+    for process in processes:
+        info = infos[process.report]
+        process_keys = by_process[process.report, process.pid]
+        main = _find_main_thread(process_keys, process, info)
+        keys = sorted(
+            process_keys, key=lambda key: _make_thread_sort_key(key, main, process.report, gpus)
+        )
+        names: list[str] = []
+        for key in keys:
+            rows[process.report, key] = threads + len(names)
+            where = f"THREAD 1.{len(tasks) + 1}.{len(names) + 1}"
+            names.append(_name_thread_row(key, info, where, gpus.find_number(process.report, key)))
+        for device in placed.get((process.report, process.pid), ()):
+            rows.update(dict.fromkeys(device.found, threads + len(names)))
+            names.append(device.name)
+        if info.host:
+            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
+        threads += len(names)
+        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
+    rows.update({(report, key): rows[first, key] for first, report, key in captured_again})
+    tree = ObjectTree(tuple(nodes), tuple(tasks))
+    if tree.threads > ObjectTree.LIMIT:
+        raise Nsys2prvError(
+            f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
+            "convert fewer reports at a time, or leave kinds out with -t"
+        )
+    numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
+    numbers |= {own: numbers[firsts[own]] for own in owners if own in firsts}
+    return ObjectModel(tree, rows, processes, numbers, gpus.used)
+
+
+def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
+    """Return the globalPid of the process that a row is of."""
+    return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+
+
+def _order_processes(
+    infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]], find: FindRanks
+) -> list[RankedProcess]:
+    """Return the processes by rank, then by report; within a report those with GPU work first, then
+    by pid; tasks for devices behind all.
+    """
+    with_gpu = {
+        process: any(isinstance(key, StreamKey) for key in keys)
+        for process, keys in by_process.items()
+        if process[1] != NO_PROCESS
+    }
+    ranks = find(infos, with_gpu)
+
+    def key(process: tuple[int, int]) -> tuple:
+        report, pid = process
+        rank = ranks[process].number if process in ranks else None
+        has_gpu = with_gpu.get(process, False)
+        return (pid == NO_PROCESS, rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
+
+    return [
+        RankedProcess(*process, ranks[process].number, ranks[process].source)
+        if process in ranks
+        else RankedProcess(*process, None)
+        for process in sorted(by_process, key=key)
+    ]
+
+
+def _order_nodes(
+    infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
+) -> tuple[dict[int, int], list[str]]:
+    """Return the nodes in the order in which the tasks first need them: report -> node index, and
+    the nodes.
+    """
+    index: dict[int, int] = {}
+    names: list[str] = []
+    for process in processes:
+        machine = machines[process.report]
+        if machine not in index:
+            index[machine] = len(names)
+            host = infos[process.report].host or "unknown-host"
+            taken = sum(name == host or name.startswith(host + "#") for name in names)
+            names.append(f"{host}#{taken + 1}" if taken else host)
+    return {process.report: index[machines[process.report]] for process in processes}, names
+
+
+def _find_main_thread(
+    keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo
+) -> int | None:
+    """Return the globalTid of the thread that stands for its process: the main one, or the first of
+    those with a row.
+    """
+    threads = {key.tid for key in keys if isinstance(key, ThreadKey)}
+    return min(
+        threads,
+        key=lambda tid: (tid_of(tid) != pid_of(process.pid), *_make_name_sort_key(tid, info)),
+        default=None,
+    )
+
+
+def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
+    return make_natural_key(info.threads.get(tid, "")), tid_of(tid), tid
+
+
+def _make_thread_sort_key(key: ObjectKey, main: int | None, report: int, gpus: GpuNumbers) -> tuple:
+    """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
+    threads, and last the further rows of threads.
+    """
+    if isinstance(key, ThreadKey):
+        group = 4 if key.lane else 0 if key.tid == main else 3
+        name = _make_name_sort_key(key.tid, gpus.infos[report])
+        return (group, key.tid != main, *name, key.lane)
+    if isinstance(key, QueueKey):
+        return (2, key.queue, gpus.find_number(report, key), key.gpu, key.lane)
+    return (1, gpus.find_number(report, key), key.device, key.stream, key.lane)
+
+
+def _find_names_on_several_hosts(
+    by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
+    placed: Mapping[tuple[int, int], Iterable[Device]],
+    gpus: GpuNumbers,
+) -> set[str]:
+    """Return names that rows of streams, queues and devices of several hosts would have, but for
+    those that POP's BasicAnalysis parses whole. The host alone may follow such a name:
+    BasicAnalysis takes what follows a stream's for the node of the GPU.
+    """
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for (report, _), keys in by_process.items():
+        for key in keys:
+            if isinstance(key, StreamKey | QueueKey):
+                name = _name_work_row(key, gpus.find_number(report, key))
+                hosts[name].add(gpus.infos[report].host)
+    for (report, _), devices in placed.items():
+        for device in devices:
+            if not device.name.startswith(GPU_ROW_NAMES[GPU].format("")):
+                hosts[device.name].add(gpus.infos[report].host)
+    return {name for name, name_hosts in hosts.items() if len(name_hosts) > 1}
+
+
+def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
+    """Return the name of a row for work on a GPU; POP's BasicAnalysis parses those of streams."""
+    if isinstance(key, StreamKey):
+        return f"CUDA-D{device}.S{key.stream}"
+    return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
+
+
+def _name_thread_row(key: ObjectKey, info: ReportInfo, where: str, device: int) -> str:
+    """Return the name of a row; `where`: its address, for those of host threads. Further rows of a thread, for ranges that overlap, are numbered:
+    `+1`, `+2`.
+    """
+    if isinstance(key, StreamKey | QueueKey):
+        return _name_work_row(key, device)
+    name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
+    further = f"+{key.lane}" if key.lane else ""
+    return " ".join(filter(None, (where, name, further, str(tid_of(key.tid)))))
+
+
+def _name_task(process: RankedProcess, info: ReportInfo) -> str:
+    if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
+        return f"devices of {info.host or 'unknown-host'}"
+    name = info.processes.get(process.pid, "")
+    who = f"{name} {pid_of(process.pid)}".strip()
+    return f"{process.rank_label} {who}" if process.source else who
+
+
+class Device(Struct):
+    """A row for a device: its name, and under what keys the reports have it."""
+
+    #: Name of the row.
+    name: str
+    #: (report, key) of each report that has it.
+    found: list[tuple[int, DeviceKey]]
+
+
+def _place_devices(
+    devices: list[tuple[int, DeviceKey]],
+    processes: list[RankedProcess],
+    by_process: Mapping[tuple[int, int], list[ObjectKey]],
+    gpus: GpuNumbers,
+) -> dict[tuple[int, int], list[Device]]:
+    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
+    order.
+    """
+    first_on: dict[int, RankedProcess] = {}
+    apart_on: dict[int, RankedProcess] = {}
+    users: dict[tuple, tuple[RankedProcess, int]] = {}
+    for process in processes:
+        machine = gpus.machines[process.report]
+        first_on.setdefault(machine, process)
+        if process.pid == NO_PROCESS:
+            apart_on.setdefault(machine, process)
+        streams = [
+            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
+        ]
+        for key in sorted(streams):
+            user = process, gpus.find_number(process.report, key)
+            # Where the report does not tell the GPU's number, the ordinal is taken for it.
+            number = gpus.infos[process.report].find_gpu_or_ordinal(key.pid, key.device)
+            for gpu in (DeviceKey(GPU, number=number), DeviceKey(GPU, str(key.pid), key.device)):
+                users.setdefault(gpus.identify(process.report, gpu), user)
+    by_identity: dict[tuple, Device] = {}
+    placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
+    for report, key in devices:
+        machine = gpus.machines[report]
+        gpu = gpus.identify(report, key._replace(kind=GPU)) if key.kind in GPU_ROW_NAMES else None
+        if gpu is not None:
+            identity = (key.kind, *gpu)
+        else:
+            identity = (None if key.kind == SWITCH else machine, *key)
+        if identity not in by_identity:
+            user, number = users.get(gpu, (first_on[machine], None))
+            if number is None:
+                number = 0 if gpu is None else gpus.find_gpu_number(report, key.number)
+            if key.kind == GPU:
+                owner = user
+            else:
+                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
+            name = key.name if gpu is None else GPU_ROW_NAMES[key.kind].format(number)
+            by_identity[identity] = Device(name, [])
+            placed[owner.report, owner.pid].append(
+                (_make_device_sort_key(key, number), by_identity[identity])
+            )
+        by_identity[identity].found.append((report, key))
+    return {
+        owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
+        for owner, task_devices in placed.items()
+    }
+
+
+def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
+    """Return the place of a device in its task. number: of its GPU on the machine."""
+    return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
+
+
+class GpuNumbers:
+    """Numbers of physical GPUs on their machines, for the names of rows.
+
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
+    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
+    """
+
+    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
+        self.infos, self.machines = infos, machines
+        self._seen: set[tuple] = set()
+        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for info, machine in zip(infos, machines, strict=True):
+            for gpu in info.gpus.values():
+                if gpu.key:
+                    keys[machine][gpu.key].add(gpu.number)
+        self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
+
+    def find_number(self, report: int, key: ObjectKey) -> int:
+        """Return the device number of the row of a stream or queue (0 for a host thread)."""
+        if isinstance(key, QueueKey):
+            return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
+        if not isinstance(key, StreamKey):
+            return 0
+        machine, gpu = self.machines[report], self.find_gpu(report, key)
+        if gpu is not None:
+            self._seen.add((machine, gpu.key or gpu.number))
+            return self.find_gpu_number(report, gpu.number)
+        self._seen.add((machine, report, key.pid, key.device))
+        return key.device
+
+    def find_gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+        """Return the physical GPU that a row is of, where the report tells."""
+        info = self.infos[report]
+        if isinstance(key, StreamKey):
+            number = info.find_gpu(key.pid, key.device)
+            return None if number is None else info.gpus.get(number)
+        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
+
+    def identify(self, report: int, key: DeviceKey) -> tuple:
+        """Return the identity of one of the report's GPUs among all of the trace."""
+        return identify_gpu(self.infos, self.machines, report, key)
+
+    def find_gpu_number(self, report: int, number: int) -> int:
+        """Return the number on its machine of the GPU that the report gives this number."""
+        gpu = self.infos[report].gpus.get(number)
+        gpu_key = gpu is not None and gpu.key
+        return self._numbers[self.machines[report]][gpu.key] if gpu_key else number
+
+    @property
+    def used(self) -> int:
+        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
+        process.
+        """
+        return len(self._seen)
+
+
+def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
+    """Return the number of each GPU of a machine: as reported where all reports agree and no two
+    GPUs share one, else by key.
+    """
+    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
+    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
+        return reported
+    return {key: number for number, key in enumerate(sorted(gpus))}

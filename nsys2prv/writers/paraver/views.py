@@ -1,0 +1,210 @@
+"""List the Paraver views that show something of a trace, write all views of the package, or those for
+a trace, and the workspaces by which Paraver offers them in its menu "Hints" when a trace with their
+event types is opened.
+
+A workspace to import (.ws) is the XML of a Boost archive, in which files of views are appended
+behind lines of a separator. Paraver copies those to a folder of its own, one per workspace, so
+their names are without folders (``Workspace::importWSXML`` and ``importWSCFGs`` in
+``api/workspace.cpp`` of paraver-kernel). Written (``cfg/templates/workspace.ws``) is the first
+version of the class, which names event types as plain numbers; later ones hold the bytes of a C++
+structure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.writers.paraver.cfg import CfgError, Single, View, load_views
+from nsys2prv.writers.paraver.cfg.fits import (
+    explain_empty_view,
+    make_contents,
+    narrow_types,
+    remove_empty_rows,
+)
+from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
+from nsys2prv.writers.paraver.check.check_trace import TraceContents
+
+#: Views that a listing for a trace begins with.
+MOST_VIEWS_LISTED = 10
+#: What the views are called in a listing that no menu has.
+NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
+#: The folder of workspaces among the views, and the ending of their names.
+WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
+#: Event types of CUDA's calls and work, which nearly every trace has.
+CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
+
+
+class ViewFit(Struct, frozen=True):
+    """A view and a trace."""
+
+    #: Path of the view's file, below the folder of views.
+    path: str
+    #: Title of the view.
+    title: str
+    #: What the trace lacks for it, in words; "" where it shows something.
+    lacking: str
+
+
+def list_extra_views() -> list[str]:
+    """Return every view that is not of the core, as the path that :func:`copy_views` gives it."""
+    return sorted(view.path for view in load_views().views if not view.is_core)
+
+
+def find_views_for_trace(trace: Path) -> list[ViewFit]:
+    """Return every view, with what the trace lacks for it, in the catalogue's order."""
+    contents = TraceContents(trace).whole
+    by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
+    names = {code: name for name, codes in by_breadth for code in codes}
+    return [
+        ViewFit(view.path, view.title, explain_empty_view(view.cfg, contents, names))
+        for view in load_views().views
+    ]
+
+
+def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> list[str]:
+    """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of
+    them.
+    """
+    shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
+    listed = shown if everything else _choose_listed_views(shown)
+    named = [*listed, *empty] if everything else listed
+    width = max((len(fit.path) for fit in named), default=0)
+    lines = [
+        f"{len(shown)} of {len(fits)} views show something of {trace}"
+        + (":" if everything or not shown else "; to begin with:")
+    ]
+    for title, group in _group_by_menu(listed).items():
+        lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)]
+    if everything and empty:
+        lines.append(f"{len(empty)} do not:")
+        lines += [f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty]
+    elif not everything and (rest := len(shown) - len(listed)):
+        lines.append(f"and {rest} more; --all lists them, and what the trace lacks for the others")
+    return lines
+
+
+def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
+    """Return the views that a listing begins with: of all menus the first that shows something of
+    the trace, then of all the second, until there are enough; then those that no menu has.
+    """
+    by_path = {fit.path: fit for fit in shown}
+    menus = [
+        [by_path[path] for path in group if path in by_path]
+        for group in load_views().menus.values()
+    ]
+    turns = (fit for turn in zip_longest(*menus) for fit in turn if fit)
+    return list(islice(dict.fromkeys((*turns, *by_path.values())), MOST_VIEWS_LISTED))
+
+
+def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
+    """Return title of a menu -> the views that it is the first menu to have, in its order; behind
+    these the views that no menu has.
+    """
+    by_path = {fit.path: fit for fit in fits}
+    groups = {}
+    for title, group in load_views().menus.items():
+        groups[title] = [by_path.pop(path) for path in group if path in by_path]
+    groups[NO_MENU_TITLE] = list(by_path.values())
+    return {title: group for title, group in groups.items() if group}
+
+
+def copy_views(
+    target: Path, trace: Path | None = None, everything: bool = False
+) -> tuple[list[str], list[str]]:
+    """Write the views of the core into a folder, which is made, with workspaces that make Paraver
+    offer them; returns what was written.
+
+    trace: the one that they are for. Long lists of event types then name those alone that it has,
+    for Paraver compares every event with each type of a list, tables have those rows alone that
+    show something, and windows open as high as their rows need.
+
+    everything: also those made by rule of what is declared of events.
+    """
+    cfgs = {view.path: view.cfg for view in load_views().views if everything or view.is_core}
+    rows: dict[str, int] = {}
+    if trace:
+        contents, rows = TraceContents(trace), _count_rows_by_level(trace)
+        types, by_row = contents.whole.types, contents.rows
+        for path, cfg in cfgs.items():
+            cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
+    texts = {path: format_cfg(cfg, rows) for path, cfg in cfgs.items()}
+    spaces = {f"{WORKSPACES_FOLDER}/{name}": text for name, text in make_workspaces().items()}
+    try:
+        for name, text in (texts | spaces).items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise Nsys2prvError(f"{error.filename or target}: {error.strerror or error}") from None
+    return list(texts), list(spaces)
+
+
+def _count_rows_by_level(trace: Path) -> dict[str, int]:
+    """Return level -> number of its rows, as the .row beside a trace tells; empty if there is none."""
+    names = trace.with_name(trace.name.removesuffix(".gz")).with_suffix(".row")
+    if not names.is_file():
+        return {}
+    text = names.read_text(encoding="utf-8", errors="replace")
+    return {
+        level.lower(): int(size)
+        for level, size in re.findall(r"^LEVEL (\w+) SIZE ([1-9]\d{0,8})\s*$", text, re.MULTILINE)
+    }
+
+
+def make_workspaces() -> dict[str, str]:
+    """Return name -> text of files that Paraver imports: one for each menu. It offers the views on
+    traces with an event type that tells that one of them shows something.
+    """
+    known = frozenset(code for codes in load_views().codes.values() for code in codes)
+    by_path = {view.path: view for view in load_views().views}
+    texts = {}
+    for title, paths in load_views().menus.items():
+        name, group = f"nsys2prv {title}", [by_path[path] for path in paths]
+        types = {code for view in group for code in _find_telling_types(view, known)}
+        texts[name.replace(" ", "-") + WORKSPACE_SUFFIX] = format_workspace(
+            name, sorted(types), group
+        )
+    return texts
+
+
+def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
+    """Return all event types of a view; but of one that shows nothing without others than CUDA's,
+    those others alone.
+    """
+    window_types = [
+        _list_window_types(window, known_codes)
+        for window in view.cfg.windows
+        if isinstance(window, Single)
+    ]
+    needed = [
+        types
+        for types in window_types
+        if types and explain_empty_view(view.cfg, make_contents(known_codes - types), {})
+    ]
+    return set().union(*([types for types in needed if not types <= CUDA_TYPES] or window_types))
+
+
+def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
+    numbers = {int(code) for code in window.types.values}
+    if window.types.condition != "[x,y]":
+        return numbers
+    return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
+
+
+def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -> str:
+    """Return the file of views that Paraver offers under a name, in this order, on traces with one
+    of these event types. Raises CfgError if it could not be imported as meant.
+    """
+    files = [PurePosixPath(view.path).name for view in views]
+    if len(set(files)) < len(files):
+        raise CfgError(f"workspace {name}: two views have one file name")
+    parts = [
+        (file, view.title, format_cfg(view.cfg)) for file, view in zip(files, views, strict=True)
+    ]
+    template = load_environment().get_template("workspace.ws")
+    return template.render(name=name, types=list(types), views=parts)

@@ -1,0 +1,106 @@
+"""Reports that are missing, or of which there are two of one rank: one clear warning each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from samples import generate
+
+from nsys2prv.cli import main
+from nsys2prv.export import job_checks
+from nsys2prv.export.info import ReportInfo
+from nsys2prv.relations.nccl_collectives import _describe_missing_ranks
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Write the reports of a job of 4 ranks."""
+    folder = tmp_path_factory.mktemp("job")
+    generate(folder, ranks=4, hosts=2, steps=1, layers=1)
+    return [str(folder / f"rank{rank}.sqlite") for rank in range(4)]
+
+
+def _list_warnings(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [
+        line.removeprefix("nsys2prv: warning: ")
+        for line in capsys.readouterr().err.splitlines()
+        if "rank" in line
+    ]
+
+
+@pytest.mark.slow
+def test_a_rank_without_a_report(
+    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*reports, str(tmp_path / "x.prv"), "-q"]) == 0
+    assert _list_warnings(capsys) == []
+    assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
+    expected = [
+        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
+    ]
+    assert _list_warnings(capsys) == expected
+    assert main(["--list", *reports[:2], reports[3]]) == 0
+    assert _list_warnings(capsys) == expected
+    # Ranks that are not wanted are not missing.
+    assert main([*reports, str(tmp_path / "x.prv"), "-q", "--ranks", "0-1"]) == 0
+    assert _list_warnings(capsys) == []
+
+
+def test_two_reports_of_one_rank(
+    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path / "other", ranks=2, hosts=1, steps=1, layers=1, seed=9)
+    other = str(tmp_path / "other" / "rank0.sqlite")
+    assert main([reports[0], other, str(tmp_path / "x.prv"), "-q"]) == 0
+    expected = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
+    assert expected in _list_warnings(capsys), (
+        "reports of the same name are told apart by their paths"
+    )
+
+
+def _read_info(
+    name: str, launched: dict[str, int], sizes: dict[str, int], ranks: dict[int, int] | None = None
+) -> ReportInfo:
+    return ReportInfo(Path(name), launcher_ranks=launched, launcher_sizes=sizes, ranks=ranks or {})
+
+
+def test_what_does_not_prove_that_ranks_are_missing() -> None:
+    for infos in (
+        [_read_info("a", {"RANK": 0}, {}), _read_info("b", {"RANK": 1}, {})],
+        [
+            _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
+            _read_info("b", {"RANK": 1}, {"WORLD_SIZE": 8}),
+        ],
+        [
+            _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
+            _read_info("b", {"RANK": 0}, {"WORLD_SIZE": 4}),
+        ],
+        # One report of all processes of a node, which the launcher started once.
+        [_read_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
+        # The size of another launcher: ranks go beyond it.
+        [_read_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
+    ):
+        assert job_checks.check_missing_ranks(infos) == []
+    assert job_checks.check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
+        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
+    ]
+
+
+def test_members_of_communicators() -> None:
+    def told(*rows: tuple[int, int, int, int]) -> list[str]:
+        return _describe_missing_ranks(
+            pl.DataFrame(rows, schema=["communicator", "task", "ranks", "rank"], orient="row")
+        )
+
+    assert told((7, 0, 2, 0), (7, 1, 2, 1)) == []
+    assert told((7, 0, 2, 0), (7, 0, 2, 1)) == [], "one process with two GPUs"
+    assert told((0, 0, 4, 0)) == []
+    assert told((7, 0, 4, 3), (7, 1, 4, 0), (8, 0, 2, 0)) == [
+        "an NCCL communicator has 4 ranks, and there are reports of 2 of them; there is none of its ranks 1, 2"
+    ]
+    assert told((7, 0, 2, 0), (7, 0, 0, -1), (7, 1, 0, -1)) == [], "rank 1 begins late"
+    assert told((7, 0, 4, -1), (7, 1, 4, -1)) == [
+        "an NCCL communicator has 4 ranks, and there are reports of 2 of them"
+    ]
