@@ -22,9 +22,9 @@ from nsys2prv.conversion.options import DEFAULTS
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers import choose_writer
 from nsys2prv.writers.paraver.check import Severity
 from nsys2prv.writers.paraver.check.check_trace import check_trace
-from nsys2prv.writers.paraver.prv import derive_trace_paths
 
 if TYPE_CHECKING:
     from tools.view_answers import Answers
@@ -65,7 +65,9 @@ def _check_written_traces(write: Callable[..., Summary]) -> Callable[..., Summar
         job: object, output: str | Path, options: Options = DEFAULTS, **arguments: object
     ) -> Summary:
         summary = write(job, output, options, **arguments)
-        trace = derive_trace_paths(output, options.compress)[0]
+        trace = choose_writer(output, options.compress)[1]
+        if ".prv" not in trace.suffixes:
+            return summary
         findings = [
             finding
             for finding in check_trace(trace).findings

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
@@ -20,21 +19,22 @@ from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import make_comment_lines
-from nsys2prv.events.catalogue import assign_counter_codes, load_catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store.runs import COUNTER, STATE
-from nsys2prv.writers.paraver.pcf import EventType, StateLabel, write_pcf
-from nsys2prv.writers.paraver.prv import (
-    Manifest,
-    PartFilesOutput,
-    SharedFileOutput,
-    close_formatter,
-    derive_trace_paths,
+from nsys2prv.store.runs import COUNTER, LINE, STATE
+from nsys2prv.writers import choose_writer
+from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.paraver.values import list_codes, number_metrics
+from nsys2prv.writers.writer import (
+    TraceContent,
+    WindowPlan,
+    Writer,
+    close_plan,
+    name_beside,
     write_window,
 )
-from nsys2prv.writers.paraver.values import list_codes, make_counter_types, make_event_types
 
 #: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
@@ -46,8 +46,8 @@ def convert(
     options: Options = DEFAULTS,
     write_report: Callable[..., str] | None = None,
 ) -> Summary:
-    """Write the trace of these reports (files, folders of reports, patterns) to `output` (.prv or
-    .prv.gz, with .pcf and .row beside it).
+    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv (with
+    .pcf and .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
     be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
@@ -59,11 +59,12 @@ def convert(
     plan = Plan.from_options(options)
     reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
     outputs = _list_outputs(output, options.compress)
-    prv = outputs[0]
-    further = [outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)]
+    trace = outputs[0]
+    further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
     # The trace with compression, of one without, and the other way round: beside new labels an
     # earlier one would show wrong names.
-    other_form = prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
+    packed = trace.suffix == ".gz"
+    other_form = trace.with_suffix("") if packed else trace.with_name(f"{trace.name}.gz")
     if other_form.is_file():
         further.append(other_form)
     rules = [path for path in (options.kernel_rules, options.nvtx_rules) if path]
@@ -71,11 +72,11 @@ def convert(
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     _check_outputs(output, outputs)
-    with open_workplace(options, len(reports), prv) as (pool, staging, folder):
+    with open_workplace(options, len(reports), trace) as (pool, staging, folder):
         job = prepare(reports, plan, folder, pool, options.quiet)
-        summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
+        summary = write_job(job, staging / trace.name, options, keep_runs=options.report)
         if options.report and write_report:
-            report_file = staging / outputs[1].with_suffix(REPORT).name
+            report_file = staging / further[0].name
             summary.report = write_report(
                 job, reports, report_file, paths=not options.without_paths
             )
@@ -96,20 +97,15 @@ def write_job(
     whether the job, with its runs, is still needed then. Raises OSError where that
     cannot be.
     """
-    outputs = prv, pcf, row, clock, metadata_file = _list_outputs(output, options.compress)
-    timeline, tree = job.timeline, job.model.tree
-    manifest = _make_manifest(job)
-    # From the reports, so that the same reports always give the same bytes.
-    date = timeline.begin_utc or datetime.fromtimestamp(0, timezone.utc)
-    head = tree.format_header(date.strftime("%d/%m/%Y at %H:%M"), job.duration)
-    head += make_comment_lines(timeline.record)
+    *outputs, clock, metadata_file = _list_outputs(output, options.compress)
+    writer = choose_writer(output, options.compress)[0]()
+    content = _describe_content(job)
     inputs = describe_inputs(job) if options.metadata else []
-    lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
-    counters = make_counter_types(job.collect_metrics(), manifest.counter_codes)
-    _write_labels(job, counters, pcf)
-    row.write_bytes(tree.format_row_file().encode())
-    if timeline.record:
-        clock.write_text(timeline.record.format(), encoding="utf-8")
+    count, repeated = _write_windows(job, writer, content, outputs[0], keep_runs)
+    writer.end(content, outputs[0])
+    record = job.timeline.record
+    if record:
+        clock.write_text(record.format(), encoding="utf-8")
     events = job.written - repeated
     codes = list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
     repeats = {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
@@ -117,12 +113,13 @@ def write_job(
         job,
         events,
         job.left_out + Counter(repeats),
-        lines=lines,
-        types=frozenset(codes | {counter.code for counter in counters}),
-        sizes={path: path.stat().st_size for path in outputs[:4] if path.exists()},
+        writer=writer,
+        lines=count,
+        types=frozenset(codes.union(number_metrics(content.metrics).values())),
+        sizes={path: path.stat().st_size for path in (*outputs, clock) if path.exists()},
     )
     if options.metadata:
-        clock_name = clock.name if timeline.record else None
+        clock_name = clock.name if record else None
         text = make_metadata(job, inputs, summary, options, clock_name)
         metadata_file.write_text(text, encoding="ascii")
         summary.sizes[metadata_file] = metadata_file.stat().st_size
@@ -130,9 +127,12 @@ def write_job(
 
 
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
-    prv, pcf, row = derive_trace_paths(output, compress)
-    return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(ENDING)
+    """Return the trace, the files of its format beside it, the clocks of its hosts, and of what it
+    was made.
+    """
+    writer, trace = choose_writer(output, compress)
+    endings = (*writer.beside, ".clock.yaml", ENDING)
+    return trace, *(name_beside(trace, ending) for ending in endings)
 
 
 def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
@@ -149,68 +149,57 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
 
 
-def _write_labels(job: Job, counters: Sequence[EventType], path: Path) -> None:
-    """Write the .pcf: the event types of the trace with their values, and its states."""
+def _describe_content(job: Job) -> TraceContent:
+    """Return what writers are told of a job."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
-    layouts = [layout for source in sources for layout in source.layouts if layout in present]
-    types = make_event_types(layouts, job.values, dict(job.domain_codes), counters)
-    states = load_catalogue().states if any(run.shape.stream == STATE for run in job.runs) else ()
-    labels = [StateLabel(state.value, state.label, state.color) for state in states]
-    with path.open("wb") as file:
-        write_pcf(types, file, labels)
-
-
-def _make_manifest(job: Job) -> Manifest:
-    """Return the windows' common data, small runs joined."""
-    codes = assign_counter_codes(
-        {
-            layout: [metric.name for metric in metrics]
-            for layout, metrics in job.collect_metrics().items()
-        }
-    )
-    # Each thread with samples, and the event types of all of them.
-    closings: dict[int, set[int]] = defaultdict(set)
+    sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
-            thread = int(job.threads[run.task][run.object])
-            closings[thread] |= {codes[run.shape.name, metric.name] for metric in run.shape.metrics}
-    runs, global_ids, bounds = plan_windows(job)
-    return Manifest(
-        runs,
-        global_ids,
-        job.model.tree.addresses,
-        job.domain_codes,
-        codes,
-        [(thread, tuple(sorted(types))) for thread, types in sorted(closings.items())],
-        bounds,
+            row = int(job.threads[run.task][run.object])
+            sampled[row] |= {(run.shape.name, metric.name) for metric in run.shape.metrics}
+    streams = {run.shape.stream for run in job.runs}
+    return TraceContent(
+        model=job.model,
+        values=job.values,
+        domain_codes=job.domain_codes,
+        layouts=[layout for source in sources for layout in source.layouts if layout in present],
+        metrics=job.collect_metrics(),
+        sampled=sampled,
+        lines=frozenset(run.shape.name for run in job.runs if run.shape.stream == LINE),
+        has_states=STATE in streams,
+        duration=job.duration,
+        begin_utc=job.timeline.begin_utc,
+        comments=make_comment_lines(job.timeline.record),
     )
 
 
-def _write_prv(
-    job: Job, manifest: Manifest, head: str, prv: Path, keep_runs: bool
+def _write_windows(
+    job: Job, writer: Writer, content: TraceContent, trace: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
-    """Write the .prv under a temporary name; returns its number of lines, and by layout how many
+    """Write the trace under a temporary name; returns its number of lines, and by layout how many
     sampled numbers were one of several of the same time.
     """
-    saved = job.folder / "manifest"
-    manifest.save(saved)
+    head = writer.begin(content)
+    plan = WindowPlan(writer, *plan_windows(job))
+    saved = job.folder / "windows"
+    plan.save(saved)
     output = (SharedFileOutput if job.workers.pool.one_machine else PartFilesOutput)(
-        prv, job.folder, prv.suffix == ".gz"
+        trace, job.folder, trace.suffix == ".gz"
     )
-    output.begin(head.encode(), len(manifest.bounds))
+    output.begin(head, len(plan.bounds))
     if not keep_runs:
         # What was joined is not read again.
         read = {run.path for result in job.results for run in result.runs}
-        for path in read - {run.path for run in manifest.runs}:
+        for path in read - {run.path for run in plan.runs}:
             path.unlink(missing_ok=True)
     lines = 0
-    repeated: Counter[int] = Counter()
-    rows = sum(run.rows for run in manifest.runs)
+    repeated: Counter[str] = Counter()
+    rows = sum(run.rows for run in plan.runs)
     try:
-        with job.workers.progress.show_bar("writing", rows, "lines") as bar:
+        with job.workers.progress.show_bar("writing", rows, writer.unit) as bar:
             write = partial(write_window, saved, output)
-            written = job.workers.run(write, range(len(manifest.bounds)), lambda _: str(prv))
+            written = job.workers.run(write, range(len(plan.bounds)), lambda _: str(trace))
             for number, (count, double) in enumerate(written):
                 output.collect(number)
                 lines += count
@@ -220,8 +209,5 @@ def _write_prv(
         output.abandon()
         raise
     finally:
-        close_formatter(saved)
-    by_layout: Counter[str] = Counter()
-    for (layout, _), code in manifest.counter_codes.items():
-        by_layout[layout] += repeated[code]
-    return lines, +by_layout
+        close_plan(saved)
+    return lines, repeated

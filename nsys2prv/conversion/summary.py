@@ -29,6 +29,7 @@ from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.writer import Writer
 
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
@@ -59,7 +60,7 @@ class Summary(Struct, dict=True):
     threads: int
     #: Length of the trace, ns.
     duration: int
-    #: Number of lines of the .prv.
+    #: Number of lines of the trace, or what it consists of (`unit`).
     lines: int
     #: How many processes and ranks there are, as in "6 processes of 4 ranks".
     processes: str
@@ -89,6 +90,9 @@ class Summary(Struct, dict=True):
     warnings: list[str] = field(default_factory=list)
     #: What the reports lack.
     quality: list[QualityNote] = field(default_factory=list)
+    #: What the trace consists of, and how it is opened, see :class:`nsys2prv.writers.writer.Writer`.
+    unit: str = "lines"
+    opening: str = ""
     #: Event types in the trace.
     types: frozenset[int] = frozenset()
     #: Text of the analyses, "" if they were not asked for.
@@ -102,12 +106,14 @@ class Summary(Struct, dict=True):
 
     @property
     def trace(self) -> str:
-        """Return the path of the .prv, "" without one."""
-        return next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
+        """Return the path of the trace, "" without one."""
+        return str(next(iter(self.sizes), ""))
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Return the views to be opened first, and what each shows in a sentence."""
+        """Return the Paraver views to be opened first, and what each shows in a sentence."""
+        if self.opening:
+            return {}
         from nsys2prv.writers.paraver.cfg.fits import choose_first_views
 
         return choose_first_views(self.types)
@@ -119,6 +125,7 @@ class Summary(Struct, dict=True):
         events: Counter[str],
         left_out: Counter[tuple[str, str]],
         *,
+        writer: Writer,
         lines: int,
         types: frozenset[int],
         sizes: dict[Path, int],
@@ -140,6 +147,8 @@ class Summary(Struct, dict=True):
             threads=model.tree.threads,
             duration=job.duration,
             lines=lines,
+            unit=writer.unit,
+            opening=writer.opening,
             processes=model.describe_processes(),
             ranks_by=model.rank_sources,
             clock_lines=describe_clocks(
@@ -167,7 +176,7 @@ class Summary(Struct, dict=True):
     def __repr__(self) -> str:
         return (
             f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
-            f"{self.lines:,} lines, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
+            f"{self.lines:,} {self.unit}, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
     def text(self, verbose: bool = False) -> str:
@@ -234,11 +243,10 @@ def _describe_job(summary: Summary) -> list[str]:
 
 
 def _describe_files(summary: Summary) -> list[str]:
-    sizes = [(path, format_size(size)) for path, size in summary.sizes.items()]
-    (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
+    (trace, size), *others = [(path, format_size(size)) for path, size in summary.sizes.items()]
     beside = ", ".join(f"{path.name} {size}" for path, size in others)
     return [
-        f"{trace}  {size}, {summary.lines:,} lines for {format_count(summary.threads, 'row')}",
+        f"{trace}  {size}, {summary.lines:,} {summary.unit} for {format_count(summary.threads, 'row')}",
         *([f"beside it: {beside}"] if beside else []),
     ]
 
@@ -305,6 +313,7 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     opening = f"in Paraver: copy the views with `nsys2prv cfgs {made_by_rule}views`; open one with `wxparaver {trace} views/VIEW`; to begin with:"
     return [
         *([opening, *views] if views else []),
+        *filter(None, [summary.opening.format(trace=trace)]),
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
 

@@ -24,8 +24,10 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.runs import (
     BEGIN,
+    COUNTER,
     END,
     SAMPLE_EVERY,
+    RecordFormat,
     Run,
     Span,
     SpillReader,
@@ -35,6 +37,7 @@ from nsys2prv.store.runs import (
     rewrite_run,
 )
 from nsys2prv.store.spilling import append_events, append_samples
+from nsys2prv.store.windows import WindowRecords
 from nsys2prv.store.work_result import WorkResult
 
 #: Layout of the samples of GPUs.
@@ -455,6 +458,39 @@ class SampleTable(Struct):
     def take(self, chosen: np.ndarray) -> SampleTable:
         """Return the instants at `chosen` (indices, or a truth for each)."""
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
+
+
+def read_samples(
+    records: Mapping[RecordFormat, WindowRecords], numbers: Mapping[tuple[str, str], int]
+) -> tuple[list[SampleTable], Counter[str]]:
+    """Return the samples of a window, one instant of an object for each of its times, in tables
+    whose every instant has all their types; and by layout how many numbers were left out for a
+    greater one of the same time.
+
+    numbers: the type of each sampled number, by layout and label.
+    """
+    sampled = [(shape, found) for shape, found in records.items() if shape.stream == COUNTER]
+    if not sampled:
+        return [], Counter()
+    tables = [_read_table(shape, found, numbers) for shape, found in sampled]
+    joined = join_samples(tables)
+    repeated = Counter[str]()
+    if [*map(id, joined)] != [*map(id, tables)]:
+        less = count_samples(tables) - count_samples(joined)
+        for (layout, _), number in numbers.items():
+            repeated[layout] += less[number]
+    return [part for table in joined for part in split_at_holes(table)], +repeated
+
+
+def _read_table(
+    shape: RecordFormat, records: WindowRecords, numbers: Mapping[tuple[str, str], int]
+) -> SampleTable:
+    codes = np.array([numbers[shape.name, metric.name] for metric in shape.metrics])
+    order = np.argsort(codes)
+    stored = records.column("values")
+    if (order[1:] < order[:-1]).any():
+        stored = stored[:, order]
+    return SampleTable(codes[order], records.times, records.column("object"), stored)
 
 
 def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:

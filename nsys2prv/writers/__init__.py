@@ -1,1 +1,24 @@
-"""Writers of traces, one folder or module a format."""
+"""Writers of traces, one folder or module a format, behind one interface (:mod:`writer`): the ending of
+the output tells which writes it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nsys2prv.writers.paraver.prv import ParaverWriter
+from nsys2prv.writers.writer import Writer
+
+#: Ending of a trace -> what writes it; the first is that of a name without any of them.
+WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter}
+
+
+def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
+    """Return what writes an output given as `out`, `out.prv` or `out.prv.gz`, and the trace's name."""
+    endings = "|".join(map(re.escape, WRITERS))
+    match = re.fullmatch(rf"(?s)(.*?)({endings})?(\.gz)?", Path(output).name)
+    name, ending, packed = match.groups() if match and match[2] else (Path(output).name, None, None)
+    ending = ending or next(iter(WRITERS))
+    trace = f"{name}{ending}.gz" if compress or packed else f"{name}{ending}"
+    return WRITERS[ending], Path(output).parent / trace

@@ -30,7 +30,7 @@ from nsys2prv._util.workers import (
     SerialExecutor,
 )
 from nsys2prv.conversion import opening
-from nsys2prv.writers.paraver.prv import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

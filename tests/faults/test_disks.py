@@ -17,9 +17,9 @@ from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion import convert as conversion
 from nsys2prv.conversion import reading
 from nsys2prv.store import runs, work_result
+from nsys2prv.writers import output, writer
 from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -98,13 +98,13 @@ def read_in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (prv, "_write_all"),
+    (output, "_write_all"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
-    (conversion, "write_pcf"),
+    (prv, "write_pcf"),
     (work_result, "spill_rows"),
-    (prv.SharedFileOutput, "begin"),
-    (prv.Manifest, "save"),
+    (output.SharedFileOutput, "begin"),
+    (writer.WindowPlan, "save"),
 ]
 
 
@@ -130,7 +130,7 @@ def test_every_writer_on_a_full_disk(
 
 def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "gone"
-    for module, name in ((reading, "read_task"), (conversion, "write_pcf")):
+    for module, name in ((reading, "read_task"), (prv, "write_pcf")):
         folder.mkdir()
         with monkeypatch.context() as patch:
             original = getattr(module, name)

@@ -13,7 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import StoredFrame, read_frame
-from nsys2prv.events.catalogue import DomainCode, Field, Metric, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.catalogue import (
+    DomainCode,
+    Field,
+    Metric,
+    NameSet,
+    ValueSet,
+    assign_counter_codes,
+    load_catalogue,
+)
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 from nsys2prv.writers.paraver.pcf import (
     LONGEST_LABEL,
@@ -309,6 +317,13 @@ def list_codes(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
         elif not field.optional:
             codes.add(field.code)
     return codes
+
+
+def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, str], int]:
+    """Return the event type of each metric, by layout and label."""
+    labels = {layout: [one.name for one in found] for layout, found in metrics.items()}
+    codes = assign_counter_codes(labels)
+    return {(layout, name): codes[layout, name] for layout in labels for name in labels[layout]}
 
 
 def _make_labels_unique(types: list[EventType]) -> list[EventType]:
