@@ -281,11 +281,12 @@ def run_clock(arguments: list[str]) -> int:
 
 def run_check(arguments: list[str]) -> int:
     """Run `nsys2prv check`."""
+    from nsys2prv.writers.paraver.check import Severity
     from nsys2prv.writers.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
     parser = Parser(
         "nsys2prv check",
-        description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it.",
+        description="Find what would crash, hang or mislead Paraver in a trace.",
     )
     parser.add_arguments(
         """
@@ -314,7 +315,8 @@ def run_check(arguments: list[str]) -> int:
             print_text("\n".join(format_result(results[-1])))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
-    return int(any(result.errors or (options.strict and result.warnings) for result in results))
+    failing = {Severity.ERROR, Severity.WARNING} if options.strict else {Severity.ERROR}
+    return int(any(one.severity in failing for result in results for one in result.findings))
 
 
 def run_report(arguments: list[str]) -> int:

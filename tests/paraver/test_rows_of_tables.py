@@ -55,13 +55,12 @@ def test_contents_are_told_by_row(tmp_path: Path) -> None:
     assert {row.tags for row in chain(*rows.values())} == {frozenset({55001})}
 
 
-def test_a_trace_with_a_damaged_header_keeps_all_rows(tmp_path: Path) -> None:
+def test_a_damaged_header_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.prv"
     path.write_text(TRACE.replace("3(3:1,3:1,2:1)", "3(3:1"))
-    assert TraceContents(path).rows == {}
-    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
-    text = (tmp_path / "views" / "analysis" / "kernel_time_2dh.cfg").read_text()
-    assert "Analyzer2D.Objects: All" in text
+    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 1
+    assert capsys.readouterr().err.endswith("its header is damaged; `nsys2prv check` says how\n")
+    assert not (tmp_path / "views").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.writers.paraver import check
 from nsys2prv.writers.paraver.cfg import (
     CfgError,
     Filter,
@@ -26,6 +25,7 @@ from nsys2prv.writers.paraver.cfg import (
 )
 from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
 from nsys2prv.writers.paraver.cfg.writer import format_cfg
+from nsys2prv.writers.paraver.check import check_trace
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
 from nsys2prv.writers.paraver.views import (
     copy_views,
@@ -92,7 +92,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(check, "BLOCK_BYTES", block)
+    monkeypatch.setattr(check_trace, "BLOCK_BYTES", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -126,7 +126,7 @@ def test_lines_that_paraver_reads_are_read(tmp_path: Path) -> None:
                 "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001",
                 "3:1:1:1:1:0:0:1:1:1:2:3:3:64",
                 "2:1:1:1:2:9:7:0:7:3",
-                "2:1:1:1:2:9:8:99:8:100:7:",
+                "2:1:1:1:2:9:8:99:8:100",
             ]
         ),
     )
@@ -181,8 +181,8 @@ def test_what_is_no_trace_is_told_in_one_line(
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(check, "BLOCK_BYTES", 1 << 8)
+    monkeypatch.setattr(check_trace, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(check_trace, "BLOCK_BYTES", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 

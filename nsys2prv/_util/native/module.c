@@ -70,6 +70,13 @@ static PyMethodDef FUNCTIONS[] = {
     {"number_repetitions", number_repetitions, METH_VARARGS,
      "number_repetitions((key, column), columns, out): put into `out` the line of each row in a table with one for the k-th time of each key, by key\n"
      "and k (all int32); returns how many lines there are. Rows of one key and column stand in order of time."},
+    {"open_trace", open_trace, METH_VARARGS,
+     "open_trace(applications, tasks, types, values, duration, communicators): return a trace for `read_lines`. All int64: tasks of each application;\n"
+     "threads, first and last CPU of each task; pairs of an event type and its set of labels; pairs of a set and a value that it has."},
+    {"read_lines", read_lines, METH_VARARGS, "read_lines(trace, text): read whole lines of a .prv behind its header"},
+    {"close_trace", close_trace, METH_O,
+     "close_trace(trace): return broken rules as (name, first line, count, text), the entries and the types of trace.c as bytes, and numbers of lines,\n"
+     "states, events, communications and pairs, the first and the last time, the end, and the number of lines of communicators."},
     {NULL, NULL, 0, NULL},
 };
 

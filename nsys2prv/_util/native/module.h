@@ -20,6 +20,10 @@ void make_small_texts(void);
 PyObject *number_distinct(PyObject *self, PyObject *arguments);
 PyObject *fill_records(PyObject *self, PyObject *arguments);
 
+/* trace.c */
+PyObject *open_trace(PyObject *self, PyObject *arguments);
+PyObject *read_lines(PyObject *self, PyObject *arguments);
+PyObject *close_trace(PyObject *self, PyObject *capsule);
 
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);

@@ -1,58 +1,54 @@
 """Go through the files of a trace: check them, with the result as text; or collect the event types,
 small values of them, communication tags and states of the trace, and of each of its rows.
+
+The lines of a .prv are read by the compiled core (`_util/native/trace.c`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import igzip, isal_zlib
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.writers.paraver.cfg import load_views
-from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents
-from nsys2prv.writers.paraver.check import (
-    BlockReporter,
-    CheckFinding,
-    CheckFindings,
-    Severity,
-    check_lines,
-    sort_findings,
-    split_lines,
-    split_opening,
-)
+from nsys2prv._util.native import core
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.writers.paraver.cfg.fits import Contents
+from nsys2prv.writers.paraver.check import CheckFinding, CheckFindings, Severity
 from nsys2prv.writers.paraver.check.declarations import (
     MAGIC,
     Header,
-    Objects,
-    check_pcf,
+    Labels,
     check_row,
-    judge_groups,
     read_header,
-)
-from nsys2prv.writers.paraver.check.records import (
-    LAST_TYPE,
-    STATE_VALUE,
-    TAG,
-    Records,
-    ValueNumbers,
+    read_labels,
 )
 
-#: wxparaver's limit, and what it takes for the size of compressed text.
-ASKS_FROM_BYTES, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
-#: Event types that are named one by one.
-MOST_TYPES_NAMED = 12
-#: Bits that hold a value up to LARGE_VALUE, and the place of a row's number above these and those of
-#: an event type or state.
-VALUE_BITS, ROW_SHIFT = 7, 39
+#: Event types and rows that are named one by one.
+MOST_TYPES_NAMED, MOST_EXAMPLES = 12, 4
+#: Bytes of text in a block, and the longest line that is taken for one.
+BLOCK_BYTES, LONGEST_LINE = 1 << 20, 1 << 26
+#: What each row has of an event type, a state or a tag, and what is known of types: `Entry` and
+#: `Type` of trace.c, and the kinds of entries.
+ENTRIES = np.dtype(
+    [(name, "<i8") for name in ("key", "time", "value", "line", "depth", "type")]
+    + [("small", "u1", 16)]
+)
+TYPES = np.dtype(
+    [(name, "<i8") for name in ("code", "labels", "line", "pairs", "zeros", "extra", "extra_line")]
+)
+EVENTS, STATES, TAGS = 0, 1, 2
+NO_CORE = "reading traces needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
 
 
 class CheckedContents(Struct, frozen=True):
@@ -60,22 +56,19 @@ class CheckedContents(Struct, frozen=True):
 
     #: Number of lines of the .prv.
     lines: int
-    #: Number of state records.
     states: int
-    #: Number of event records.
     events: int
     #: Number of communication records.
     comms: int
     #: Number of type:value pairs of the events.
     pairs: int
-    #: Event types in the order in which they occur.
+    #: Event types, ascending.
     types: tuple[int, ...]
-    #: First time, in the trace's unit.
-    first: int | None
-    #: Last time, in the trace's unit.
+    #: First and last time of a record, in the trace's unit; -1 and 0 without records.
+    first: int
     last: int
     #: End of the trace as Paraver sees it.
-    end: float
+    end: int
     #: Unit of times in the header.
     unit: str
     #: Number of objects by level.
@@ -88,23 +81,13 @@ class CheckResult(Struct, frozen=True):
     #: The .prv or .prv.gz.
     path: Path
     #: Findings, the worst first.
-    findings: tuple[CheckFinding, ...]
+    findings: list[CheckFinding]
     #: Contents of the trace; None if the header is invalid.
     contents: CheckedContents | None
 
     def select(self, severity: Severity) -> list[CheckFinding]:
         """Return the findings of this severity."""
         return [finding for finding in self.findings if finding.severity is severity]
-
-    @property
-    def errors(self) -> list[CheckFinding]:
-        """Return what makes Paraver fail or show something wrong."""
-        return self.select(Severity.ERROR)
-
-    @property
-    def warnings(self) -> list[CheckFinding]:
-        """Return what misleads."""
-        return self.select(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
         """Return path, contents and findings as plain data, for JSON."""
@@ -113,76 +96,162 @@ class CheckResult(Struct, frozen=True):
             {"severity": one.severity.value} | {name: getattr(one, name) for name in names}
             for one in self.findings
         ]
-        return {
-            "trace": str(self.path),
-            "contents": asdict(self.contents) if self.contents else None,
-            "findings": findings,
-        }
+        contents = asdict(self.contents) if self.contents else None
+        return {"trace": str(self.path), "contents": contents, "findings": findings}
+
+
+class TraceReader:
+    """Reads the lines of a trace. entries, types: arrays of ENTRIES and TYPES; counts: lines, states,
+    events, communications, pairs, first and last time, end, lines of communicators.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
+        if core is None:
+            raise Nsys2prvError(NO_CORE)
+        trace = core.open_trace(
+            np.array(header.applications, "<i8"),
+            np.array(header.list_task_columns(), "<i8"),
+            np.array([*labels.set_of_type.items()], "<i8"),
+            np.array(
+                [
+                    (k, value)
+                    for k, known in enumerate(labels.sets)
+                    for value in known
+                    if value < 1 << 31
+                ],
+                "<i8",
+            ),
+            header.duration,
+            header.communicators,
+        )
+        for block in blocks:
+            core.read_lines(trace, block)
+        self.faults, entries, types, self.counts = core.close_trace(trace)
+        self.entries, self.types = np.frombuffer(entries, ENTRIES), np.frombuffer(types, TYPES)
+        key = self.entries["key"].view(np.uint64)
+        #: EVENTS, STATES or TAGS of each entry, its row, and its event type, state or tag.
+        self.kinds = (key >> np.uint64(62)).astype(np.int64)
+        self.rows = (key >> np.uint64(32)).astype(np.int64) & (1 << 30) - 1
+        self.numbers = self.entries["key"] & (1 << 32) - 1
+
+
+def open_text(path: Path, findings: CheckFindings) -> tuple[str, Iterator[bytes]]:
+    """Return the first line of a trace, and the blocks of lines behind it."""
+    blocks = _read_blocks(path, findings)
+    opening, _, rest = next(blocks, b"").partition(b"\n")
+    return opening.decode("utf-8", "replace").removesuffix("\r"), chain([rest], blocks)
+
+
+def _read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
+    """Yield whole lines, of about BLOCK_BYTES bytes each time."""
+    rest = b""
+    with (
+        name_damaged_file(path),
+        (igzip.open if path.suffix == ".gz" else open)(path, "rb") as file,
+    ):
+        try:
+            while piece := file.read(BLOCK_BYTES):
+                text = rest + piece
+                end = text.rfind(b"\n") + 1
+                rest = text[end:]
+                if len(rest) > LONGEST_LINE:
+                    raise Nsys2prvError(
+                        f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB"
+                    )
+                if end:
+                    yield text[:end]
+        except (EOFError, igzip.BadGzipFile, isal_zlib.error) as error:
+            findings.add("damaged-gzip", path.name, 0, error)
+    if rest:
+        yield rest
 
 
 def check_trace(path: str | Path) -> CheckResult:
-    """Check a .prv or .prv.gz with the .pcf and .row beside it, whoever wrote it.
+    """Check a .prv or .prv.gz with the .pcf and .row beside it.
 
     Raises Nsys2prvError, in one line, for what cannot be read at all.
     """
     path = Path(path)
     if not path.is_file():
         raise Nsys2prvError(describe_missing_file(path))
-    findings = CheckFindings(path.name)
+    findings, contents = CheckFindings(), None
     ending = next(filter(path.name.endswith, ENDINGS), "")
     if not ending:
-        findings.add("file-name")
+        findings.add("file-name", path.name)
     stem = path.name.removesuffix(ending or path.suffix)
-    of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
-    labels = check_pcf(path.with_name(of_labels.file), of_labels)
-    # Those that one window of our views shows together by their values.
-    judge_groups(labels, load_views().groups, of_labels)
-    opening, text = split_opening(path, findings)
-    header = read_header(opening.decode("utf-8", "replace"), findings)
-    if header is None:
-        return CheckResult(path, sort_findings(findings, of_labels), None)
-    check_row(path.with_name(of_names.file), header, of_names)
-    records = Records(header, labels, findings)
-    for block in text:
-        records.add(block)
-    _report_whole_trace(records, path, header, findings, of_labels)
-    all_findings = sort_findings(findings, of_labels, of_names)
-    return CheckResult(path, all_findings, _summarize_contents(records, header))
+    labels = read_labels(path.with_name(f"{stem}.pcf"), findings)
+    opening, blocks = open_text(path, findings)
+    if header := read_header(opening, path.name, findings):
+        check_row(path.with_name(f"{stem}.row"), header, findings)
+        trace = TraceReader(blocks, header, labels)
+        _report_whole_trace(trace, path.name, header, labels, findings)
+        *counts, first, last, end, _ = trace.counts
+        types = np.sort(trace.types["code"][trace.types["pairs"] > 0]).tolist()
+        unit = header.unit.removeprefix("_") or "us"
+        contents = CheckedContents(
+            *counts, tuple(types), first, last, end, unit, header.count_objects()
+        )
+    findings.sort_by_severity()
+    return CheckResult(path, findings, contents)
 
 
 def _report_whole_trace(
-    records: Records, path: Path, header: Header, findings: CheckFindings, of_labels: CheckFindings
+    trace: TraceReader, file: str, header: Header, labels: Labels, findings: CheckFindings
 ) -> None:
-    """Report findings that only the whole trace shows."""
-    if not records.states + records.events + records.comms:
-        findings.add("no-records")
-        return
-    if records.lines - 1 < header.communicators:
-        findings.add("communicators-missing", records.lines)
-    records.times.close(findings)
-    records.pairs.close(records.times.end, findings, of_labels)
-    if header.nodes and not records.objects.with_cpu:
-        findings.add("no-cpus")
-    size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
-    if size > ASKS_FROM_BYTES:
-        findings.add("asks-to-cut", 0, f"{size / (1 << 20):.0f} MB")
-
-
-def _summarize_contents(records: Records, header: Header) -> CheckedContents:
-    times = records.times
-    return CheckedContents(
-        records.lines,
-        records.states,
-        records.events,
-        records.comms,
-        records.pairs.pairs,
-        tuple(records.pairs.types.values.tolist()),
-        times.first,
-        times.last,
-        times.end,
-        header.unit.removeprefix("_") or "us",
-        header.count_objects(),
+    """Report what the lines break, and what only the whole trace shows."""
+    for rule, line, count, text in trace.faults:
+        findings.add(rule, file, line, text.decode("utf-8", "replace"), count)
+    _, states, events, comms, *_, end, communicators = trace.counts
+    if not states + events + comms:
+        findings.add("no-records", file)
+    if communicators < header.communicators:
+        example = f"{communicators} of {header.communicators}"
+        findings.add("communicators-missing", file, communicators + 2, example)
+    types, entries = trace.types[trace.types["pairs"] > 0], trace.entries
+    unknown = types[~np.isin(types["code"], [*labels.types])]
+    _report(findings, "type-unlabelled", file, unknown["line"], unknown["code"], unknown["pairs"])
+    is_state = trace.kinds == STATES
+    unknown = is_state & ~np.isin(trace.numbers, [*labels.states])
+    _report(findings, "state-unlabelled", file, entries["line"][unknown], trace.numbers[unknown])
+    is_event = trace.kinds == EVENTS
+    is_open = is_event & (entries["value"] != 0) & (entries["time"] < end)
+    _report(findings, "open-at-end", file, entries["line"][is_open], trace.numbers[is_open])
+    # Types known to hold until the next event have no ranges; of others, those do where most begins
+    # have an end of their own.
+    holding = [
+        field.code
+        for layout in load_catalogue().layouts.values()
+        if layout.is_state
+        for field in layout.fields
+        if isinstance(field.code, int)
+    ]
+    ranged = (trace.types["labels"] >= 0) & ~np.isin(trace.types["code"], holding)
+    extra = trace.types[ranged & (trace.types["extra"] > 0)]
+    _report(findings, "end-without-begin", file, extra["extra_line"], extra["code"], extra["extra"])
+    paired = ranged & (3 * trace.types["zeros"] > trace.types["pairs"])
+    unbalanced = is_event & (entries["value"] == 0) & (entries["depth"] > 0)
+    unbalanced[is_event] &= paired[entries["type"][is_event]]
+    _report(
+        findings, "range-unbalanced", file, entries["line"][unbalanced], trace.numbers[unbalanced]
     )
+
+
+def _report(
+    findings: CheckFindings,
+    rule: str,
+    file: str,
+    lines: np.ndarray,
+    numbers: np.ndarray,
+    counts: np.ndarray | None = None,
+) -> None:
+    """Report a rule that types or states break. lines, counts: where first, and how often."""
+    if len(lines):
+        named = [*dict.fromkeys(numbers[np.argsort(lines)].tolist())]
+        example = ", ".join(map(str, named[:MOST_EXAMPLES])) + (
+            ", ..." if len(named) > MOST_EXAMPLES else ""
+        )
+        count = len(lines) if counts is None else int(counts.sum())
+        findings.add(rule, file, int(lines.min()), example, count)
 
 
 def format_result(result: CheckResult) -> Iterator[str]:
@@ -190,7 +259,10 @@ def format_result(result: CheckResult) -> Iterator[str]:
     yield f"{result.path}:"
     if result.contents:
         yield from (f"  {line}" for line in _format_contents(result.contents))
-    yield from (f"  {_format_finding(finding)}" for finding in result.findings)
+    for finding in result.findings:
+        where = f"{finding.file}:{finding.line}" if finding.line else finding.file
+        places = f" ({finding.count} places)" if finding.count > 1 else ""
+        yield f"  {finding.severity.value:<7} {finding.rule} {where}{places}: {finding.message}"
     counts = [
         f"{len(chosen)} {severity.value}{'' if len(chosen) == 1 else 's'}"
         for severity in Severity
@@ -204,27 +276,23 @@ def _format_contents(contents: CheckedContents) -> Iterator[str]:
         f"{contents.lines:,} lines: {contents.events:,} events with {contents.pairs:,} values, {contents.states:,} states, "
         f"{contents.comms:,} communications"
     )
-    objects = contents.objects
-    nodes, cpus, appls, tasks, threads = (
-        f"{objects[level]} {noun}{'' if objects[level] == 1 else 's'}"
-        for level, noun in (
-            ("NODE", "node"),
-            ("CPU", "CPU"),
-            ("APPL", "application"),
-            ("TASK", "task"),
-            ("THREAD", "thread"),
-        )
+    nouns = {
+        "NODE": "node",
+        "CPU": "CPU",
+        "APPL": "application",
+        "TASK": "task",
+        "THREAD": "thread",
+    }
+    nodes, *others = (
+        f"{contents.objects[level]} {noun}{'' if contents.objects[level] == 1 else 's'}"
+        for level, noun in nouns.items()
     )
-    yield f"{nodes} with {cpus}, {appls}, {tasks}, {threads}"
-    shown = ", ".join(map(str, sorted(contents.types)[:MOST_TYPES_NAMED]))
-    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{', ...' if len(contents.types) > MOST_TYPES_NAMED else ''}"
-    if contents.first is not None:
-        yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end:.0f}"
-
-
-def _format_finding(finding: CheckFinding) -> str:
-    where = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    return f"{finding.severity.value:<7} {finding.rule} {where}{f' ({finding.count} places)' if finding.count > 1 else ''}: {finding.message}"
+    yield f"{nodes} with {', '.join(others)}"
+    shown = ", ".join(map(str, contents.types[:MOST_TYPES_NAMED]))
+    more = ", ..." if len(contents.types) > MOST_TYPES_NAMED else ""
+    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{more}"
+    if contents.first >= 0:
+        yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end}"
 
 
 class TraceContents:
@@ -235,81 +303,62 @@ class TraceContents:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
-        findings = CheckFindings(path.name)
-        self._pairs, self._states, self._tags = ValueNumbers(), ValueNumbers(), ValueNumbers()
-        opening, blocks = split_opening(path, findings)
+        findings = CheckFindings()
+        opening, blocks = open_text(path, findings)
         _refuse_damaged(path, findings)
-        if not opening.startswith(MAGIC.encode()):
+        if not opening.startswith(MAGIC):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
-        header = read_header(opening.decode("latin-1"), CheckFindings(path.name))
-        objects = Objects(header) if header else None
-        tasks = header.tasks if header else []
-        #: Task of each thread; empty where the header is damaged.
-        self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
-        for block in blocks:
-            self._add(BlockReporter(split_lines(block), 2, CheckFindings(path.name)), objects)
+        header = read_header(opening, path.name, findings)
+        if header is None:
+            raise Nsys2prvError(f"{path}: its header is damaged; `nsys2prv check` says how")
+        self._trace = TraceReader(blocks, header, Labels())
         _refuse_damaged(path, findings)
-
-    def _add(self, place: BlockReporter, objects: Objects | None) -> None:
-        """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
-        sound, first, numbers = check_lines(place, 0), place.lines.first, place.lines.numbers
-        rows_of_states, rows_of_events = (
-            objects.find_rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
-            for lines in (sound.states, sound.events)
-        )
-        self._tags.number(numbers[first[sound.comms] + TAG])
-        states = numbers[first[sound.states] + STATE_VALUE]
-        self._states.number(
-            (rows_of_states << ROW_SHIFT | states << VALUE_BITS)[_mask_representable(states)]
-        )
-        record, at = place.lines.find_pairs(sound.events)
-        types, values = numbers[at], numbers[at + 1]
-        values = np.where((values < 0) | (values > LARGE_VALUE), LARGE_VALUE, values)
-        keys = rows_of_events[record] << ROW_SHIFT | types << VALUE_BITS | values
-        self._pairs.number(keys[_mask_representable(types)])
+        #: Task of each thread.
+        self._tasks = np.repeat(np.arange(len(header.tasks)), [count for count, _ in header.tasks])
 
     @property
     def whole(self) -> Contents:
         """All contents."""
-        return self._group_contents(np.zeros(len(self._tasks) + 1, np.int64), 1)[0]
+        return self._group_contents(np.zeros_like(self._tasks), 1)[0]
 
     @property
     def rows(self) -> dict[str, list[Contents]]:
-        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order; empty for a
-        trace whose header is damaged. Lines count for every row.
+        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order. Lines count
+        for every row.
         """
         threads = len(self._tasks)
-        if not threads:
-            return {}
         return {
-            "thread": self._group_contents(np.arange(-1, threads), threads),
-            "task": self._group_contents(np.append(-1, self._tasks), int(self._tasks[-1]) + 1),
+            "thread": self._group_contents(np.arange(threads), threads),
+            "task": self._group_contents(self._tasks, int(self._tasks[-1]) + 1),
         }
 
     def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
-        """Return the contents of each group of rows. groups: that of unknown rows, then that of
-        each row; -1 for none.
-        """
+        """Return the contents of each group of rows. groups: that of each row."""
+        trace = self._trace
         pairs = [set[tuple[int, int]]() for _ in range(count)]
-        states = [set[tuple[int, int]]() for _ in range(count)]
-        for numbers, distinct in ((pairs, self._pairs), (states, self._states)):
-            keys = distinct.values
-            keys = np.unique(groups[keys >> ROW_SHIFT] << ROW_SHIFT | keys & (1 << ROW_SHIFT) - 1)
-            keys = keys[keys >= 0]
-            for group, code, value in zip(
-                (keys >> ROW_SHIFT).tolist(),
-                (keys >> VALUE_BITS & LAST_TYPE).tolist(),
-                (keys & (1 << VALUE_BITS) - 1).tolist(),
-                strict=True,
-            ):
-                numbers[group].add((code, value))
-        tags = frozenset(self._tags.values.tolist())
+        states = [set[int]() for _ in range(count)]
+        group = groups[trace.rows]
+        events, is_state = np.flatnonzero(trace.kinds == EVENTS), trace.kinds == STATES
+        bits = np.unpackbits(trace.entries["small"][events], axis=1, bitorder="little")
+        entry, value = np.nonzero(bits)
+        for of_group, code, number in zip(
+            group[events[entry]].tolist(),
+            trace.numbers[events[entry]].tolist(),
+            value.tolist(),
+            strict=True,
+        ):
+            pairs[of_group].add((code, number))
+        for of_group, state in zip(
+            group[is_state].tolist(), trace.numbers[is_state].tolist(), strict=True
+        ):
+            states[of_group].add(state)
+        tags = frozenset(trace.numbers[trace.kinds == TAGS].tolist())
         return [
             Contents(
                 frozenset(code for code, _ in of_types),
                 frozenset(code for code, value in of_types if value),
                 tags,
-                frozenset(state for state, _ in of_states),
+                frozenset(of_states),
                 frozenset(of_types),
             )
             for of_types, of_states in zip(pairs, states, strict=True)
@@ -318,10 +367,6 @@ class TraceContents:
 
 def _refuse_damaged(path: Path, findings: CheckFindings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
-    if damaged := findings.by_rule.get("damaged-gzip"):
-        raise Nsys2prvError(f"{path}: the compressed file is damaged: {damaged.examples[0]}")
-
-
-def _mask_representable(numbers: np.ndarray) -> np.ndarray:
-    """Return which numbers of event types or states Paraver can keep."""
-    return (numbers >= 0) & (numbers <= LAST_TYPE)
+    for finding in findings:
+        if finding.rule == "damaged-gzip":
+            raise Nsys2prvError(f"{path}: the compressed file is damaged: {finding.example}")

@@ -5,271 +5,125 @@ duration; in the .pcf labels of event types, values and states; in the .row name
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import cached_property
-from itertools import accumulate, pairwise
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
-from nsys2prv.writers.paraver.check import BlockReporter, CheckFindings
+from nsys2prv.writers.paraver.check import CheckFindings
 
-MAGIC = "#Paraver"
+MAGIC = "#Paraver ("
 #: Paraver counts objects in 16 bits.
 MOST_OBJECTS = 65_535
-#: Date, duration, unit, nodes, their CPUs, number of applications, these. (Nodes that begin with 0
-#: are none for Paraver.)
-_HEAD = re.compile(
-    r"#Paraver \(([^)]*)\):\s*(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([^:]*):"
-    r"\s*(0|[1-9]\d*)(?:\(([^)]*)\))?:\s*(\d+):(.*)",
-    re.DOTALL,
+_NUMBER = r"\d{1,18}"
+_TASK = rf"{_NUMBER}:{_NUMBER}"
+_APPLICATION = rf"({_NUMBER}):?\(({_TASK}(?:,{_TASK})*)\)"
+#: Duration, unit, nodes, their CPUs, number of applications, these, number of communicators.
+_HEADER = re.compile(
+    rf"#Paraver \([^)]*\):({_NUMBER})([^:]*):({_NUMBER})(?:\(({_NUMBER}(?:,{_NUMBER})*)\))?"
+    rf":({_NUMBER}):({_APPLICATION}(?:[,:]{_APPLICATION})*)(?:,({_NUMBER}))?"
 )
-_APPLICATION = re.compile(r"\s*(\d+):?\(([^)]*)\)?")
-_COMMUNICATORS = re.compile(r"[,:]\s*(\d+)\s*")
-_DATE = re.compile(
-    r"(\d{1,2}/(\d{1,2}|[A-Z][a-z]{2})/\d{4}|\d{4}/(\d{1,2}|[A-Z][a-z]{2})/\d{1,2}|[A-Z][a-z]{2}/\d{1,2}/\d{4})"
-    r"( (at )?\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?"
-)
-SECTIONS = {
-    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
-    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
-}
-LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
-#: Labels of 0 that say that nothing is going on.
-_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
-_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
-_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
-_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
-_IN_BRACKETS = re.compile(r"\[.*\]")
+UNITS = ("_ns", "_us", "_ms")
+_ENTRY = re.compile(rf"({_NUMBER})\s+(\S.*)")
+_TYPE = re.compile(rf"\d+\s+({_NUMBER})\s+(\S.*)")
+_COLOR = re.compile(r"\d+\s+\{\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
+_PRECISION = re.compile(r"PRECISION\s+\d+")
+#: Sections of a .pcf whose lines are entries, and those whose lines are not looked at.
+READ_SECTIONS = ("STATES", "STATES_COLOR", "EVENT_TYPE")
+OTHER_SECTIONS = ("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "GRADIENT_COLOR", "GRADIENT_NAMES")
+#: What Paraver or a table does not show as it is: control characters, what is no UTF-8, a label
+#: that is all in brackets.
+_UNREADABLE = re.compile("[\x00-\x1f\x7f\ufffd]|^\\[.*\\]$")
 LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
-#: Levels whose names a trace should have: those that views show as rows.
-WANTED_LEVELS = ("TASK", "THREAD", "NODE")
-LONG_NAME = 100
-_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
-_LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
+_LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE ({_NUMBER})")
 
 
-class Header(Struct, frozen=True, dict=True):
+class Header(Struct, frozen=True):
     """The objects of a trace."""
 
-    #: Date and time, as they are written.
-    date: str
     #: End of the trace, in its unit.
-    duration: float
+    duration: int
     #: `_ns`, `_us` or what else stands behind the duration.
     unit: str
     #: Number of CPUs of each node.
-    nodes: tuple[int, ...]
-    #: For each application, (threads, node from 1) of its tasks.
-    applications: tuple[tuple[tuple[int, int], ...], ...]
+    nodes: list[int]
+    #: Number of tasks of each application.
+    applications: list[int]
+    #: (threads, node from 1) of the tasks of all applications.
+    tasks: list[tuple[int, int]]
     #: Number of lines of communicators behind the header.
     communicators: int
 
-    @cached_property
-    def tasks(self) -> list[tuple[int, int]]:
-        """Return (threads, node from 1) of the tasks of all applications."""
-        return [task for tasks in self.applications for task in tasks]
-
-    @cached_property
-    def threads(self) -> int:
-        """Return the number of threads of all tasks."""
-        return sum(threads for threads, _ in self.tasks)
-
-    @property
-    def cpus(self) -> int:
-        """Return the number of CPUs of all nodes."""
-        return sum(self.nodes)
-
     def count_objects(self) -> dict[str, int]:
         """Return level of the .row file -> its objects."""
-        return {
-            "WORKLOAD": 1,
-            "APPL": len(self.applications),
-            "TASK": len(self.tasks),
-            "THREAD": self.threads,
-            "SYSTEM": 1,
-            "NODE": len(self.nodes),
-            "CPU": self.cpus,
-        }
+        threads = sum(threads for threads, _ in self.tasks)
+        counts = 1, len(self.applications), len(self.tasks), threads, 1, len(self.nodes)
+        return dict(zip(LEVELS, (*counts, sum(self.nodes)), strict=True))
 
-
-def read_header(line: str, findings: CheckFindings) -> Header | None:
-    """Check the first line of a .prv and return what it says, or None where what follows cannot be understood without it; what is wrong
-    goes to the findings.
-    """
-    if line.split(" ", 1)[0] != MAGIC:
-        findings.add("not-a-trace", 1, line)
-        return None
-    match = _HEAD.fullmatch(line)
-    if match is None:
-        findings.add("header-syntax", 1, line)
-        return None
-    date, duration, unit, count, cpus, applications, rest = match.groups()
-    try:
-        tasks, communicators = _read_applications(rest, int(applications), findings)
-        nodes = _read_nodes(int(count), cpus, findings)
-        header = Header(date, float(duration), unit, nodes, tasks, communicators)
-    except ValueError as error:
-        findings.add("header-syntax", 1, error)
-        return None
-    _judge_header(header, findings)
-    return None if max(header.threads, header.cpus, len(header.tasks)) > MOST_OBJECTS else header
-
-
-def _read_nodes(count: int, cpus: str | None, findings: CheckFindings) -> tuple[int, ...]:
-    if cpus is None:
-        if count > MOST_OBJECTS:
-            findings.add("too-many-objects", 1, f"{count} nodes")
-            raise ValueError(f"{count} nodes")
-        return (1,) * count
-    numbers = [_read_number(text, "CPUs of a node") for text in cpus.split(",")] if count else []
-    if len(numbers) < count:
-        raise ValueError(f"{count} nodes, but the CPUs of {len(numbers)}")
-    if len(numbers) > count:
-        example = f"{count} nodes, the CPUs of {len(numbers)}"
-        findings.add("nodes-beyond", 1, example, count=len(numbers) - count)
-    return tuple(numbers[:count])
-
-
-def _read_applications(
-    rest: str, count: int, findings: CheckFindings
-) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
-    """Return tasks of each application, and the number of communicators."""
-    if not count:
-        raise ValueError("no application")
-    applications = []
-    for number in range(1, count + 1):
-        if number > 1:
-            if rest[:1] not in (",", ":"):
-                raise ValueError(f"{count} applications, but the tasks of {number - 1}")
-            rest = rest[1:]
-        match = _APPLICATION.match(rest)
-        if match is None:
-            raise ValueError(f"application {number} is not tasks(threads:node,...)")
-        rest = rest[match.end() :]
-        announced = int(match[1])
-        tasks = [_read_task(text) for text in match[2].split(",")]
-        if not 0 < announced <= len(tasks):
-            raise ValueError(
-                f"application {number} announces {announced} tasks and has {len(tasks)}"
-            )
-        if announced < len(tasks):
-            example = f"application {number}: {announced} announced, {len(tasks)} listed"
-            findings.add("tasks-beyond", 1, example)
-        applications.append(tuple(tasks[:announced]))
-    if not rest:
-        return tuple(applications), 0
-    communicators = _COMMUNICATORS.fullmatch(rest)
-    if communicators is None:
-        raise ValueError(f"behind the applications stands {rest!r}")
-    return tuple(applications), int(communicators[1])
-
-
-def _read_task(text: str) -> tuple[int, int]:
-    threads, colon, node = text.partition(":")
-    if not colon:
-        raise ValueError(f"a task is {text!r}, not threads:node")
-    count = _read_number(threads, "threads of a task")
-    if not count:
-        raise ValueError("a task without threads")
-    return count, _read_number(node, "node of a task")
-
-
-def _read_number(text: str, noun: str) -> int:
-    if not re.fullmatch(r"\s*\d{1,18}\s*", text):
-        raise ValueError(f"{noun}: {text!r} is no number")
-    return int(text)
-
-
-def _judge_header(header: Header, findings: CheckFindings) -> None:
-    if not _DATE.fullmatch(header.date):
-        findings.add("date", 1, header.date or "empty")
-    if not header.unit:
-        findings.add("no-unit", 1)
-    elif header.unit not in ("_ns", "_ms", "_us"):
-        findings.add("unit", 1, header.unit)
-    for noun, count in (
-        ("applications", len(header.applications)),
-        ("tasks", len(header.tasks)),
-        ("threads", header.threads),
-        ("nodes", len(header.nodes)),
-        ("CPUs", header.cpus),
-    ):
-        if count > MOST_OBJECTS:
-            findings.add("too-many-objects", 1, f"{count} {noun}")
-    if not header.nodes:
-        findings.add("no-resources", 1)
-        return
-    for number, cpus in enumerate(header.nodes, 1):
-        if not cpus:
-            findings.add("node-without-cpus", 1, f"node {number}")
-    for number, (_, node) in enumerate(header.tasks, 1):
-        if not node:
-            findings.add("task-on-node-0", 1, f"task {number}")
-        elif node > len(header.nodes):
-            example = f"task {number} on node {node} of {len(header.nodes)}"
-            findings.add("task-on-absent-node", 1, example)
-
-
-class Objects:
-    """Numbers the rows (threads over all tasks, from 0) of a trace, and keeps what its records say
-    of CPUs.
-    """
-
-    def __init__(self, header: Header) -> None:
-        counts = np.array([len(tasks) for tasks in header.applications], np.int64)
-        self._first_task, self._tasks = np.cumsum(counts) - counts, counts
-        threads = np.array([threads for threads, _ in header.tasks], np.int64)
-        self._first_row, self._threads = np.cumsum(threads) - threads, threads
-        last_cpus = np.concatenate(([0], np.cumsum(np.array(header.nodes, np.int64))))
-        nodes = np.array(
-            [node if 1 <= node <= len(header.nodes) else 0 for _, node in header.tasks], np.int64
-        )
-        #: CPUs of each task's node; none where there is no such node.
-        self._first_cpu = np.where(nodes > 0, last_cpus[nodes - 1] + 1, 1)
-        self._last_cpu = np.where(nodes > 0, last_cpus[nodes], 0)
-        self._cpus = header.cpus
-        self._row_of_cpu = np.full(header.cpus + 1, -1, np.int64)
-        self.with_cpu = 0
-
-    def find_rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
-        """Return the row of `cpu:appl:task:thread` from this field of each line on; -1 where
-        Paraver would skip the record.
+    def list_task_columns(self) -> list[tuple[int, int, int]]:
+        """Return the threads of each task, and the first and the last CPU of its node, from 1 (1 and
+        0 where there is no such node).
         """
-        numbers, first = place.lines.numbers, place.lines.first[lines] + at
-        cpu, appl, task, thread = (numbers[first + field] for field in range(4))
-        wraps = (appl > MOST_OBJECTS) | (task > MOST_OBJECTS) | (thread > MOST_OBJECTS)
-        sound = (appl >= 1) & (appl <= len(self._tasks))
-        own = np.where(sound, appl - 1, 0)
-        sound &= (task >= 1) & (task <= self._tasks[own])
-        own = np.where(sound, self._first_task[own] + task - 1, 0)
-        sound &= (thread >= 1) & (thread <= self._threads[own])
-        rows = np.where(sound, self._first_row[own] + thread - 1, -1)
-        if not sound.all():
-            place.report("object-wraps", lines[wraps])
-            place.report("object-absent", lines[~sound & ~wraps])
-        self.with_cpu += int(np.count_nonzero(cpu))
-        on_node = (cpu >= self._first_cpu[own]) & (cpu <= self._last_cpu[own])
-        elsewhere = (cpu != 0) & ~on_node
-        absent = (cpu < 0) | (cpu > self._cpus)
-        place.report("cpu-absent", lines[absent])
-        place.report("cpu-on-other-node", lines[(rows >= 0) & elsewhere & ~absent])
-        used = (rows >= 0) & on_node
-        self._check_shared(place, lines[used], cpu[used], rows[used])
-        rows[elsewhere] = -1
-        return rows
+        last = [0, *accumulate(self.nodes)]
+        return [
+            (threads, last[node - 1] + 1, last[node]) if 0 < node < len(last) else (threads, 1, 0)
+            for threads, node in self.tasks
+        ]
 
-    def _check_shared(
-        self, place: BlockReporter, lines: np.ndarray, cpu: np.ndarray, rows: np.ndarray
-    ) -> None:
-        """Report CPUs that several rows use."""
-        new = self._row_of_cpu[cpu] < 0
-        self._row_of_cpu[cpu[new]] = rows[new]
-        place.report("cpu-shared", lines[self._row_of_cpu[cpu] != rows])
+
+def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
+    """Check the first line of a .prv and return what it says, or None where what follows cannot be
+    understood without it; what is wrong goes to the findings.
+    """
+    match = _HEADER.fullmatch(line)
+    if match is None:
+        rule = "header-syntax" if line.startswith(MAGIC) else "not-a-trace"
+        findings.add(rule, file, 1, line)
+        return None
+    duration, unit, node_count, cpus, count, applications = match.groups()[:6]
+    found = [
+        (int(announced), [tuple(map(int, task.split(":"))) for task in tasks.split(",")])
+        for announced, tasks in re.findall(_APPLICATION, applications)
+    ]
+    nodes = (
+        [int(number) for number in cpus.split(",")] if cpus else [1] * min(int(node_count), 1 << 17)
+    )
+    header = Header(
+        int(duration),
+        unit,
+        nodes if int(node_count) else [],
+        [len(tasks) for _, tasks in found],
+        [task for _, tasks in found for task in tasks],
+        int(match.groups()[-1] or 0),
+    )
+    if (
+        (len(nodes) != int(node_count) and cpus)
+        or len(found) != int(count)
+        or any(announced != len(tasks) for announced, tasks in found)
+    ):
+        findings.add(
+            "header-syntax",
+            file,
+            1,
+            "numbers of nodes, applications or tasks that are not those listed",
+        )
+        return None
+    if unit not in UNITS:
+        findings.add("unit", file, 1, unit)
+    for node, number in enumerate(header.nodes, 1):
+        if not number:
+            findings.add("node-without-cpus", file, 1, f"node {node}")
+    for task, (threads, node) in enumerate(header.tasks, 1):
+        if not threads or (header.nodes and not 0 < node <= len(header.nodes)):
+            example = f"task {task}: {threads} threads on node {node} of {len(header.nodes)}"
+            findings.add("task-without-node", file, 1, example)
+    for level, objects in header.count_objects().items():
+        if objects > MOST_OBJECTS:
+            findings.add("too-many-objects", file, 1, f"{level} {objects}")
+            return None
+    return header
 
 
 class Labels(Struct):
@@ -277,264 +131,98 @@ class Labels(Struct):
 
     #: Event type -> label.
     types: dict[int, str] = field(default_factory=dict)
-    #: Type -> value -> label, for types with VALUES.
-    values: dict[int, dict[int, str]] = field(default_factory=dict)
     #: State -> label.
     states: dict[int, str] = field(default_factory=dict)
-    #: Type -> line number of its declaration.
-    lines: dict[int, int] = field(default_factory=dict)
-    #: (number, line) of labels of values that look like declarations of types.
-    suspects: list[tuple[int, int]] = field(default_factory=list)
+    #: Value -> label, for each list of VALUES.
+    sets: list[dict[int, str]] = field(default_factory=list)
+    #: Type -> its place in `sets`, for types with VALUES.
+    set_of_type: dict[int, int] = field(default_factory=dict)
 
 
-def check_pcf(path: Path, findings: CheckFindings) -> Labels:
+def read_labels(path: Path, findings: CheckFindings) -> Labels:
     """Check a .pcf and return its labels; what is wrong with it goes to the findings."""
+    labels = Labels()
     if not path.exists():
-        findings.add("pcf-missing")
-        return Labels()
-    reader = _PcfReader(findings)
-    for number, line in enumerate(_read_lines(path), 1):
-        reader.read_line(line, number)
-    reader.close()
-    labels = reader.labels
-    if not labels.types and not labels.states:
-        findings.add("pcf-empty")
-    _judge_types(labels, findings)
+        findings.add("pcf-missing", path.name)
+        return labels
+    section, types = "", list[int]()
+    values: dict[int, str] | None = None
+    texts: dict[str, set[str]] = {"STATES": set(), "EVENT_TYPE": set(), "VALUES": set()}
+
+    def add_label(known: dict[int, str], number: str, label: str, line: int) -> None:
+        seen = texts["VALUES" if known is values else section]
+        for rule, broken in (
+            ("label-twice", int(number) in known),
+            ("labels-equal", label in seen and int(number) not in known),
+            ("label-text", bool(_UNREADABLE.search(label))),
+        ):
+            if broken:
+                findings.add(rule, path.name, line, f"{number} {label}")
+        known[int(number)] = label
+        seen.add(label)
+
+    for number, text in _read_lines(path):
+        line = text.strip(" \t")
+        if line in READ_SECTIONS or line in OTHER_SECTIONS:
+            section, types, values = line, [], None
+        elif not line or line.startswith("#") or section in OTHER_SECTIONS:
+            continue
+        elif section == "EVENT_TYPE" and line == "VALUES" and types:
+            labels.sets.append(values := {})
+            labels.set_of_type |= dict.fromkeys(types, len(labels.sets) - 1)
+            texts["VALUES"] = set()
+        elif section == "EVENT_TYPE" and values is None and (match := _TYPE.fullmatch(line)):
+            types.append(int(match[1]))
+            add_label(labels.types, match[1], match[2], number)
+        elif section == "STATES_COLOR" and (match := _COLOR.fullmatch(line)):
+            if max(map(int, match.groups())) > 255:
+                findings.add("pcf-line", path.name, number, line)
+        elif values is not None and (match := _ENTRY.fullmatch(line)):
+            add_label(values, match[1], match[2], number)
+        elif section == "STATES" and (match := _ENTRY.fullmatch(line)):
+            add_label(labels.states, match[1], match[2], number)
+        elif not (section == "EVENT_TYPE" and _PRECISION.fullmatch(line)):
+            findings.add("pcf-line", path.name, number, line)
     return labels
 
 
-def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, without their ends."""
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file with their numbers, without their ends."""
     if not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file")
-    with name_damaged_file(path), path.open("rb") as file:
-        for line in file:
-            yield line.removesuffix(b"\n")
-
-
-class _PcfReader:
-    """Reads the lines of a .pcf as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
-
-    def __init__(self, findings: CheckFindings) -> None:
-        self.labels = Labels()
-        self._add = findings.add
-        self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
-        self._refused = False
-        self._texts: dict[str, int] = {}
-        self._labelled: set[int] = set()
-
-    def read_line(self, raw: bytes, number: int) -> None:
-        if raw.endswith(b"\r"):
-            self._add("pcf-line-ends", number)
-            raw = raw[:-1]
-        try:
-            line = raw.decode()
-        except UnicodeDecodeError:
-            line = raw.decode("utf-8", "replace")
-            self._add("pcf-encoding", number, line)
-        text = line.strip(" \t")
-        if not text:
-            if line:
-                self._add("pcf-blank-line", number)
-        elif text in SECTIONS:
-            self.close()
-            self._section, self._begun, self._types, self._in_values = text, number, [], False
-            self._refused = False
-        elif not text.startswith("#"):
-            self._read_content(text, number)
-
-    def close(self) -> None:
-        """End a section."""
-        if self._section == "EVENT_TYPE" and not (self._types or self._refused):
-            self._add("event-type-empty", self._begun)
-        for code in self._types if self._in_values else ():
-            self._check_zero(code)
-
-    def _read_content(self, text: str, number: int) -> None:
-        if not self._section:
-            self._add("outside-section", number, text)
-        readers = {
-            "STATES": self._read_state,
-            "STATES_COLOR": self._read_color,
-            "EVENT_TYPE": self._read_event,
-        }
-        if self._section in readers:
-            readers[self._section](text, number)
-
-    def _read_event(self, text: str, number: int) -> None:
-        if text == "VALUES":
-            self._in_values, self._texts, self._labelled = True, {}, set()
-            for code in self._types:
-                self.labels.values.setdefault(code, {})
-        elif re.match(r"PRECISION\b", text):
-            if not re.fullmatch(r"PRECISION\s+\d+", text):
-                self._add("precision-line", number, text)
-        elif self._in_values:
-            self._read_value(text, number)
-        else:
-            self._read_type(text, number)
-
-    def _read_type(self, text: str, number: int) -> None:
-        match = _TYPE.fullmatch(text)
-        if match is None:
-            self._add("type-line", number, text)
-            self._refused = True
-            return
-        code, label = int(match[1]), match[2]
-        if code in self.labels.types:
-            self._add("type-twice", number, code)
-        if code > LAST_LABELLED:
-            self._add("number-beyond-labels", number, code)
-        self._check_label(label, number)
-        if "*" in label:
-            self._add("label-wildcard", number, label)
-        self._types.append(code)
-        self.labels.types[code] = label
-        self.labels.lines[code] = number
-
-    def _read_value(self, text: str, number: int) -> None:
-        match = _NUMBERED.fullmatch(text)
-        if match is None:
-            self._add("value-line", number, text)
-            return
-        value, label = int(match[1]), match[2]
-        if value > LAST_LABELLED:
-            self._add("number-beyond-labels", number, value)
-        self._check_label(label, number)
-        if (inner := _NUMBERED.fullmatch(label)) and label[:1].isdigit():
-            self.labels.suspects.append((int(inner[1]), number))
-        if self._texts.setdefault(label, value) != value:
-            self._add("value-labels-equal", number, label)
-        for code in self._types:
-            self.labels.values[code][value] = label
-        if value in self._labelled:
-            self._add("value-twice", number, value)
-        self._labelled.add(value)
-
-    def _read_state(self, text: str, number: int) -> None:
-        match = _NUMBERED.fullmatch(text)
-        if match is None:
-            self._add("state-line", number, text)
-            return
-        self._check_label(match[2], number)
-        self.labels.states[int(match[1])] = match[2]
-
-    def _read_color(self, text: str, number: int) -> None:
-        match = _COLOR.fullmatch(text)
-        if match is None or max(int(match[place]) for place in (2, 3, 4)) > 255:
-            self._add("color-line", number, text)
-        elif not 0 <= int(match[1]) <= LAST_COLOR:
-            self._add("color-number", number, match[1])
-
-    def _check_label(self, label: str, number: int) -> None:
-        if _CONTROL.search(label):
-            self._add("label-control", number, label)
-        if _IN_BRACKETS.fullmatch(label):
-            self._add("label-in-brackets", number, label)
-        elif _IN_BRACKETS.search(label):
-            self._add("brackets-in-label", number, label)
-
-    def _check_zero(self, code: int) -> None:
-        zero = self.labels.values[code].get(0)
-        if zero is None:
-            self._add("zero-unlabelled", self.labels.lines[code], f"type {code}")
-        elif not _NOTHING.fullmatch(zero):
-            self._add("zero-label", self.labels.lines[code], f"type {code}: {zero}")
-
-
-def _judge_types(labels: Labels, findings: CheckFindings) -> None:
-    by_label = defaultdict(list)
-    for code, label in labels.types.items():
-        by_label[label].append(code)
-    for label, codes in by_label.items():
-        if len(codes) > 1:
-            example = f"{label}: {', '.join(map(str, codes))}"
-            first = labels.lines[codes[1]]
-            findings.add("type-labels-equal", first, example, count=len(codes) - 1)
-
-
-def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: CheckFindings) -> None:
-    """Report types of a group, which views show together, that label a value differently."""
-    reported: set[tuple[int, int, int]] = set()
-    for group in groups:
-        first_labels: dict[int, tuple[int, str]] = {}
-        for code in sorted(group & labels.values.keys()):
-            for value, label in labels.values[code].items():
-                other, before = first_labels.setdefault(value, (code, label))
-                if value and before != label and (value, other, code) not in reported:
-                    reported.add((value, other, code))
-                    example = f"{value}: {before} of {other}, {label} of {code}"
-                    findings.add("values-overlap", labels.lines[code], example)
+    with (
+        name_damaged_file(path),
+        path.open(encoding="utf-8", errors="replace", newline="\n") as file,
+    ):
+        for number, line in enumerate(file, 1):
+            yield number, line.removesuffix("\n")
 
 
 def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
-    """Compare a .row file with the objects of the header."""
+    """Check a .row: names of the header's objects."""
     if not path.exists():
-        findings.add("row-missing")
+        findings.add("row-missing", path.name)
         return
-    texts = []
-    for number, line in enumerate(_read_lines(path), 1):
-        if line.endswith(b"\r"):
-            findings.add("row-line-ends", number)
-        texts.append(line.removesuffix(b"\r").decode("utf-8", "replace"))
-        if "\ufffd" in texts[-1] and "\ufffd".encode() not in line:
-            findings.add("row-encoding", number, texts[-1])
-    _check_levels(texts, header, findings)
+    objects = header.count_objects()
+    level, line_of_level, size, names = "", 0, 0, 0
 
+    def close_level() -> None:
+        if level and names != size:
+            findings.add(
+                "row-size", path.name, line_of_level, f"{level} SIZE {size}, {names} names"
+            )
+        elif level and size != objects[level] and header.nodes:
+            example = f"{level} SIZE {size}, {objects[level]} in the header"
+            findings.add("row-count", path.name, line_of_level, example)
 
-def _check_levels(lines: list[str], header: Header, findings: CheckFindings) -> None:
-    """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
-    sizes, seen, at = header.count_objects(), set(), 0
-    while at < len(lines):
-        line, number = lines[at], at + 1
-        at += 1
-        if not line.strip():
-            continue
-        match = _LEVEL.fullmatch(line)
-        if match is None:
-            findings.add("row-header", number, line)
-            continue
-        level, size = match[1], int(match[2])
-        names = lines[at : at + size]
-        end = next(
-            (place for place, text in enumerate(lines[at:], at) if _LIKE_LEVEL.fullmatch(text)),
-            len(lines),
-        )
-        while end > at and not lines[end - 1].strip():
-            end -= 1
-        if end - at != size and any(text.strip() for text in names[:1]):
-            findings.add("row-size", number, f"{line}, but {end - at} names")
-        if any(_LIKE_LEVEL.fullmatch(text) for text in names):
-            names = names[: max(end - at, 0)]
-            at = end
-        else:
-            at += size
-        if level in seen:
-            findings.add("level-twice", number, level)
-        elif size != sizes[level] and (header.nodes or level not in ("SYSTEM", "NODE", "CPU")):
-            findings.add("row-count", number, f"{line}, but {sizes[level]} in the header")
-        seen.add(level)
-        _check_names(names, number + 1, level, header, findings)
-    for level in WANTED_LEVELS:
-        if level not in seen and (header.nodes or level != "NODE"):
-            findings.add("level-missing", 0, level)
-
-
-def _check_names(
-    names: list[str], first: int, level: str, header: Header, findings: CheckFindings
-) -> None:
-    for number, text in enumerate(names, first):
-        if not text.strip():
-            findings.add("name-empty", number, level)
-        if _CONTROL.search(text):
-            findings.add("name-control", number, text)
-        if len(text) > LONG_NAME:
-            findings.add("name-long", number, text)
-    # Threads of different tasks may well have the same name.
-    parts = [threads for threads, _ in header.tasks] if level == "THREAD" else [len(names)]
-    for begin, end in pairwise([0, *accumulate(parts)]):
-        seen: set[str] = set()
-        for number, text in enumerate(names[begin:end], first + begin):
-            if text.strip() and text in seen:
-                findings.add("name-twice", number, f"{level} {text}")
-            seen.add(text)
+    for number, line in _read_lines(path):
+        if match := _LEVEL.fullmatch(line):
+            close_level()
+            level, line_of_level, size, names = match[1], number, int(match[2]), 0
+        elif line.startswith("LEVEL ") or (line.strip() and not level):
+            findings.add("row-line", path.name, number, line)
+        elif names < size or line.strip():
+            names += 1
+            if not line.strip() or _UNREADABLE.search(line):
+                findings.add("row-name", path.name, number, line)
+    close_level()
