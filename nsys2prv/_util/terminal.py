@@ -90,15 +90,15 @@ def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
     shortened = [Column(first.head, names, first.is_text), *others]
     for candidate in (columns, shortened):
         for lines in range(1, MOST_HEADING_LINES + 1):
-            if _measure(candidate, lines) <= width:
+            if measure_table(candidate, lines) <= width:
                 return _align(candidate, lines)
         if 1 < len(candidate[0].cells) <= MOST_TURNED:
             turned = _turn(candidate)
-            if _measure(turned, 1) <= width:
+            if measure_table(turned, 1) <= width:
                 return _align(turned, 1)
     naming = shortened[:1]
     for column in others[:-1]:
-        if not column.is_text or _measure([*naming, column], MOST_HEADING_LINES) > width // 2:
+        if not column.is_text or measure_table([*naming, column], MOST_HEADING_LINES) > width // 2:
             break
         naming.append(column)
     parts = _split(naming, columns[len(naming) :], width)
@@ -123,7 +123,7 @@ def _wrap_heading(column: Column, lines: int) -> list[str]:
     return [column.head]
 
 
-def _measure(columns: Sequence[Column], lines: int) -> int:
+def measure_table(columns: Sequence[Column], lines: int = MOST_HEADING_LINES) -> int:
     """Return the width of a table whose headings take so many lines."""
     heads = (max(map(len, _wrap_heading(column, lines))) for column in columns)
     return sum(2 + max(head, one.width) for head, one in zip(heads, columns, strict=True))
@@ -159,10 +159,10 @@ def _split(
     """Yield parts of a table that fit, each with the columns that name its rows and some others."""
     part = list(names)
     for column in columns:
-        if len(part) > len(names) and _measure([*part, column], MOST_HEADING_LINES) > width:
+        if len(part) > len(names) and measure_table([*part, column], MOST_HEADING_LINES) > width:
             yield part
             part = list(names)
-        room = width - _measure(names, MOST_HEADING_LINES) - 2
+        room = width - measure_table(names, MOST_HEADING_LINES) - 2
         if column.width > room:
             yield _fold_cells(names, column, room)
         else:

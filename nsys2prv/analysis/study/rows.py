@@ -48,6 +48,7 @@ class Row(Struct, frozen=True):
 
 #: All figures, in the order in which they are shown.
 ROWS = tuple(Row(path, *rest) for path, rest in load_shipped_file(__package__, "rows.yaml").items())
+ROW_OF = {row.path: row for row in ROWS}
 
 
 def rate_efficiency(value: float) -> str:

@@ -1,0 +1,102 @@
+"""Write a study as the files that DLB's TALP writes, one for each run, which TALP-Pages reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from nsys2prv.analysis.study.tables import Study
+
+#: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
+DLB, WHOLE = "3.7.0", "Global"
+#: TALP's name -> ours. As with TALP, what the program does not use (MPI, OpenMP) loses nothing.
+EFFICIENCIES = {
+    "parallelEfficiency": "host.parallel",
+    "mpiParallelEfficiency": "mpi.parallel",
+    "mpiCommunicationEfficiency": "mpi.communication",
+    "mpiLoadBalance": "mpi.load_balance",
+    "mpiLoadBalanceIn": "mpi.load_balance_in",
+    "mpiLoadBalanceOut": "mpi.load_balance_out",
+    "ompParallelEfficiency": "openmp.parallel",
+    "ompLoadBalance": "openmp.load_balance",
+    "ompSchedulingEfficiency": "openmp.scheduling",
+    "ompSerializationEfficiency": "openmp.serialisation",
+    "deviceOffloadEfficiency": "host.offload",
+    "gpuParallelEfficiency": "device.parallel",
+    "gpuLoadBalance": "device.load_balance",
+    "gpuCommunicationEfficiency": "device.communication",
+    "gpuOrchestrationEfficiency": "device.orchestration",
+}
+#: What is not counted here: without PAPI, TALP has 0, too.
+NOT_COUNTED = (
+    *("cycles", "instructions", "numResets", "numMpiCalls", "numOmpParallels", "numOmpTasks"),
+    *("numGpuRuntimeCalls", "mpiWorkerIdleTime", "ompLoadImbalanceTime", "ompSchedulingTime"),
+    "ompSerializationTime",
+)
+
+
+def write_talp_files(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file below a folder that TALP-Pages is given, and its text: regions
+    that all runs have, as it stops where one lacks some.
+    """
+    runs = study["runs"]
+    names = [
+        name for name in study.get("regions") or () if all(run["regions"].get(name) for run in runs)
+    ]
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    for number, run in enumerate(runs, 1):
+        repeated = max(1, run["interval"]["iterations"])
+        elapsed = run["metrics"]["elapsed_ns"] * repeated
+        application = {WHOLE: _describe(run, run["metrics"], elapsed)}
+        application |= {
+            name: _describe(run, run["regions"][name], run["regions"][name]["elapsed_ns"])
+            for name in names
+        }
+        resources = {"numCpus": run["ranks"], "numAvailableCpus": run["ranks"]}
+        resources |= {"numNodes": run["nodes"], "numMpiRanks": run["ranks"]}
+        content = {
+            "dlbVersion": DLB,
+            "timestamp": now,
+            "resources": {**resources, "numGpus": run["devices"]},
+            "Application": application,
+        }
+        label = re.sub(r"[^\w.-]+", "_", str(run.get("label") or run["name"])).strip("._")
+        yield f"{study['scaling']['used']}/{number}_{label}.json", json.dumps(content, indent=1)
+
+
+def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float) -> dict[str, Any]:
+    """Return what TALP says of a region. elapsed: its time (ns)."""
+    hosts, devices = run["ranks"], run["devices"]
+    shares = {name: _find(metrics, path) for name, path in EFFICIENCIES.items()}
+    outside = shares["mpiParallelEfficiency"] * hosts * elapsed
+    useful = shares["parallelEfficiency"] * hosts * elapsed
+    least_mpi = elapsed * (1 - shares["mpiCommunicationEfficiency"])
+    most_active = shares["gpuOrchestrationEfficiency"] * elapsed
+    return {
+        "numCpus": hosts,
+        "numMpiRanks": hosts,
+        "numNodes": run["nodes"],
+        "avgCpus": float(hosts),
+        "numGpus": devices,
+        **dict.fromkeys(NOT_COUNTED, 0),
+        "numMeasurements": max(1, run["interval"]["iterations"]),
+        "elapsedTime": round(elapsed),
+        "usefulTime": round(useful),
+        "mpiTime": round(hosts * elapsed - outside),
+        "gpuRuntimeTime": round(outside - useful),
+        "minMpiNormdProc": least_mpi,
+        "minMpiNormdNode": least_mpi,
+        "gpuUsefulTime": round(shares["gpuParallelEfficiency"] * devices * elapsed),
+        "maxGpuUsefulTime": round(shares["gpuCommunicationEfficiency"] * most_active),
+        "maxGpuActiveTime": round(most_active),
+        **shares,
+    }
+
+
+def _find(metrics: Mapping[str, Any], path: str) -> float:
+    part, key = path.split(".")
+    value = (metrics.get(part) or {}).get(key)
+    return 1.0 if value is None else value

@@ -1,0 +1,171 @@
+"""Write a study as text: its sentences, its runs, their efficiencies side by side, and regions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from nsys2prv._util.terminal import Column, fold_lines, lay_out_table, measure_table
+from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.study.rows import FAIR, GOOD
+from nsys2prv.analysis.study.summary import summarise_study, write_title
+from nsys2prv.analysis.study.tables import (
+    Study,
+    find_label,
+    format_markdown_tables,
+    format_signed,
+    group_regions,
+    list_region_figures,
+    list_run_figures,
+    name_runs,
+)
+from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds
+
+#: Runs or regions beside each other.
+MOST_BESIDE = 4
+#: A blank at which no line is broken.
+NO_BREAK = "\u00a0"
+#: Sign behind an efficiency -> colour.
+COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
+#: Rows of regions are printed to this depth, of devices alone; files have all.
+REGION_DEPTH = 2
+
+
+def format_study(study: Study, style: Style) -> str:
+    """Return a study for people."""
+    parts = [
+        [*style.format_title(write_title(study)), *_wrap([summarise_study(study)], style, 0)],
+        _wrap(study["warnings"], style),
+        [*_list_runs(study, style)],
+        _colour(_list_efficiencies(study, style), style),
+        _colour(_list_regions(study, style), style),
+        _list_findings(study, style),
+        _wrap((line for run in study["runs"] for line in run.get("missing", ())), style),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def format_markdown(study: Study) -> str:
+    """Return a study in Markdown, as an assessment has it."""
+    runs = [
+        f"{name}: {run.get('label') or run['name']}, {run['interval']['what']}"
+        for name, run in zip(name_runs(study), study["runs"], strict=True)
+    ]
+    parts = [
+        [f"## {write_title(study)}"],
+        [summarise_study(study)],
+        [f"- {line}" for line in dict.fromkeys((*study["warnings"], *runs))],
+        format_markdown_tables(study),
+        [f"- {100 * one.share:.1f} %: {one.title} {one.advice}" for one in _load_findings(study)],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
+    """Return lines of sentences; a number and its unit stay together."""
+    joined = [re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, line) for line in dict.fromkeys(lines)]
+    folded = fold_lines(joined, style.text_width, hang)
+    return [line.replace(NO_BREAK, " ") for line in folded]
+
+
+def _list_runs(study: Study, style: Style) -> list[str]:
+    """Return what the runs are, and of which part of them the figures are."""
+    runs = study["runs"]
+    columns = [
+        Column("run", [str(run.get("label") or run["name"]) for run in runs]),
+        *(
+            Column(head, [f"{run[key]:,}" for run in runs], False)
+            for head, key in (("GPUs", "devices"), ("nodes", "nodes"), ("ranks", "ranks"))
+        ),
+        Column("GPU", [", ".join(run.get("gpu_models") or ()) or "-" for run in runs]),
+        Column("time of the focus", [format_nanoseconds(_measure(run)) for run in runs], False),
+    ]
+    whats = dict.fromkeys(run["interval"]["what"] for run in runs)
+    lines = [f"focus of analysis: {'; '.join(whats)}"]
+    if threads := dict.fromkeys(run["threads"] for run in runs if run.get("threads")):
+        lines.append(f"host threads: {'; '.join(threads)}")
+    return [*lay_out_table(columns, style.width), *_wrap(lines, style)]
+
+
+def _measure(run: Study) -> float:
+    return float(run["interval"]["end_ns"] - run["interval"]["begin_ns"])
+
+
+def _list_efficiencies(study: Study, style: Style) -> list[str]:
+    figures = list_run_figures(study)
+    first = Column("", [])
+    columns = [Column(head, [], False) for head in figures.heads]
+    for row, values in figures.rows:
+        if row.depth == 0 and row.is_efficiency and "." in row.path:
+            for column in (first, *columns):
+                column.cells.append("")
+        first.cells.append("  " * row.depth + find_label(study, row))
+        for column, value in zip(columns, values, strict=True):
+            column.cells.append(format_signed(row, value))
+    legend = f"-: below {GOOD:.0%}, worth a look (POP); !: below {FAIR:.0%}"
+    return [*_lay_out_blocks([first], columns, style), "", f"  {legend.replace('%', ' %')}"]
+
+
+def _list_regions(study: Study, style: Style) -> list[str]:
+    regions = list_region_figures(study)
+    if not regions:
+        return []
+    names, runs = Column("", []), Column("", [])
+    columns = [Column(head, [], False) for head in regions[0][1].heads]
+    for row, name, head, values in group_regions(regions):
+        if row.depth > REGION_DEPTH or row.path.startswith(("host", "mpi", "openmp")):
+            continue
+        names.cells.append(name)
+        runs.cells.append(head)
+        for column, value in zip(columns, values, strict=True):
+            column.cells.append(format_signed(row, value))
+    title = style.format_title("Regions: GPU time of the work launched in them")
+    return [*title, *_lay_out_blocks([names, runs], columns, style)]
+
+
+def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: Style) -> list[str]:
+    """Return the lines of a table, so many columns beside each other as fit."""
+    lines: list[str] = []
+    # A number stays beside its noun.
+    rest = [
+        Column(one.head.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", "), one.cells, False)
+        for one in columns
+    ]
+    while rest:
+        count = min(len(rest), MOST_BESIDE if style.width else len(rest))
+        while count > 1 and measure_table([*names, *rest[:count]]) > (style.width or count * 1000):
+            count -= 1
+        lines += [*([""] if lines else []), *lay_out_table([*names, *rest[:count]], style.width)]
+        rest = rest[count:]
+    return [line.replace(NO_BREAK, " ") for line in lines]
+
+
+def _list_findings(study: Study, style: Style) -> list[str]:
+    """Return what to do about the largest run, of which there are findings."""
+    run, head = study["runs"][-1], name_runs(study)[-1]
+    found = _load_findings(study)
+    if not found:
+        return []
+    short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
+    return [
+        *style.format_title(f"What to do: findings of {head}"),
+        *_wrap(["  %: how much shorter it would be without this cause"], style),
+        *format_findings(short, style.text_width),
+        *_wrap([f"  `nsys2prv report {run['name']}` has what was measured"], style),
+    ]
+
+
+def _load_findings(study: Study) -> list[Finding]:
+    """Return the findings of the largest run."""
+    return [Finding.from_dict(one) for one in study["runs"][-1].get("findings", ())]
+
+
+def _colour(lines: Sequence[str], style: Style) -> list[str]:
+    if not style.colours:
+        return list(lines)
+    return [
+        re.sub(r"[\d.]+ %([-!])", lambda one: f"{COLOURS[one[1]]}{one[0]}{PLAIN}", line)
+        for line in lines
+    ]

@@ -1,0 +1,167 @@
+"""A study as text, table, page and TALP's files says what its figures are, no more and no less."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsys2prv.analysis.study.page import make_study_cell, make_study_page
+from nsys2prv.analysis.study.rows import ROW_OF
+from nsys2prv.analysis.study.summary import summarise_study
+from nsys2prv.analysis.study.tables import format_csv, format_signed
+from nsys2prv.analysis.study.talp import write_talp_files
+from nsys2prv.analysis.study.text import format_markdown, format_study
+from nsys2prv.analysis.text import Style
+
+HOSTILE = "</style><script>alert(1)</script>|\x1b[31m"
+
+
+def make_run(devices: int, parallel: float, scalability: float, **others: Any) -> dict[str, Any]:
+    """Return a run of 9 iterations with figures that multiply."""
+    elapsed = 8e6 / devices / parallel / scalability
+    device = {
+        "global": parallel * scalability,
+        "parallel": parallel,
+        "load_balance": 1.0,
+        "load_balance_in": 1.0,
+        "load_balance_out": 1.0,
+        "communication": parallel / 0.98,
+        "orchestration": 0.98,
+        "computation_scalability": scalability,
+    }
+    regions = {
+        name: {"elapsed_ns": 9 * elapsed * part, "lost_ns": elapsed * part * lost, "device": device}
+        for name, part, lost in (("forward", 0.3, 0.1), ("backward", 0.6, 0.5))
+    }
+    return {
+        "name": f"runs/job_{devices}",
+        "label": f"job_{devices}",
+        "ranks": devices,
+        "devices": devices,
+        "nodes": devices // 2,
+        "gpu_models": {"A100": devices},
+        "interval": {"begin_ns": 0, "end_ns": 9 * elapsed, "iterations": 9, "what": "9 of 10 `it`"},
+        "metrics": {
+            "elapsed_ns": elapsed,
+            "speedup": 2e6 / elapsed,
+            "efficiency": 8e6 / elapsed / devices,
+            "device": device,
+            "host": {"parallel": 0.3, "offload": 0.3},
+        },
+        "regions": regions,
+        "iteration_ns": [elapsed] * 9,
+        **others,
+    }
+
+
+@pytest.fixture
+def study() -> dict[str, Any]:
+    runs = [make_run(4, 0.95, 1.0), make_run(8, 0.7996, 0.9), make_run(16, 0.55, 0.8)]
+    return {
+        "format": "nsys2prv study 1",
+        "scaling": {"detected": "strong", "used": "strong", "why": "work ~ devices^0.05"},
+        "reference": runs[0]["name"],
+        "warnings": [],
+        "regions": ["forward", "backward"],
+        "runs": runs,
+    }
+
+
+def test_figures_beside_each_other_with_marks(study: dict[str, Any]) -> None:
+    lines = format_study(study, Style(width=80)).splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if "Device parallel efficiency" in line)
+    # 79.96 % is printed as 80.0 %, which is not below it.
+    assert row.split() == [
+        "Device",
+        "parallel",
+        "efficiency",
+        "95.0",
+        "%",
+        "80.0",
+        "%",
+        "55.0",
+        "%!",
+    ]
+    assert format_signed(ROW_OF["device.parallel"], 0.7994) == "79.9 %-"
+    assert not [line for line in lines if "MPI" in line], "what is not known has no row"
+
+
+def test_four_runs_beside_each_other_and_more_below(study: dict[str, Any]) -> None:
+    study["runs"] += [make_run(32, 0.5, 0.7), make_run(64, 0.4, 0.6)]
+    text = format_study(study, Style(width=80))
+    rows = [line for line in text.splitlines() if "Device orchestration efficiency" in line]
+    assert [row.count("98.0 %") for row in rows[:2]] == [4, 1]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+def test_the_paragraph_has_the_figures_of_the_table(study: dict[str, Any], scaling: str) -> None:
+    study["scaling"]["used"] = scaling
+    text = summarise_study(study)
+    printed = re.findall(r"\d+\.\d %", text)
+    table = format_markdown(study)
+    assert len(printed) >= 6
+    assert [figure for figure in printed if figure not in table.replace(text, "")] == []
+    assert text.startswith("From 4 to 16 GPUs")
+    assert "device communication efficiency 96.9 % → 56.1 %" in text
+    assert "Region backward loses most" in text
+
+
+def test_a_run_that_is_not_compared(study: dict[str, Any]) -> None:
+    last = study["runs"][-1]
+    last["interval"]["iterations"] = 0
+    for name in ("speedup", "efficiency"):
+        del last["metrics"][name]
+    text = format_study(study, Style(width=80))
+    assert "16 GPUs, 8 nodes is not compared with 4 GPUs, 2 nodes" in text
+    elapsed = next(line for line in text.splitlines() if "Elapsed time" in line)
+    assert elapsed.endswith("-"), "the time of all of it is not that of an iteration"
+
+
+def test_csv_and_markdown(study: dict[str, Any]) -> None:
+    study["runs"][1]["label"] = HOSTILE
+    rows = {row[0]: row[1:] for row in csv.reader(format_csv(study).splitlines())}
+    assert rows["device.parallel"] == ["0.95", "0.7996", "0.55"]
+    assert rows["region backward: elapsed_ns"] == [
+        f"{run['metrics']['elapsed_ns'] * 0.6:.6g}" for run in study["runs"]
+    ]
+    tables = [line for line in format_markdown(study).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {5}
+
+
+def test_the_page_is_alone_and_obeys_its_own_style(study: dict[str, Any], tmp_path: Path) -> None:
+    study["runs"][1]["label"] = study["regions"][0] = HOSTILE
+    report = tmp_path / "runs" / "job_4"
+    report.mkdir(parents=True)
+    (report / "job.html").write_text("<title>x - nsys2prv report</title>")
+    study["reference"] = study["runs"][0]["name"] = str(report)
+    page = make_study_page(study, tmp_path / "study.html")
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
+    assert "<script" not in page
+    assert " style=" not in page, "the policy refuses it"
+    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,", "runs/job_4/job.html"]
+    assert page.count("<svg") == 5
+    assert "<svg" in make_study_cell(study)
+
+
+def test_files_of_talp(study: dict[str, Any]) -> None:
+    del study["runs"][0]["regions"]["forward"]
+    files = {name: json.loads(text) for name, text in write_talp_files(study)}
+    assert [*files] == ["strong/1_job_4.json", "strong/2_job_8.json", "strong/3_job_16.json"]
+    last = files["strong/3_job_16.json"]["Application"]
+    assert [*last] == ["Global", "backward"], "TALP-Pages stops where a run lacks a region"
+    assert last["Global"]["gpuParallelEfficiency"] == 0.55
+    elapsed = study["runs"][-1]["metrics"]["elapsed_ns"] * 9
+    assert last["Global"]["elapsedTime"] == round(elapsed)
+    assert last["Global"]["gpuUsefulTime"] == round(0.55 * 16 * elapsed)
