@@ -13,13 +13,12 @@ import re
 from functools import cache
 
 import numpy as np
-from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.columns import ABSENT, factorize_together, is_sorted
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.export.source import NULL
+from nsys2prv.export.source import NULL, Columns
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -30,144 +29,168 @@ FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
 #: Whose functions are callers where no function of the program is known.
 CALLERS_TOO = ("a library", "MPI", "a CUDA library", "the interpreter")
+#: Of more stacks than this those that were read are not kept for the next rows.
+MOST_STACKS = 1 << 20
+#: Odd numbers of 64 bits by which frames are mixed.
+MIX = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB, 0x2545F4914F6CDD1D)
 _BEHIND = re.compile(r"(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
 _UNNAMED_SPACE = "(anonymous namespace)::"
 
 
-class Frames(Struct):
-    """The frames of some stacks, each stack together and from the innermost outwards."""
+class Stacks:
+    """The stacks of a table. What is said of a stack is found out once for all that are alike."""
 
-    #: Ids of the stacks, ascending.
-    stacks: np.ndarray
-    #: Index of the first frame of each stack.
-    first: np.ndarray
-    #: What each frame is: index into the columns below.
-    code: np.ndarray
-    #: Whose code: labels of the value set `code_owner`.
-    owner: list[str]
-    #: What a trace calls it.
-    label: list[str]
-    #: It has a name.
-    named: list[bool]
-    #: Columns of each frame: its depth (0 is the innermost), ids of its function and its module.
-    depth: np.ndarray
-    symbol: np.ndarray
-    module: np.ndarray
+    def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
+        self._extraction, self._table = extraction, table
+        self._shift = _find_shift(extraction, table)
+        #: Those that were read last: ids, ascending, all from `_low` to `_high`, and their numbers.
+        self._ids, self._numbers = np.zeros((2, 0), np.int64)
+        self._low, self._high = 0, -1
+        #: Sums of the distinct stacks, ascending, and the number of each.
+        self._sums, self._of_sum = np.zeros((2, 0), np.int64)
+        #: Of each distinct stack its callers, the innermost first: names of the set `caller`.
+        self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
+        #: Of each distinct stack whose code runs: values of the set `code_owner`.
+        self.owners = np.zeros(0, np.int64)
+        #: Of each distinct stack the ids of function and module of so many frames, from the
+        #: innermost on; NULL where there is none.
+        self.frames = np.zeros((0, depth, 2), np.int64)
 
-    @property
-    def stack(self) -> np.ndarray:
-        """Return the index of each frame's stack."""
-        lengths = np.diff(self.first, append=len(self.code))
-        return np.repeat(np.arange(len(self.stacks)), lengths)
-
-    def find_rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which rows have one of the stacks, and the index of it, by the ids of theirs."""
-        rows = np.flatnonzero(ids >= 0)
-        place = np.minimum(np.searchsorted(self.stacks, ids[rows]), len(self.stacks) - 1)
-        found = self.stacks[place] == ids[rows]
-        return rows[found], place[found]
-
-    def read_depth(self, ids: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of function and module at a depth of the stacks of rows; NULL where there is
-        no frame.
+    def find(self, ids: np.ndarray, least: int = 1) -> np.ndarray:
+        """Return the numbers of the distinct stacks of rows, -1 for none. ids: of the stacks, from
+        `least` on.
         """
-        at_depth = np.flatnonzero(self.depth == depth)[::-1]
-        frame = np.full(len(self.stacks), -1)
-        frame[self.stack[at_depth]] = at_depth
-        rows, place = self.find_rows(ids)
-        rows, place = rows[frame[place] >= 0], frame[place][frame[place] >= 0]
-        function, module = np.full((2, len(ids)), NULL)
-        function[rows], module[rows] = self.symbol[place], self.module[place]
-        return function, module
+        numbers = np.full(len(ids), -1)
+        rows = np.flatnonzero(ids >= least - self._shift)
+        if len(rows):
+            wanted = ids[rows] + self._shift
+            self._read(int(wanted.min()), int(wanted.max()))
+            place = np.searchsorted(self._ids, wanted)
+            place[place == len(self._ids)] = 0
+            found = np.append(self._ids, NULL)[place] == wanted
+            numbers[rows[found]] = self._numbers[place[found]]
+        return numbers
+
+    def take_callers(self, numbers: np.ndarray, field: str = "caller_{}") -> dict[str, np.ndarray]:
+        """Return the callers of rows by the numbers of their stacks: fields named by their level, of
+        the levels that there are; ABSENT where a row has none.
+        """
+        rows, fields = np.flatnonzero(numbers >= 0), {}
+        for level in np.flatnonzero((self.callers != ABSENT).any(axis=0)).tolist():
+            callers = fields[field.format(level + 1)] = np.full(len(numbers), ABSENT)
+            callers[rows] = self.callers[:, level][numbers[rows]]
+        return fields
+
+    def take_owners(self, numbers: np.ndarray) -> np.ndarray:
+        """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
+        row has no stack.
+        """
+        return np.append(self.owners, ABSENT)[numbers]
+
+    def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of function and module of rows at a depth; NULL where there is no frame."""
+        frames = np.vstack([self.frames[:, depth], np.full((1, 2), NULL)])[numbers]
+        return frames[:, 0], frames[:, 1]
+
+    def _read(self, low: int, high: int) -> None:
+        """Read the stacks with these ids; those of neighbours that were read are kept."""
+        if low > self._high + 1 or high < self._low - 1 or len(self._ids) > MOST_STACKS:
+            self._low, self._high = low, low - 1
+            self._ids, self._numbers = np.zeros((2, 0), np.int64)
+        spans = (low, self._low - 1), (self._high + 1, high)
+        read = [
+            self._number(rows)
+            for span in spans
+            if span[0] <= span[1]
+            for rows in self._extraction.database.read_by_key(
+                self._table, "id", span, FRAME_COLUMNS
+            )
+        ]
+        self._low, self._high = min(low, self._low), max(high, self._high)
+        if read:
+            ids, numbers = map(np.concatenate, zip((self._ids, self._numbers), *read, strict=True))
+            order = slice(None) if is_sorted(ids) else np.argsort(ids, kind="stable")
+            self._ids, self._numbers = ids[order], numbers[order]
+
+    def _number(self, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of whole stacks, and their numbers; describe those that are new."""
+        stack, depth, symbol, module = (rows[name] for name in FRAME_COLUMNS)
+        begins = np.append(True, stack[1:] != stack[:-1])
+        if (~begins[1:] & (depth[1:] < depth[:-1])).any():
+            order = np.lexsort((depth, stack))
+            depth, symbol, module = (one[order] for one in (depth, symbol, module))
+        first = np.flatnonzero(begins)
+        # Stacks of equal sums are alike: of 64 bits that are as good as random.
+        mixed = (symbol * MIX[0] + module * MIX[1] + depth * MIX[2]).view(np.uint64)
+        mixed ^= mixed >> np.uint64(31)
+        sums = np.add.reduceat(mixed.view(np.int64) * MIX[3], first)
+        distinct, place, codes = np.unique(sums, return_index=True, return_inverse=True)
+        new = np.flatnonzero(~np.isin(distinct, self._sums, assume_unique=True))
+        if len(new):
+            lengths = np.diff(first, append=len(stack))[place[new]]
+            begins = np.cumsum(lengths) - lengths
+            within = np.arange(lengths.sum()) + np.repeat(first[place[new]] - begins, lengths)
+            at, count = np.searchsorted(self._sums, distinct[new]), len(self._sums)
+            self._sums = np.insert(self._sums, at, distinct[new])
+            self._of_sum = np.insert(self._of_sum, at, np.arange(count, count + len(new)))
+            self._describe(begins, *(one[within] for one in (depth, symbol, module)))
+        return stack[first], self._of_sum[np.searchsorted(self._sums, distinct)][codes]
+
+    def _describe(
+        self, first: np.ndarray, depth: np.ndarray, symbol: np.ndarray, module: np.ndarray
+    ) -> None:
+        """Add what is said of stacks. first: of each the place of its innermost frame."""
+        (symbols, modules), code = factorize_together(symbol, module)
+        names, paths = map(self._extraction.read_strings, (symbols, modules))
+        owner = [find_owner(*one) for one in zip(names, paths, strict=True)]
+        stack = np.repeat(np.arange(len(first)), np.diff(first, append=len(code)))
+        values = map_labels("code_owner")
+        value = np.array([values[one.lower()] for one in owner])[code]
+        not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
+        innermost = np.minimum.reduceat(not_system, first)
+        innermost = np.where(innermost == len(value), first, innermost)
+        self.owners = np.append(self.owners, value[innermost])
+        whose = np.array(owner)
+        own = (whose == PROGRAM)[code]
+        library = (np.isin(whose, CALLERS_TOO) & np.array(list(map(_is_named, names))))[code]
+        counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, first)[stack]))
+        self.callers = np.vstack([self.callers, np.full((len(first), CALLER_LEVELS), ABSENT)])
+        if len(counts):
+            used, place = np.unique(code[counts], return_inverse=True)
+            labels, label = np.unique(
+                [label_frame(names[one], paths[one]) for one in used], return_inverse=True
+            )
+            caller, label = stack[counts], label[place]
+            new = np.append(True, (caller[1:] != caller[:-1]) | (label[1:] != label[:-1]))
+            caller, label = caller[new], label[new]
+            level = np.arange(len(caller)) - np.searchsorted(caller, caller)
+            caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
+            name = self._extraction.intern_names("caller", label, text=labels)
+            self.callers[len(self.callers) - len(first) + caller, level] = name
+        frames = np.full((len(first), *self.frames.shape[1:]), NULL)
+        shown = np.flatnonzero((depth >= 0) & (depth < frames.shape[1]))[::-1]
+        frames[stack[shown], depth[shown]] = np.stack([symbol[shown], module[shown]], axis=1)
+        self.frames = np.concatenate([self.frames, frames])
+
+
+def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | None:
+    """Return the stacks of a table; None where the export has none. depth: see `Stacks.frames`."""
+    if not extraction.database.has(table, *FRAME_COLUMNS):
+        return None
+    return extraction.find_once(table, lambda: Stacks(extraction, table, depth))
 
 
 def read_callers(extraction: Extraction, table: str, ids: np.ndarray) -> dict[str, np.ndarray]:
     """Return the fields `caller_1` (the innermost) to `caller_3` of rows by the ids of their
-    stacks, those that any row has: names of the set `caller`, ABSENT where a row has none.
+    stacks (NULL or 0 for none), those that there are; ABSENT where a row has none.
 
-    table: that of the stacks. ids: shape (n,), NULL or 0 for none.
+    table: that of the stacks.
     """
-    frames = read_frames(extraction, table, ids)
-    return {} if frames is None else find_callers(extraction, frames, ids)
-
-
-def find_callers(
-    extraction: Extraction, frames: Frames, ids: np.ndarray, field: str = "caller_{}"
-) -> dict[str, np.ndarray]:
-    """Return the callers of :func:`read_callers` of frames that have been read, as fields named by
-    their level.
-    """
-    owner = np.array(frames.owner)
-    own = (owner == PROGRAM)[frames.code]
-    library = (np.isin(owner, CALLERS_TOO) & np.array(frames.named))[frames.code]
-    stack = frames.stack
-    counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, frames.first)[stack]))
-    used, code = np.unique(frames.code[counts], return_inverse=True)
-    labels, label = np.unique([frames.label[one] for one in used], return_inverse=True)
-    stack, label = stack[counts], label[code]
-    new = np.append(True, (stack[1:] != stack[:-1]) | (label[1:] != label[:-1]))[: len(stack)]
-    stack, label = stack[new], label[new]
-    level = np.arange(len(stack)) - np.searchsorted(stack, stack)
-    rows, place = frames.find_rows(ids)
-    if not len(labels):
+    if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
         return {}
-    fields, name = {}, extraction.intern_names("caller", np.arange(len(labels)), text=labels)
-    for number in range(min(CALLER_LEVELS, int(level.max(initial=-1)) + 1)):
-        of_stack = np.full(len(frames.stacks), ABSENT)
-        of_stack[stack[level == number]] = name[label[level == number]]
-        fields[field.format(number + 1)] = np.full(len(ids), ABSENT)
-        fields[field.format(number + 1)][rows] = of_stack[place]
-    return fields
-
-
-def find_owners(frames: Frames, ids: np.ndarray) -> np.ndarray:
-    """Return whose code runs in stacks, by the innermost frame that is none of the system: values
-    of the set `code_owner`, ABSENT where there is no frame.
-    """
-    values = map_labels("code_owner")
-    value = np.array([values[owner.lower()] for owner in frames.owner])[frames.code]
-    not_system = np.where(value == values[SYSTEM], len(value), np.arange(len(value)))
-    innermost = np.minimum.reduceat(not_system, frames.first)
-    innermost = np.where(innermost == len(value), frames.first, innermost)
-    owners, (rows, place) = np.full(len(ids), ABSENT), frames.find_rows(ids)
-    owners[rows] = value[innermost][place]
-    return owners
-
-
-def read_frames(
-    extraction: Extraction, table: str, ids: np.ndarray, least: int = 1
-) -> Frames | None:
-    """Return the frames of the stacks of rows, None where there are none. least: of their ids."""
-    if not extraction.database.has(table, *FRAME_COLUMNS):
-        return None
-    shift = extraction.find_once(f"shift of {table}", lambda: _find_shift(extraction, table))
-    wanted = np.unique(ids[ids >= least - shift])
-    if not len(wanted):
-        return None
-    rows = extraction.database.read_by_key(table, "id", wanted + shift, FRAME_COLUMNS)
-    if not rows.rows:
-        return None
-    stack, depth, symbol, module = (rows[name] for name in FRAME_COLUMNS)
-    step = np.diff(stack)
-    if ((step < 0) | ((step == 0) & (np.diff(depth) < 0))).any():
-        order = np.lexsort((depth, stack))
-        stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
-    (symbols, modules), code = factorize_together(symbol, module)
-    names, paths = extraction.read_strings(symbols), extraction.read_strings(modules)
-    first = np.flatnonzero(np.append(True, stack[1:] != stack[:-1]))
-    return Frames(
-        stack[first] - shift,
-        first,
-        code,
-        list(map(find_owner, names, paths)),
-        list(map(label_frame, names, paths)),
-        list(map(_is_named, names)),
-        depth,
-        symbol,
-        module,
-    )
+    return stacks.take_callers(stacks.find(ids))
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:
@@ -184,10 +207,11 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     calls = database.query(
         f"SELECT {CHAIN}, nameId FROM {CUDA_CALLS} WHERE {CHAIN} >= 0 LIMIT {LOOKED_AT}"
     )
-    wanted = np.unique([chain + more for chain, _ in calls for more in (0, 1)])
-    rows = database.read_by_key(table, "id", wanted, FRAME_COLUMNS)
-    names = extraction.read_strings(rows["symbol"])
-    frames = set(zip(rows["id"].tolist(), map(find_bare_name, names), strict=True))
+    chains = [chain + more for chain, _ in calls for more in (0, 1)]
+    frames = set()
+    for rows in database.read_by_key(table, "id", (min(chains), max(chains)), FRAME_COLUMNS):
+        names = map(find_bare_name, extraction.read_strings(rows["symbol"]))
+        frames |= set(zip(rows["id"].tolist(), names, strict=True))
     called = extraction.read_strings(np.array([name for _, name in calls]))
     fits = [
         sum(

@@ -18,10 +18,8 @@ from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.events.stacks import (
     CHAIN,
-    find_callers,
-    find_owners,
+    open_stacks,
     read_callers,
-    read_frames,
     take_file_name,
 )
 from nsys2prv.export.info import (
@@ -179,13 +177,11 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
-    stacks = read_frames(extraction, CHAINS, columns["id"], least=0)
-    none = np.full(columns.rows, NULL)
-
-    def read_depth(number: int) -> tuple[np.ndarray, np.ndarray]:
-        return (none, none) if stacks is None else stacks.read_depth(columns["id"], number)
-
-    function, module = read_depth(0)
+    stacks = open_stacks(extraction, CHAINS, depth)
+    function = module = np.full(columns.rows, NULL)
+    if stacks is not None:
+        numbers = stacks.find(columns["id"], least=0)
+        function, module = stacks.take_frames(numbers, 0)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
         "function": _name_functions(extraction, function, module),
@@ -193,13 +189,13 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "state": np.where(state == RUNNING, ABSENT, state),
     }
     if stacks is not None:
-        fields["owner"] = find_owners(stacks, columns["id"])
-        fields |= find_callers(extraction, stacks, columns["id"], "own_{}")
+        fields["owner"] = stacks.take_owners(numbers)
+        fields |= stacks.take_callers(numbers, "own_{}")
     if depth > 1:
         absent = np.full(columns.rows, ABSENT)
         fields |= {f"caller_{number}": absent for number in range(1, MOST_FRAMES)}
-        for number in range(1, depth):
-            function, module = read_depth(number)
+        for number in range(1, depth if stacks else 0):
+            function, module = stacks.take_frames(numbers, number)
             rows = np.flatnonzero(function != NULL)
             fields[f"caller_{number}"] = absent.copy()
             fields[f"caller_{number}"][rows] = _name_functions(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -139,6 +140,7 @@ class Database:
         self.path = Path(path)
         self.size = check_file(self.path)
         self.tables: dict[str, SourceTable] = {}
+        self._ordered: dict[tuple[str, str], bool] = {}
         try:
             uri = make_database_uri(self.path)
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
@@ -434,50 +436,58 @@ class Database:
         return None if columns.damaged else Shared(part, columns, met)
 
     def read_by_key(
-        self, table: str, key: str, wanted: np.ndarray, integers: tuple[str, ...], where: str = ""
-    ) -> Columns:
-        """Return columns of the rows whose key is among some values, ascending, and that meet a
-        condition, in any order. Of a table in the order of its keys only some pieces are read.
+        self, table: str, key: str, span: tuple[int, int], integers: tuple[str, ...]
+    ) -> Iterator[Columns]:
+        """Yield columns of the rows with keys from the first to the last of a span, those of one
+        key together. Of a table in the order of its keys no others are looked at.
         """
-        pieces = list(self.get_whole_table(table).split(LONG_TABLE))
-        near = self._select_pieces(pieces, key, wanted)
-        rows = self._read_wanted(near, key, wanted, integers, where)
-        if len(near) < len(pieces) and not np.isin(wanted, rows[key]).all():
-            rows = self._read_wanted(pieces, key, wanted, integers, where)
-        return rows
+        whole = self.get_whole_table(table)
+        if not self._is_ordered(table, key):
+            pieces = [self.read(piece, integers) for piece in whole.split(LONG_TABLE)]
+            pieces = [one.where((one[key] >= span[0]) & (one[key] <= span[1])) for one in pieces]
+            order = np.argsort(np.concatenate([one[key] for one in pieces]), kind="stable")
+            columns = {
+                name: np.concatenate([one[name] for one in pieces])[order] for name in integers
+            }
+            yield Columns(len(order), columns, {})
+            return
+        first, end = (self._find_key(table, key, one) for one in (span[0], span[1] + 1))
+        length = LONG_TABLE
+        while first < end:
+            last = min(first + length, end) - 1
+            rows, after = self.read(Part(table, first, last), integers), end
+            if last + 1 < end and rows.rows:
+                # What follows may have rows of the last key.
+                after = self._find_key(table, key, int(rows[key][-1]), first)
+                within = int(np.searchsorted(rows[key], rows[key][-1]))
+                columns = {name: column[:within] for name, column in rows.integers.items()}
+                rows = Columns(within, columns, {})
+            if rows.rows:
+                yield rows
+            # Of a key with more rows than were read as many more are read.
+            length, first = (LONG_TABLE, after) if after > first else (2 * length, first)
 
-    def _select_pieces(self, pieces: list[Part], key: str, wanted: np.ndarray) -> list[Part]:
-        """Return the pieces of a table that have these keys if it is in the order of its keys, as
-        the first row of each piece lets expect; else all.
+    def _is_ordered(self, table: str, key: str) -> bool:
+        """True if rows all over a table are in the order of a key."""
+        name = table, key
+        if name not in self._ordered:
+            keys = self.sample_integers({table: key})
+            self._ordered[name] = bool(keys) and keys == sorted(keys)
+        return self._ordered[name]
+
+    def _find_key(self, table: str, key: str, wanted: int, low: int | None = None) -> int:
+        """Return the rowid from which on keys are not less than one, in a table in their order. low:
+        the least that it can be.
         """
-        if len(pieces) < 2:
-            return pieces
-        firsts = SomeRows(pieces[0].table, 0, 0, tuple(piece.first for piece in pieces))
-        first = self.read(firsts, (key,))[key]
-        if len(first) < len(pieces) or (np.diff(first) < 0).any():
-            return pieces
-        low = np.searchsorted(wanted, first)
-        high = np.append(np.searchsorted(wanted, first[1:], "right"), len(wanted))
-        return [pieces[number] for number in np.flatnonzero(low < high)]
+        extent = self.tables[table].extent
+        start = f"SELECT {quote_name(key)} FROM {name_rows(table)} WHERE {extent.rowid} >="
 
-    def _read_wanted(
-        self,
-        pieces: list[Part],
-        key: str,
-        wanted: np.ndarray,
-        integers: tuple[str, ...],
-        where: str,
-    ) -> Columns:
-        found = []
-        for piece in pieces:
-            rows = self.read(piece, integers, where=where)
-            place = np.minimum(np.searchsorted(wanted, rows[key]), len(wanted) - 1)
-            found.append(rows.where(wanted[place] == rows[key]))
-        columns = {
-            name: np.concatenate([rows[name] for rows in found] or [np.zeros(0, np.int64)])
-            for name in integers
-        }
-        return Columns(sum(rows.rows for rows in found), columns, {})
+        def is_reached(rowid: int) -> bool:
+            rows = self.query(f"{start} {rowid} LIMIT 1")
+            return not rows or not isinstance(rows[0][0], int) or rows[0][0] >= wanted
+
+        rowids = range(extent.first if low is None else low, extent.last + 1)
+        return rowids.start + bisect_left(rowids, True, key=is_reached)
 
     def select_rows(self, part: Part, where: str = "") -> str:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one
