@@ -44,8 +44,8 @@ def convert(
     """Write one Paraver trace of these reports, and return its summary.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite"; one or many.
-    output: the trace, .prv or .prv.gz; .pcf and .row are written beside it, and files that are
-    there are replaced only by complete ones. options: as on the command line; see Options. asked:
+    output: the trace, .prv (with .pcf and .row beside it) for Paraver or .pftrace for Perfetto,
+    either with .gz; files that are there are replaced only by complete ones. options: as on the command line; see Options. asked:
     single fields of Options by name, as in compress=True or kinds=("kernels", "nccl").
 
     print(summary.text()) prints what the command prints; summary.warnings lists the warnings.

@@ -22,7 +22,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
 
 examples:
   nsys2prv rank*.sqlite job.prv
-      convert the reports of a job to job.prv, job.pcf and job.row
+      convert the reports of a job to job.prv, job.pcf and job.row; to job.pftrace, for Perfetto
   nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
       convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
   nsys2prv report rank*.sqlite --html job.html
@@ -114,7 +114,7 @@ names of kernels and ranges
       give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first
 what to write
   -z --compress
-      write .prv.gz instead of .prv
+      write .prv.gz instead of .prv (.pftrace.gz instead of .pftrace)
   --no-paths
       write file names without folders: of the reports, and of files that the program accessed
   --no-metadata
@@ -274,7 +274,7 @@ def make_conversion_parser() -> Parser:
         "paths",
         nargs="*",
         metavar="REPORT... OUTPUT",
-        help="the reports (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
+        help="the reports (files, folders, quoted patterns), then the trace to write: out.prv for Paraver, out.pftrace for Perfetto (with .gz: compressed)",
     )
     main.add_arguments(OPTIONS, CONVERSION_SETTINGS)
     unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}

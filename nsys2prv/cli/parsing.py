@@ -157,13 +157,14 @@ class Parser(argparse.ArgumentParser):
         return f"did you mean {bare[near[0]]}?" if near else self.help_hint
 
 
-TRACES = (".prv", ".prv.gz")
+TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 #: Endings of the files that belong to a trace.
 PARTS = (".pcf", ".row")
 #: Endings that no trace has, and what writes such files.
 NO_TRACES = {
     **dict.fromkeys(PARTS, ""),
     ".cfg": "",
+    ".perfetto-trace": "; for Perfetto, give .pftrace",
     ".csv": "",
     ".txt": "",
     ".yaml": "",
@@ -274,11 +275,11 @@ def check_output(output: str) -> None:
         )
     if path.suffix.lower() == ".gz" and not is_trace_name(output):
         raise UsageError(
-            f"{output}: a compressed trace ends in .prv.gz; give {path.with_suffix('.prv.gz')}"
+            f"{output}: a compressed trace ends in .prv.gz or .pftrace.gz; give {path.with_suffix('.prv.gz')}"
         )
     if path.suffix.lower() in NO_TRACES:
         raise UsageError(
-            f"{output}: a conversion writes a Paraver trace; give a name such as {path.with_suffix('.prv')}"
+            f"{output}: a conversion writes a trace, .prv for Paraver or .pftrace for Perfetto; give a name such as {path.with_suffix('.prv')}"
             f"{NO_TRACES[path.suffix.lower()]}"
         )
 
@@ -318,6 +319,10 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
             traces = [str(one) for one in sorted(Path(path).glob("*")) if is_trace_name(one.name)]
             hint = f"give a trace of it: {list_some(traces)}" if traces else "it has no traces"
             raise UsageError(f"{path}: is a folder; {hint}")
+        if is_trace_name(path) and ".prv" not in Path(path).suffixes:
+            raise UsageError(
+                f"{path}: is a trace for Perfetto; nsys2prv {command} takes those for Paraver, as {find_beside(Path(path), '.prv')}"
+            )
         if Path(path).suffix.lower() in PARTS:
             raise UsageError(
                 f"{path}: belongs to a trace; give the trace itself, {Path(path).with_suffix('.prv')}"
@@ -342,7 +347,8 @@ def check_pages(reports: Sequence[str]) -> None:
 
 def find_beside(trace: Path, ending: str) -> Path:
     """Return the file with another ending that belongs to a trace."""
-    return trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ending)
+    name = trace.name.removesuffix(".gz").removesuffix(".prv").removesuffix(".pftrace")
+    return trace.with_name(name + ending)
 
 
 def _read_report_names(trace: Path) -> str:
@@ -356,5 +362,5 @@ def _read_report_names(trace: Path) -> str:
 
 
 def is_trace_name(path: str) -> bool:
-    """Return whether the name is that of a Paraver trace."""
+    """Return whether the name is that of a trace."""
     return path.lower().endswith(TRACES)

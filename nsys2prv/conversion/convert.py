@@ -23,14 +23,14 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store.runs import COUNTER, LINE, STATE
+from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
+from nsys2prv.store.windows import GlobalIds
 from nsys2prv.writers import choose_writer
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 from nsys2prv.writers.paraver.values import list_codes, number_metrics
 from nsys2prv.writers.writer import (
     TraceContent,
     WindowPlan,
-    Writer,
     close_plan,
     name_beside,
     write_window,
@@ -99,9 +99,12 @@ def write_job(
     """
     *outputs, clock, metadata_file = _list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
-    content = _describe_content(job)
+    runs, global_ids, bounds = plan_windows(job)
+    content = _describe_content(job, runs, global_ids)
     inputs = describe_inputs(job) if options.metadata else []
-    count, repeated = _write_windows(job, writer, content, outputs[0], keep_runs)
+    head = writer.begin(content)
+    plan = WindowPlan(writer, runs, global_ids, bounds)
+    count, repeated = _write_windows(job, plan, head, outputs[0], keep_runs)
     writer.end(content, outputs[0])
     record = job.timeline.record
     if record:
@@ -149,8 +152,8 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
 
 
-def _describe_content(job: Job) -> TraceContent:
-    """Return what writers are told of a job."""
+def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> TraceContent:
+    """Return what writers are told of a job, whose records these runs hold."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
@@ -163,6 +166,8 @@ def _describe_content(job: Job) -> TraceContent:
         model=job.model,
         values=job.values,
         domain_codes=job.domain_codes,
+        runs=runs,
+        global_ids=global_ids,
         layouts=[layout for source in sources for layout in source.layouts if layout in present],
         metrics=job.collect_metrics(),
         sampled=sampled,
@@ -175,13 +180,11 @@ def _describe_content(job: Job) -> TraceContent:
 
 
 def _write_windows(
-    job: Job, writer: Writer, content: TraceContent, trace: Path, keep_runs: bool
+    job: Job, plan: WindowPlan, head: bytes, trace: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
-    """Write the trace under a temporary name; returns its number of lines, and by layout how many
+    """Write the trace, which begins with `head`, under a temporary name; returns its number of lines, and by layout how many
     sampled numbers were one of several of the same time.
     """
-    head = writer.begin(content)
-    plan = WindowPlan(writer, *plan_windows(job))
     saved = job.folder / "windows"
     plan.save(saved)
     output = (SharedFileOutput if job.workers.pool.one_machine else PartFilesOutput)(
@@ -197,7 +200,7 @@ def _write_windows(
     repeated: Counter[str] = Counter()
     rows = sum(run.rows for run in plan.runs)
     try:
-        with job.workers.progress.show_bar("writing", rows, writer.unit) as bar:
+        with job.workers.progress.show_bar("writing", rows, plan.writer.unit) as bar:
             write = partial(write_window, saved, output)
             written = job.workers.run(write, range(len(plan.bounds)), lambda _: str(trace))
             for number, (count, double) in enumerate(written):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
 
 import numpy as np
@@ -50,7 +51,7 @@ def separate_overlaps(
     """Move overlapping rows of the results to lanes; the runs' files are changed in place.
     run_tasks: maps over tasks.
     """
-    grouped = _list_overlap_groups()
+    grouped = list_overlap_groups()
     tasks: dict[int, list[WorkResult]] = defaultdict(list)
     moving = set()
     for result in results:
@@ -80,7 +81,8 @@ class _AddedLanes(Struct):
     crowded: int = 0
 
 
-def _list_overlap_groups() -> dict[str, str]:
+@cache
+def list_overlap_groups() -> dict[str, str]:
     """Return layout -> the word that it shares lanes under."""
     return {
         layout: kind.overlap_group
@@ -92,7 +94,7 @@ def _list_overlap_groups() -> dict[str, str]:
 
 def find_overlaps(results: Sequence[WorkResult]) -> list[_AddedLanes]:
     """Find and move the overlapping rows of all results of one report."""
-    groups = _list_overlap_groups()
+    groups = list_overlap_groups()
     runs = [
         (result, item)
         for result in results

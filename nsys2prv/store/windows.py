@@ -316,6 +316,20 @@ class WindowRecords:
         return ClockMapPerRow([clocks[report] for report in distinct], code[self._which])
 
 
+def find_first_times(
+    runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
+) -> np.ndarray:
+    """Return the time of the first begin of a layout on each row of the trace; OPEN where there is
+    none.
+    """
+    first = np.full(rows, OPEN)
+    for run in runs:
+        if run.shape.stream == BEGIN and run.shape.name == layout:
+            records = WindowRecords(run.shape, global_ids, [(run, read_run(run))])
+            np.minimum.at(first, records.column("object"), records.times)
+    return first
+
+
 class JoinWork(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run."""
 

@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 from nsys2prv.writers.paraver.prv import ParaverWriter
+from nsys2prv.writers.perfetto import PerfettoWriter
 from nsys2prv.writers.writer import Writer
 
 #: Ending of a trace -> what writes it; the first is that of a name without any of them.
-WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter}
+WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoWriter}
 
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:

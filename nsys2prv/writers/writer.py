@@ -35,6 +35,9 @@ class TraceContent(Struct, frozen=True):
     values: Mapping[str, NameValues]
     #: (name, number) of every NVTX domain, which records name by its place in this list.
     domain_codes: list[tuple[str, int]]
+    #: Runs of records of the whole job, and what their times and indices mean.
+    runs: Sequence[Run]
+    global_ids: GlobalIds
     #: Names of the layouts that records are of, in the order of the kinds of events.
     layouts: Sequence[str]
     #: Layout -> its sampled numbers.
@@ -77,9 +80,11 @@ class Writer(Protocol):
     def begin(self, content: TraceContent) -> bytes:
         """Take from the content what windows need; return the first bytes of the file."""
 
-    def window(self, records: dict[RecordFormat, WindowRecords], is_last: bool) -> WindowBytes:
+    def window(
+        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
+    ) -> WindowBytes:
         """Return the bytes of the records of a window, whose times are later than those of the
-        windows before it. is_last: it ends with the trace.
+        windows before it. number: of the window, from 0. is_last: it ends with the trace.
         """
 
     def end(self, content: TraceContent, trace: Path) -> None:
@@ -119,7 +124,7 @@ def write_window(plan_path: Path, output: Output, number: int) -> tuple[int, Cou
 
     def pieces() -> Iterator[np.ndarray | bytes]:
         records = reader.read(plan.bounds[number], last)
-        windows.append(plan.writer.window(records, last is None))
+        windows.append(plan.writer.window(records, number, last is None))
         yield from windows[0].pieces
 
     output.write_part(number, pieces())

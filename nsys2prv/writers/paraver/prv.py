@@ -75,7 +75,9 @@ class ParaverWriter(Struct, dict=True):
         )
         return (header + content.comments).encode()
 
-    def window(self, records: dict[RecordFormat, WindowRecords], is_last: bool) -> WindowBytes:
+    def window(
+        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
+    ) -> WindowBytes:
         """Return the lines of a window by time."""
         tables, repeated = read_samples(records, self.counter_codes)
         batches = self._make_batches(records)
