@@ -25,6 +25,7 @@ from nsys2prv.analysis import (
     critical_path,
     efficiencies,
     findings,
+    folded_stacks,
     idle,
     iterations,
     kernels,
@@ -77,6 +78,7 @@ ANALYSES = tuple(
         kernels,
         nvtx_operations,
         idle,
+        folded_stacks,
         metrics,
         clocks,
         critical_path,
@@ -394,6 +396,24 @@ class OpenJob:
         tables = self.analyse("findings")["findings"].tables
         return tables["places"].frame if "places" in tables else pl.DataFrame()
 
+    def stacks(self, rank: int | None = None, while_idle: bool = True) -> pl.DataFrame:
+        """Return the whole call stacks of host threads, folded, the longest first of each thread:
+        `rank`, `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without
+        stacks. rank: of one alone. while_idle: only the time in which the GPUs of the process are
+        idle; of processes without work on GPUs there is none.
+        """
+        tables = self.analyse("stacks")["stacks"].tables
+        if "stacks" not in tables:
+            return pl.DataFrame()
+        frame, rows = tables["stacks"].frame, self.reader.rows.threads
+        if rank is not None:
+            who = rows.filter(pl.col("rank") == rank)["who"].unique().to_list()
+            frame = frame.filter(pl.col("rank").is_in(who))
+        time = pl.col("idle_ns" if while_idle else "time_ns")
+        columns = ("rank", "thread", "drives_gpus", "stack")
+        frame = frame.select(*columns, time_ns=time).filter(pl.col("time_ns") > 0)
+        return frame.sort("rank", "thread", -pl.col("time_ns"), maintain_order=True)
+
     def what_if(self, *changes: str) -> pl.DataFrame:
         """Return how long the job's steady state, or its work where nothing repeats, would last with
         changes, as in ``job.what_if("rank 3: gpu as others; no cudaFree")``: a row for each, with those
@@ -591,7 +611,7 @@ def open_job(
     """
     options = choose_options(options, fields)
     paths = find_reports([reports] if isinstance(reports, str | Path) else reports)
-    plan = Plan.from_options(options)
+    plan = Plan.from_options(replace(options, report=True))
     if options.tmp:
         check_folder(Path(options.tmp))
     stack = ExitStack()

@@ -59,11 +59,18 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
     )
     if with_place:
         samples = samples.filter((pl.col("own_1") >= 0) | (pl.col("owner") != SYSTEM))
-    lasts = samples["begin"].diff().fill_null(0)
+    return samples.with_columns(lasts=weigh_samples(samples["begin"])).filter(
+        (pl.col("owner") != PROFILER) & (pl.col("state") <= 0)
+    )
+
+
+def weigh_samples(begin: pl.Series) -> pl.Series:
+    """Return the time that each sample of a thread stands for (ns): since the one before, at most
+    LONGEST_SAMPLE times the usual. begin: when they were taken, ascending.
+    """
+    lasts = begin.diff().fill_null(0)
     usual = float(lasts.filter(lasts > 0).median() or 0)
-    return samples.with_columns(
-        lasts=pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
-    ).filter((pl.col("owner") != PROFILER) & (pl.col("state") <= 0))
+    return pl.Series(np.minimum(lasts.to_numpy(), LONGEST_SAMPLE * usual).astype(np.int64))
 
 
 def find_sampled_spans(unit: DeviceGroup, thread: int) -> Spans:

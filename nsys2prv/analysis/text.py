@@ -36,7 +36,17 @@ ACRONYMS = {"nccl": "NCCL", "mpi": "MPI", "gpu": "GPU", "gemm": "GEMM", "sm": "S
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
 IN_DETAIL = frozenset(
-    {"map", "use", "by_rank", "tree", "each", "iterations_of_devices", "gaps_of_devices"}
+    {
+        "map",
+        "use",
+        "by_rank",
+        "stacks",
+        "flame",
+        "tree",
+        "each",
+        "iterations_of_devices",
+        "gaps_of_devices",
+    }
 )
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110

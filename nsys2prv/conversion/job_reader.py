@@ -14,7 +14,8 @@ from nsys2prv.events.extraction import (
     find_stream_device,
     identify_gpu,
 )
-from nsys2prv.store.event_reader import HOST, SAMPLED, STREAM, EventReader, RowTable
+from nsys2prv.events.stacks import STACK_TEXTS, STACKS
+from nsys2prv.store.event_reader import HOST, SAMPLED, STREAM, EventReader, RowTable, StackFile
 from nsys2prv.store.runs import BEGIN, END, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.writers.paraver.rows import GPU_ROW_NAMES
 
@@ -30,6 +31,11 @@ def make_event_reader(job: Job) -> EventReader:
         job.names,
         rows,
         job.duration,
+        tuple(
+            StackFile(result.facts[STACKS], result.facts[STACK_TEXTS], result.report, work)
+            for work, result in enumerate(job.ordered_results)
+            if STACKS in result.facts
+        ),
     )
 
 

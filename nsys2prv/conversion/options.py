@@ -449,6 +449,7 @@ class Plan(Struct, frozen=True):
             kernel_rules=load_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
             callstack=check_callstack(options.callstack),
+            stacks=options.report,
         )
         method = timeline.parse_method(options.align)
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds

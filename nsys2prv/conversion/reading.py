@@ -29,7 +29,8 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason
+from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason, Rows
+from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
 from nsys2prv.export.sqlite import Database
@@ -186,6 +187,8 @@ def _read_piece(
         account = extraction.account = Account()
         for rows in extract_rows(kind, extraction, own_rows):
             if wanted:
+                if isinstance(rows, Rows):
+                    set_stacks_aside(extraction, rows)
                 result.store(rows, writer, account, kind.open_ended)
         if kind.derived:
             account.skipped[Reason.FACT] += account.rows - account.dropped.total()

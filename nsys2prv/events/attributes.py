@@ -40,7 +40,7 @@ from nsys2prv.events.kind import (
     Reason,
     Rows,
 )
-from nsys2prv.events.stacks import CHAIN, read_callers
+from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
@@ -219,9 +219,9 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
     else:
         objects = extraction.intern_threads(columns[call.thread])
     fields = {"call": _name_calls(call, extraction, columns)}
-    if call.stacks:
-        fields |= read_callers(extraction, call.stacks, columns[CHAIN])
-    yield Rows(call.name, begin, end, objects, fields | read_fields(extraction, call.name, columns))
+    fields |= read_fields(extraction, call.name, columns)
+    rows = Rows(call.name, begin, end, objects, fields)
+    yield add_callers(extraction, call.stacks, columns[CHAIN], rows) if call.stacks else rows
 
 
 def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:

@@ -26,7 +26,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, read_callers, strip_version
+from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, strip_version
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
 from nsys2prv.export.sqlite import Database
 
@@ -132,10 +132,10 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "call": label_calls(extraction, kinds["name"].to_numpy())[codes],
         "correlation": blank_nonpositive(correlation),
         "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
-        **read_callers(extraction, CUDA_STACKS, stacks),
     }
     objects = extraction.intern_threads(kinds["thread"].to_numpy())[codes]
-    yield Rows("cuda_api", begin, end, objects, fields)
+    rows = Rows("cuda_api", begin, end, objects, fields)
+    yield add_callers(extraction, CUDA_STACKS, stacks, rows)
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:

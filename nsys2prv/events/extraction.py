@@ -170,6 +170,8 @@ class ReadingSettings(Struct, frozen=True):
     kernel_rules: tuple[ClassRule, ...] | None = None
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
+    #: True if whole stacks are set aside, for analyses.
+    stacks: bool = False
     #: Rules of NVTX names; None for those that come with nsys2prv.
     nvtx_rules: tuple[nvtx_names.NvtxRule, ...] | None = None
 

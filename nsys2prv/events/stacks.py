@@ -13,11 +13,13 @@ import re
 from functools import cache
 
 import numpy as np
+import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize_together, is_sorted
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import Rows
 from nsys2prv.export.source import NULL, Columns
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
@@ -25,6 +27,10 @@ CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 LOOKED_AT = 200
 #: Column of calls with the number of their stack.
 CHAIN = "callchainId"
+#: Layouts of what has stacks: samples are the last two.
+STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_sample_stack")
+#: Facts: the stack of each call and sample that has one, and the texts of stacks.
+STACKS, STACK_TEXTS = "stacks", "stack_texts"
 FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
 #: Whose functions are callers where no function of the program is known.
@@ -50,6 +56,8 @@ class Stacks:
         self._low, self._high = 0, -1
         #: Sums of the distinct stacks, ascending, and the number of each.
         self._sums, self._of_sum = np.zeros((2, 0), np.int64)
+        #: Of each distinct stack what tells it, as in `Rows.stack`.
+        self.keys = np.zeros(0, np.int64)
         #: Of each distinct stack its callers, the innermost first: names of the set `caller`.
         self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
         #: Of each distinct stack whose code runs: values of the set `code_owner`.
@@ -94,6 +102,12 @@ class Stacks:
         frames = np.vstack([self.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
+    def complete(self, rows: Rows, numbers: np.ndarray, field: str = "caller_{}") -> Rows:
+        """Return the rows with their callers, by the numbers of their stacks."""
+        rows.columns |= self.take_callers(numbers, field)
+        rows.stack = np.append(self.keys, 0)[numbers]
+        return rows
+
     def _read(self, low: int, high: int) -> None:
         """Read the stacks with these ids; those of neighbours that were read are kept."""
         if low > self._high + 1 or high < self._low - 1 or len(self._ids) > MOST_STACKS:
@@ -135,6 +149,7 @@ class Stacks:
             at, count = np.searchsorted(self._sums, distinct[new]), len(self._sums)
             self._sums = np.insert(self._sums, at, distinct[new])
             self._of_sum = np.insert(self._of_sum, at, np.arange(count, count + len(new)))
+            self.keys = np.append(self.keys, distinct[new])
             self._describe(begins, *(one[within] for one in (depth, symbol, module)))
         return stack[first], self._of_sum[np.searchsorted(self._sums, distinct)][codes]
 
@@ -169,10 +184,25 @@ class Stacks:
             caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
             name = self._extraction.intern_names("caller", label, text=labels)
             self.callers[len(self.callers) - len(first) + caller, level] = name
+        if self._extraction.settings.stacks:
+            self._fold(stack, code, list(map(fold_frame, names, paths)))
         frames = np.full((len(first), *self.frames.shape[1:]), NULL)
         shown = np.flatnonzero((depth >= 0) & (depth < frames.shape[1]))[::-1]
         frames[stack[shown], depth[shown]] = np.stack([symbol[shown], module[shown]], axis=1)
         self.frames = np.concatenate([self.frames, frames])
+
+    def _fold(self, stack: np.ndarray, code: np.ndarray, frames: list[str]) -> None:
+        """Set aside the texts of the last stacks, the outermost function first. code: which of
+        `frames` each is, the innermost first; of equal neighbours one counts.
+        """
+        distinct, numbers = np.unique(frames, return_inverse=True)
+        stack, code = stack[::-1], numbers[code[::-1]]
+        new = np.append(True, (stack[1:] != stack[:-1]) | (code[1:] != code[:-1]))
+        texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
+        rows = pl.DataFrame({"stack": stack[new], "text": texts})
+        rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(";"))
+        keys = self.keys[len(self.keys) - rows.height :][rows["stack"].to_numpy()]
+        self._extraction.add_fact(STACK_TEXTS, {"stack": keys, "text": rows["text"]})
 
 
 def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | None:
@@ -182,15 +212,23 @@ def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks | 
     return extraction.find_once(table, lambda: Stacks(extraction, table, depth))
 
 
-def read_callers(extraction: Extraction, table: str, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the fields `caller_1` (the innermost) to `caller_3` of rows by the ids of their
-    stacks (NULL or 0 for none), those that there are; ABSENT where a row has none.
-
-    table: that of the stacks.
+def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows) -> Rows:
+    """Return the rows with the fields `caller_1` (the innermost) to `caller_3`, those that there
+    are, by the ids of their stacks (NULL or 0 for none) in this table.
     """
     if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
-        return {}
-    return stacks.take_callers(stacks.find(ids))
+        return rows
+    return stacks.complete(rows, stacks.find(ids))
+
+
+def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
+    """Set aside which stack each row of calls or samples has, for who asks for whole stacks."""
+    if extraction.settings.stacks and rows.stack is not None:
+        held = np.flatnonzero(rows.stack)
+        columns = {"time_begin": rows.begin, "time_end": rows.end, "object_thread": rows.object}
+        facts = {name: column[held] for name, column in columns.items()}
+        layout = np.full(len(held), STACK_LAYOUTS.index(rows.layout))
+        extraction.add_fact(STACKS, {**facts, "stack": rows.stack[held], "layout": layout})
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:
@@ -287,3 +325,11 @@ def label_frame(name: str, path: str) -> str:
     """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
     module = take_file_name(path)
     return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module} (no symbols)"
+
+
+def fold_frame(name: str, path: str) -> str:
+    """Return what folded stacks call a frame: `setup`; without a name `[libc.so.6]`, its module."""
+    if name.startswith("["):  # that a stack is not whole
+        return name
+    frame = strip_arguments(name) if _is_named(name) else f"[{take_file_name(path).strip('[]')}]"
+    return frame.replace(";", ":")

@@ -18,8 +18,8 @@ from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.events.stacks import (
     CHAIN,
+    add_callers,
     open_stacks,
-    read_callers,
     take_file_name,
 )
 from nsys2prv.export.info import (
@@ -93,8 +93,8 @@ def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterato
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = {name: column[order] for name, column in columns.integers.items()}
         columns = Columns(columns.rows, in_order, {})
-    callers = read_callers(extraction, OS_STACKS, columns[CHAIN])
-    yield make_rows(extraction, layout, columns, callers)
+    rows = make_rows(extraction, layout, columns)
+    yield add_callers(extraction, OS_STACKS, columns[CHAIN], rows)
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -190,7 +190,6 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     }
     if stacks is not None:
         fields["owner"] = stacks.take_owners(numbers)
-        fields |= stacks.take_callers(numbers, "own_{}")
     if depth > 1:
         absent = np.full(columns.rows, ABSENT)
         fields |= {f"caller_{number}": absent for number in range(1, MOST_FRAMES)}
@@ -202,7 +201,8 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
                 extraction, function[rows], module[rows]
             )
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
-    yield make_rows(extraction, layout, columns, fields)
+    rows = make_rows(extraction, layout, columns, fields)
+    yield rows if stacks is None else stacks.complete(rows, numbers, "own_{}")
 
 
 def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize_together
+from nsys2prv._util.columns import StoredFrame, factorize_together, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -69,6 +70,20 @@ class Samples(Struct, frozen=True):
     values: np.ndarray
 
 
+class StackFile(Struct, frozen=True):
+    """Stacks of calls and samples of one reading work, as `set_stacks_aside` of
+    :mod:`nsys2prv.events.stacks` has them.
+    """
+
+    #: Of each call and sample.
+    rows: StoredFrame
+    #: Texts of the stacks.
+    texts: StoredFrame
+    #: Index of the report, and of the work.
+    report: int
+    work: int
+
+
 class EventReader(Struct, dict=True):
     """Reads the events of a prepared job in columns, of one unit or of all.
 
@@ -89,6 +104,8 @@ class EventReader(Struct, dict=True):
     rows: RowTable
     #: Duration of the trace (ns).
     duration: int
+    #: Whole stacks of calls and samples.
+    stacks: tuple[StackFile, ...] = ()
 
     def save(self, path: Path) -> None:
         """Write the reader to a file, for :func:`load_event_reader`."""
@@ -149,6 +166,40 @@ class EventReader(Struct, dict=True):
         return self._read_frame(
             BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
         )
+
+    def read_stacks(self, unit: int) -> tuple[pl.DataFrame, pl.Series]:
+        """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace
+        time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`), `text`: index into the texts,
+        which come second, the outermost function of each first.
+        """
+        schema = {"begin": pl.Int64, "end": pl.Int64, "thread": pl.Int32, "layout": pl.Int8}
+        frames = [pl.DataFrame(schema=schema | {"text": pl.UInt32})]
+        texts = [pl.Series("text", [], pl.String)]
+        for file in self.stacks:
+            threads, clock = self.threads[file.work], self.clocks[file.report]
+            units = self.rows.units[threads]
+            if not ((units == unit) & (threads >= 0)).any():
+                continue
+            rows = read_frame(file.rows)
+            object_, first, last = (
+                rows[name].to_numpy() for name in ("object_thread", "time_begin", "time_end")
+            )
+            is_own = (units[object_] == unit) & (threads[object_] >= 0)
+            kept = np.flatnonzero(is_own & mask_usable(first) & mask_usable(last))
+            begin = windows.to_begin_times(first[kept], last[kept], clock)
+            end = windows.to_trace_times(last[kept], clock, self.duration)
+            columns = {"begin": begin, "end": end, "thread": threads[object_[kept]]}
+            known = read_frame(file.texts).unique("stack", maintain_order=True)
+            numbers = known.select("stack").with_row_index("text", sum(map(len, texts)))
+            texts.append(known["text"])
+            rows = rows.select("stack", "layout")[kept].with_columns(
+                pl.Series(name, column) for name, column in columns.items()
+            )
+            rows = rows.join(numbers, on="stack", maintain_order="left")
+            frames.append(
+                rows.select(pl.col(name).cast(kind) for name, kind in frames[0].schema.items())
+            )
+        return pl.concat(frames), pl.concat(texts)
 
     def read_lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
         """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,

@@ -12,6 +12,7 @@ from tools.exports import (
     make_export,
     make_global_tid,
     make_kernel,
+    make_os_call,
     make_strings,
 )
 
@@ -69,6 +70,51 @@ def find_place(tmp_path: Path, *stacks: tuple[tuple[str, str], ...], every: int 
         assert finding.where.endswith(places["where"][0])
         assert finding.where.startswith(f"{places['idle_share'][0]:.0%}")
     return finding.where
+
+
+def test_whole_stacks_are_folded(tmp_path: Path) -> None:
+    """Of 100 ms in cudaMalloc a kernel runs for 40; what the system does in it is not told again, nor
+    what a call does within a call.
+    """
+    stacks = {
+        1: (("cudaMalloc", APP), ("init(int)", APP), ("init(int)", APP), ("main", APP)),
+        2: (("0x1", LIBC), ("0x2", LIBC), ("main", APP), ("[Broken backtraces]", APP)),
+        3: (("memcpy", LIBC), ("0x2", LIBC), ("main", APP)),
+    }
+    texts = (*TEXTS, "0x1", "0x2", "[Broken backtraces]", "read")
+    number = {text: place for place, text in enumerate(texts, 1)}
+    frames = [
+        {"id": stack, "stackDepth": depth, "symbol": number[name], "module": number[module]}
+        for stack, rows in stacks.items()
+        for depth, (name, module) in enumerate(rows)
+    ]
+    os_calls = ((10, 20, 2), (200, 250, 2), (210, 220, 3))
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 100 * MS, 1, nameId=8, callchainId=1)],
+        "CUDA_CALLCHAINS": frames,
+        "OSRT_API": [
+            make_os_call(begin * MS, end * MS, number["read"], callchainId=stack)
+            for begin, end, stack in os_calls
+        ],
+        "OSRT_CALLCHAINS": frames,
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(60 * MS, 100 * MS, correlationId=1)],
+        "StringIds": make_strings(*texts),
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        idle, whole = job.stacks(), job.stacks(while_idle=False)
+        flame = job.analyse("stacks")["stacks"].tables["flame"].frame
+    times = {
+        "main;init;cudaMalloc": (60, 100),
+        "[Broken backtraces];main;[libc.so.6]": (40, 40),
+        "main;[libc.so.6];memcpy": (10, 10),
+    }
+    for place, frame in enumerate((idle, whole)):
+        found = dict(frame.select("stack", "time_ns").rows())
+        assert found == {stack: time[place] * MS for stack, time in times.items()}
+        assert frame["drives_gpus"].all()
+    main = flame.filter(depth=1, name="main").row(0, named=True)
+    assert (main["time_ns"], main["begin_ns"]) == (70 * MS, 40 * MS)
+    assert flame.filter(depth=0)["time_ns"].to_list() == [110 * MS]
 
 
 IN_INIT = (("memcpy", LIBC), ("init(int)", APP), ("main", APP))

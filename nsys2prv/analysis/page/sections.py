@@ -261,6 +261,7 @@ SECTIONS: dict[str, tuple] = {
         "idle",
         "gaps (long_gaps) memory calls (latencies*) (queued*) rules notes",
     ),
+    "stacks": ("Call stacks of hosts", "stacks", "(stacks) notes"),
     "metrics": (
         "Utilisation over time: GPU metrics and network",
         "metrics",
