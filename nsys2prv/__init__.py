@@ -8,6 +8,8 @@
         results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
         findings = job.findings()                         # what holds the job back, worst first
 
+    nsys2prv.study(["4gpu/", "8gpu/", "16gpu/"])          # how the job scales: a Study
+
 All times are nanoseconds. docs/notebook.ipynb shows more; docs/development.md is a tour of the
 code.
 """
@@ -19,7 +21,16 @@ from nsys2prv._util.version import __version__
 #: For type checkers; to import `typing` for it would make a fourth of the time until the command
 #: can be interrupted.
 TYPE_CHECKING = False
-__all__ = ["Finding", "Nsys2prvError", "OpenJob", "Options", "Summary", "__version__", "convert"]
+__all__ = [
+    "Finding",
+    "Nsys2prvError",
+    "OpenJob",
+    "Options",
+    "Study",
+    "Summary",
+    "__version__",
+    "convert",
+]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,11 +39,13 @@ if TYPE_CHECKING:
     from nsys2prv._util.errors import Nsys2prvError
     from nsys2prv.analysis.job import OpenJob, open_job
     from nsys2prv.analysis.result import Finding
+    from nsys2prv.analysis.study.model import Study
+    from nsys2prv.analysis.study.runs import make_study
     from nsys2prv.conversion.options import Options
     from nsys2prv.conversion.summary import Summary
 
     # Not in __all__: `import *` would hide Python's own.
-    open = open_job
+    open, study = open_job, make_study
 
 
 def convert(
@@ -67,7 +80,7 @@ def convert(
 def __dir__() -> list[str]:
     """Return the names that completion offers: what is for users, imported on first use."""
     return sorted(
-        {*(name for name in globals() if name[:2] == "__" == name[-2:]), *__all__, "open"}
+        {*(name for name in globals() if name[:2] == "__" == name[-2:]), *__all__, "open", "study"}
     )
 
 
@@ -89,4 +102,12 @@ def __getattr__(name: str) -> object:
         from nsys2prv.analysis.result import Finding
 
         return Finding
+    if name == "study":
+        from nsys2prv.analysis.study.runs import make_study
+
+        return make_study
+    if name == "Study":
+        from nsys2prv.analysis.study.model import Study
+
+        return Study
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

@@ -32,7 +32,6 @@ COMPARED = (
     ("kernels", "kernels", ("kernel",), "count", "time_ns"),
     ("overlap", "operations", ("operation",), "count", "exposed_ns"),
     ("operations", "operations", ("operation",), "calls", "gpu_ns"),
-    ("efficiencies", "iterations", ("range",), "", "elapsed_ns"),
     ("idle", "calls", ("call",), "count", "time_ns"),
     ("idle", "memory", ("operation", "source", "destination"), "count", "time_ns"),
     ("idle", "gaps", ("length",), "count", "time_ns"),
@@ -321,7 +320,8 @@ def compare_scaling(jobs: Sequence[ComparedJob], strong: bool) -> Result:
     if lacking:
         result.missing.append(f"scalability: no work on devices in {', '.join(lacking)}")
         return result
-    rows = pl.concat(find_frames(jobs, "efficiencies", "device"), how="diagonal_relaxed")
+    frames = find_frames(jobs, "efficiencies", "device")
+    rows = pl.concat([frame.head(1) for frame in frames], how="diagonal_relaxed")
     useful, grown = pl.col("useful_ns"), pl.col("devices") / pl.col("devices").first()
     frame = rows.select(
         pl.Series("run", [str(job.description["name"]) for job in jobs]),

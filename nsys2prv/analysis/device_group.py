@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 
 from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, merge_spans, order_by_thread, unite
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.store.event_reader import HOST, EventReader
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ BUSY = {
     "memory": (MEMORY,),
     "active": (COMPUTE, GRAPH, MEMORY, *COMMUNICATING),
 }
+#: All regions, all host threads.
+ALL = "all"
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
 BSC = "bsc"
 #: Layouts of work on devices -> what it is, and the fields of columns of `DeviceGroup.work`.
@@ -52,6 +55,11 @@ _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
 COMMUNICATION = _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
+#: The iterations of a task: unit, task, thread, number, begin and end on the host, and on its devices:
+#: since when all that was launched before has ended, until when what was launched in it has (ns).
+ITERATION_COLUMNS = dict.fromkeys(
+    ("unit", "task", "thread", "iteration", "begin", "end", "since", "until"), pl.Int64
+)
 #: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
 #: device, in another call of the CUDA API.
 STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
@@ -68,11 +76,20 @@ class Steady(Struct, frozen=True):
     iteration_begins: tuple[int, ...]
     #: What the iterations are: "NVTX ranges step #".
     found_by: str
+    #: How many the job has, with those that do not count: the first and other warm-up, and what not
+    #: all reports cover.
+    found: int = 0
 
     @property
     def count(self) -> int:
         """Number of iterations."""
         return len(self.iteration_begins)
+
+    def describe(self) -> str:
+        """Return what it is of: `9 of 10 iterations (NVTX ranges step #), without the first`."""
+        found = max(self.found, self.count)
+        first = ", without the first" if found > self.count else ""
+        return f"{self.count} of {found} iterations ({self.found_by}){first}"
 
 
 class AnalysisOptions(Struct, frozen=True):
@@ -81,9 +98,8 @@ class AnalysisOptions(Struct, frozen=True):
     #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
     #: (as TALP).
     useful: str = "compute"
-    #: The iterations that are asked for, behind the whole job, as `find_iterations` of iterations.py
-    #: returns them.
-    iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: File of the iterations of the steady state of each task, by unit: ITERATION_COLUMNS.
+    iterations: Path | None = None
     #: Number of intervals of maps over time.
     bins: int = 200
     #: Values of CUDA API calls that wait for the device.
@@ -104,6 +120,10 @@ class AnalysisOptions(Struct, frozen=True):
     lossy_devices: tuple[int, ...] = ()
     #: Whose work is lost, a sentence; empty where none is.
     lost_work: str = ""
+    #: Regions that have figures: the names that are asked for with their patterns, or ALL.
+    regions: Sequence[tuple[str, NamePattern]] | str = ()
+    #: Which host threads count in efficiencies: `main` or ALL.
+    host_threads: str = "main"
     #: Changes that people ask about (replay/questions.py).
     what_ifs: tuple[str, ...] = ()
 
@@ -195,10 +215,10 @@ class DeviceGroup:
         alike = (pl.col("device") == device) & pl.col("what").is_in(what)
         return self.remember((device, what), lambda: self.merge_rows(self.work.filter(alike)))
 
-    def find_useful_spans(self, device: int) -> Spans:
-        """Return when a device is useful, as the options mean it."""
-        communicating = COMMUNICATING if self.options.useful == "all-kernels" else ()
-        return self.find_device_spans(device, COMPUTE, GRAPH, *communicating)
+    @property
+    def useful(self) -> tuple[int, ...]:
+        """What devices do that is useful, as the options mean it."""
+        return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
 
     def find_active_spans(self, device: int) -> Spans:
         """Return when a device executes anything."""
@@ -211,8 +231,13 @@ class DeviceGroup:
 
     def find_main_thread(self, task: int) -> int:
         """Return the first host thread of a task."""
+        return int(self.list_threads(task)[0])
+
+    def list_threads(self, task: int) -> list[int]:
+        """Return the host threads of a task, without further rows of these."""
         of_task = (pl.col("kind") == HOST) & (pl.col("task") == task)
-        return int(self._rows.filter(of_task)["thread"].min())
+        threads = self._rows.filter(of_task)["thread"].sort().to_numpy()
+        return threads[self.reader.rows.main_rows[threads] == threads].tolist()
 
     def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in an event of a layout, of the covered time."""
@@ -221,6 +246,22 @@ class DeviceGroup:
         return self.remember(
             (layout, *threads), lambda: self.merge_rows(self.select_calls(layout, threads))
         )
+
+    def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
+        """Return when each thread of a task that has events of a layout is in such."""
+        if not self.has(layout):
+            return {}
+        events = self.remember(layout, lambda: self.read_begins(layout))
+        of_task = events.filter(self.list_tasks(events) == task)
+        main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])
+        return {
+            thread: self.merge_rows(of_task.filter(main == thread))
+            for thread in main.unique().sort().to_list()
+        }
+
+    def has_calls(self, thread: int) -> bool:
+        """Return whether a thread has calls of CUDA or MPI."""
+        return bool(self.find_mpi_spans([thread])) or thread in self.api["thread"]
 
     def merge_rows(self, frame: pl.DataFrame) -> Spans:
         """Return the times of the rows, each from `begin` to `end`, of the covered time."""
@@ -260,11 +301,9 @@ class DeviceGroup:
         }
 
     @cached_property
-    def launched_work(self) -> pl.DataFrame:
-        """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of
-        the call), `sender` (its thread).
-
-        Work without a known call is not in it.
+    def launches(self) -> pl.DataFrame:
+        """Return the call that launched each row of `work`: `sent` (its begin) and `sender` (its
+        thread), both null where no such call is known.
         """
         lines = pl.concat(
             [
@@ -277,8 +316,57 @@ class DeviceGroup:
         line = find_rows(
             *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
         )
-        calls = lines.select("sent", "sender")[line[line >= 0]]
-        return self.work.filter(pl.Series(line >= 0)).hstack(calls)
+        known = pl.Series(line).set(pl.Series(line < 0), None)
+        return lines.select(pl.col("sent", "sender").gather(known))
+
+    @cached_property
+    def launched_work(self) -> pl.DataFrame:
+        """Work with the call that launched it, by begin: columns of `work` and `launches`.
+
+        Work without a known call is not in it.
+        """
+        return self.work.hstack(self.launches).drop_nulls("sent")
+
+    @cached_property
+    def iterations(self) -> pl.DataFrame:
+        """The iterations of the steady state of each task, by task: ITERATION_COLUMNS."""
+        if self.options.iterations is None:
+            return pl.DataFrame(schema=ITERATION_COLUMNS)
+        rows = np.load(str(self.options.iterations), mmap_mode="r")
+        edges = np.searchsorted(rows[:, 0], (self.number, self.number + 1))
+        return pl.DataFrame(rows[slice(*edges)], schema=ITERATION_COLUMNS, orient="row")
+
+    @cached_property
+    def iteration_of_work(self) -> np.ndarray:
+        """The iteration of the steady state that each row of `work` belongs to, -1 for none: in which
+        the call was made that launched it; where that is not known, in which it runs.
+        """
+        number = np.full(self.work.height, -1)
+        steady = self.options.steady
+        if steady is None:
+            return number
+        sent, sender = (self.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))
+        began, thread = to_arrays(self.work, "begin", "thread")
+        task = self.task_of[np.where(sender < 0, thread, sender)]
+        for one in np.unique(task).tolist():
+            own = self.iterations.filter(pl.col("task") == one)
+            by_call = (sender >= 0) & (own.height > 0)
+            for rows, time, *sides in (
+                (by_call, sent, "begin", "end"),
+                (~by_call, began, "since", "until"),
+            ):
+                edges, numbers = (
+                    np.append(steady.iteration_begins, steady.end),
+                    np.arange(steady.count),
+                )
+                if own.height:
+                    begin, end, numbers = to_arrays(own, *sides, "iteration")
+                    edges = np.append(begin, end[-1])
+                rows = np.flatnonzero(rows & (task == one))
+                place = np.searchsorted(edges, time[rows], "right") - 1
+                inside = (place >= 0) & (place < len(numbers))
+                number[rows[inside]] = numbers[place[inside]]
+        return number
 
     @cached_property
     def launch_call_rows(self) -> np.ndarray:

@@ -1,36 +1,58 @@
-"""Efficiencies as POP and TALP define them: parallel efficiency of the devices = load balance x
-communication x orchestration efficiency, of the job, the steady state, each node, each iteration;
-shares of the time of each device; MPI and offload efficiencies of the hosts.
+"""Efficiencies as POP and TALP define them: of devices, of hosts and of MPI, of the steady state and the
+whole job, of each node, iteration and NVTX region; shares of the time of each device and host.
 
-Elapsed time is that which the reports of all processes cover. Per device, of elapsed time T: useful
-U (kernels; the options say which), active A (all kernels, graphs and memory operations); exposed is
-communication (kernels of NCCL and others of the class Communication, all of them called nccl here;
-memory operations) while nothing computes. For D devices: parallel efficiency = sum U / (D T) = load
-balance (mean U / max U) x communication efficiency (max U / max A, which may be of different
-devices) x orchestration efficiency (max A / T). Hosts, by the main thread of each of H tasks:
-outside MPI O, useful (outside MPI and the CUDA API) V: MPI parallel efficiency = sum O / (H T) =
-load balance (mean O / max O) x communication efficiency (max O / T), without work on GPUs of the
-time between MPI_Init and MPI_Finalize (T: of the rank where that is longest); offload efficiency =
-sum V / sum O; parallel efficiency = sum V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
+Elapsed time T: of the steady state (iterations.py), from the begin of its first iteration to the
+end of what its last one launched; of the whole job, what the reports of all processes cover. Work
+of devices belongs to the iteration and the region whose call launched it, wherever it runs.
 
-A replay of the job on an ideal network, in which transfers of NCCL and MPI take no time, tells
-waiting for each other from moving data: of devices, communication x orchestration efficiency = max
-U / T = serialisation efficiency (max U / T_ideal) x transfer efficiency (T_ideal / T). Of hosts,
-where transfers of MPI alone take no time, MPI communication efficiency = serialisation efficiency
-(max O_ideal / T_ideal) x transfer efficiency (the rest, as BasicAnalysis has it; without work on
-GPUs it is T_ideal / T).
+Devices, each over its streams: useful U (kernels; the options say which), active A (all kernels,
+graphs and memory operations). Of D devices: parallel efficiency = sum U / (D T) = load balance
+(mean U / max U) x communication efficiency (max U / max A, which may be of different devices) x
+orchestration efficiency (max A / T). Load balance = within nodes (best mean U of a node / max U) x
+between nodes (mean U / best mean of a node). With NCCL, communication efficiency = serialisation
+efficiency (max U / maximum time of all kernels, in a replay of the job in which transfers between
+ranks take no time) x transfer efficiency (the rest, copies among it).
+
+Hosts, of each of H processes the main thread (that with the iterations), or all threads: outside
+MPI O, useful (outside MPI and the CUDA API) V. MPI parallel efficiency = sum O / (H T) = load
+balance (mean O / max O, within x between nodes) x communication efficiency (max O / T), without
+work on GPUs of the time between MPI_Init and MPI_Finalize. Communication efficiency = serialisation
+(max O / T in a replay without the transfers of MPI) x transfer efficiency (the rest, as
+BasicAnalysis has it). Offload efficiency = sum V / sum O; host parallel efficiency = sum V / (H T)
+= MPI parallel x offload efficiency.
+
+OpenMP, outside MPI, of the threads of each process that have implicit tasks: useful W (the main
+thread outside parallel regions, all threads in their tasks without waiting), serial S (the others
+while the main thread is outside), waiting at the ends of regions B, the rest R. Parallel efficiency
+= W / (W + S + B + R) = serialisation W / (W + S) x scheduling (W + S) / (W + S + R) x load balance
+(W + S + R) / all. Source: DLB's TALP and POP's BasicAnalysis.
+
+Of a region, an NVTX range, T is the time of devices from the first to the last of what each of its
+executions launched; of hosts, the time of the ranges. Work of threads without such ranges belongs
+to those of the thread with the iterations.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.device_group import BUSY, WORK, DeviceGroup, find_mpi_span, to_arrays
-from nsys2prv.analysis.intervals import unite
+from nsys2prv.analysis.device_group import (
+    ALL,
+    BUSY,
+    WORK,
+    DeviceGroup,
+    find_mpi_span,
+    to_arrays,
+)
+from nsys2prv.analysis.host_time import choose_thread
+from nsys2prv.analysis.intervals import Spans, merge_spans, unite
+from nsys2prv.analysis.iterations import LAYOUTS
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
@@ -41,85 +63,353 @@ USEFUL = {
     "bsc": "kernels other than NCCL's, and graphs (BSC)",
     "all-kernels": "all kernels, those that communicate among them, and graphs (TALP)",
 }
-#: Tell a window of time from the others: the whole job, its steady state, or an iteration.
-WINDOW = ["range", "iteration"]
-#: The name of the steady state in `range`; NVTX ranges may have any name but one with a line feed
-#: before it.
-STEADY = "\nsteady state"
-
-
-def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect the times of each device and of the main thread of each task: of the whole
-    job, its iterations and its steady state.
-    """
-    windows = _add_steady_state(unit)
-    elapsed = unit.covered.within(*to_arrays(windows, "begin", "end"))
-    windows = windows.with_columns(elapsed_ns=pl.Series(elapsed)).filter(pl.col("elapsed_ns") > 0)
-    begin, end, elapsed = to_arrays(windows, "begin", "end", "elapsed_ns")
-    for device in unit.known_devices:
-        sets = {f"{name}_ns": unit.find_device_spans(device, *what) for name, what in BUSY.items()}
-        sets["useful_ns"] = unit.find_useful_spans(device)
-        times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
-        yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
-    for task in unit.tasks:
-        main = [unit.find_main_thread(task)]
-        span = None if unit.has(*WORK) else find_mpi_span(unit, main[0])
-        begin, end = np.clip(to_arrays(windows, "begin", "end"), *(span or (0, unit.duration)))
-        elapsed = unit.covered.within(begin, end)
-        in_mpi = unit.find_mpi_spans(main)
-        busy = unite(in_mpi, unit.find_thread_spans("cuda_api", main))
-        rows = windows.with_columns(
-            begin=pl.Series(begin),
-            end=pl.Series(end),
-            task=pl.lit(task, pl.Int64),
-            main=pl.lit(main[0], pl.Int64),
-            elapsed_ns=pl.Series(elapsed),
-            outside_mpi_ns=pl.Series(elapsed - in_mpi.within(begin, end)),
-            useful_ns=pl.Series(elapsed - busy.within(begin, end)),
-        )
-        yield "hosts", rows
-
-
-def _add_steady_state(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the whole job, the iterations that are asked for, and the steady state."""
-    windows, steady = unit.options.iterations, unit.options.steady
-    if steady is None:
-        return windows
-    row = (STEADY, 0, steady.begin, steady.end)
-    return pl.concat([windows, pl.DataFrame([row], schema=windows.schema, orient="row")])
-
-
-WHOLE_JOB, IN_STEADY = pl.col("range") == "", pl.col("range") == STEADY
-ASKED_FOR = ~WHOLE_JOB & ~IN_STEADY
-#: Efficiencies as ratios of the columns of `_sum_groups`: of devices, and of hosts.
+#: Which host threads count -> what people call them.
+HOST_THREADS = {
+    "main": "the main thread of each process, that with the iterations where there are such",
+    ALL: "all host threads of the processes",
+}
+#: Layouts of time in which threads of OpenMP wait.
+OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
+#: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
+#: key of a region.
+STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
+PART = ["part", "key"]
+#: What makes rows of figures where it is recorded.
+RECORDED = {
+    "work on GPUs": WORK,
+    "calls of CUDA": ("cuda_api",),
+    "MPI": MPI_LAYOUTS,
+    "OpenMP": ("openmp_parallel",),
+}
+#: Regions of less of the elapsed time are left out where all are asked for.
+LEAST_REGION = 0.05
+#: Efficiencies as ratios of the columns of `_sum_groups`: of devices, of hosts.
 DEVICE_RATIOS = {
     "parallel_efficiency": ("total", "whole"),
     "load_balance_efficiency": ("mean", "greatest"),
+    "load_balance_in_efficiency": ("best_node", "greatest"),
+    "load_balance_out_efficiency": ("mean", "best_node"),
     "communication_efficiency": ("greatest", "active"),
     "orchestration_efficiency": ("active", "elapsed_ns"),
 }
 MPI_RATIOS = {
     "mpi_parallel_efficiency": ("total", "whole"),
     "mpi_load_balance_efficiency": ("mean", "greatest"),
+    "mpi_load_balance_in_efficiency": ("best_node", "greatest"),
+    "mpi_load_balance_out_efficiency": ("mean", "best_node"),
     "mpi_communication_efficiency": ("greatest", "elapsed_ns"),
 }
 API_RATIOS = {
-    "offload_efficiency": ("useful", "total"),
-    "host_parallel_efficiency": ("useful", "whole"),
+    "offload_efficiency": ("useful_ns", "total"),
+    "host_parallel_efficiency": ("useful_ns", "whole"),
 }
+OPENMP_RATIOS = {
+    "openmp_parallel_efficiency": ("openmp_useful", "openmp_all"),
+    "openmp_serialisation_efficiency": ("openmp_useful", "openmp_with_serial"),
+    "openmp_scheduling_efficiency": ("openmp_with_serial", "openmp_without_waits"),
+    "openmp_load_balance_efficiency": ("openmp_without_waits", "openmp_all"),
+}
+#: What a multiprocessor issues in a cycle at most: one instruction for each of its schedulers.
+ISSUED = 4
+#: Samples of metrics count in which a device computes for this share of the time.
+LEAST_COMPUTING = 0.02
+#: Metrics that instructions and the clock are made of; the unit stands in brackets behind the name.
+CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
+UNITS = {"MHz": 1e6, "GHz": 1e9}
+
+
+def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the times of each device and of each host thread that counts, of the parts of the job."""
+    regions = list(_list_regions(unit))
+    for device in unit.known_devices:
+        yield "devices", pl.concat(_measure_device(unit, device, regions), how="diagonal")
+    for task in unit.tasks:
+        yield from (("hosts", rows) for rows in _measure_hosts(unit, task, regions))
+
+
+def _make_row(part: str, key: int, **columns: object) -> pl.DataFrame:
+    return pl.DataFrame([{"part": part, "key": key, **columns}])
+
+
+# ---- devices --------------------------------------------------------------------------------------
+
+
+def _measure_device(
+    unit: DeviceGroup, device: int, regions: Sequence[_Region]
+) -> list[pl.DataFrame]:
+    """Return the times of a device: rows of PART, elapsed_ns and times of USES (ns)."""
+    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
+    whole = {name: unit.find_device_spans(device, *what).length for name, what in uses.items()}
+    rows = [_make_row(WHOLE_JOB, 0, elapsed_ns=unit.covered.length, **whole)]
+    here = np.flatnonzero((unit.work["device"] == device).to_numpy())
+    steady = unit.options.steady
+    if steady is not None:
+        own = here[unit.iteration_of_work[here] >= 0]
+        begins = np.array(steady.iteration_begins)
+        elapsed = np.append(begins[1:], steady.end) - begins
+        sums, each = {}, {"elapsed_ns": elapsed}
+        for name, what in uses.items():
+            work = own[np.isin(unit.work["what"].to_numpy()[own], what)]
+            spans = unit.merge_rows(unit.work[work])
+            sums[name] = spans.length
+            each[name] = _sum_united(unit, work, unit.iteration_of_work[work], steady.count)
+            if name == "compute_ns":
+                sums |= _count_instructions(unit, device, spans)
+        rows.append(_make_row(STEADY, 0, elapsed_ns=int(elapsed.sum()), **sums))
+        numbers = pl.int_range(1, steady.count + 1, eager=True)
+        rows.append(pl.DataFrame({"part": ITERATION, "key": numbers, **each}))
+    for region in regions:
+        execution = region.executions_of_work[here]
+        own = here[execution >= 0]
+        if len(own):
+            work = unit.work[own].with_columns(execution=pl.Series(execution[execution >= 0]))
+            bounds = work.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
+            sums = {
+                name: unit.merge_rows(work.filter(pl.col("what").is_in(what))).length
+                for name, what in uses.items()
+            }
+            elapsed = unit.merge_rows(bounds).length
+            rows.append(_make_row(REGION, region.key, elapsed_ns=elapsed, **sums))
+    return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in rows]
+
+
+def _sum_united(unit: DeviceGroup, work: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
+    """Return for each group of rows of `work` the time in which any of them runs."""
+    begin, end = to_arrays(unit.work[work], "begin", "end")
+    # Each group in a time of its own.
+    apart = group * (unit.duration + 1)
+    spans = merge_spans(begin + apart, end + apart)
+    lengths = spans.end - spans.begin
+    sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=groups)
+    return sums.astype(np.int64)
+
+
+def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:
+    """Return what sampled metrics tell of the time in which a device computes: instructions of a
+    multiprocessor, cycles of its clock, and how long that is (ns); nothing where they were not sampled.
+    """
+    if not unit.has("gpu_metric"):
+        return {}
+    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+        clock = [CLOCK.fullmatch(name) for name in samples.metrics]
+        issue = [bool(ISSUE.fullmatch(name)) for name in samples.metrics]
+        if unit.device_of[samples.thread] != device or not any(clock) or not any(issue):
+            continue
+        found = next(filter(None, clock))
+        hertz = samples.values[:, clock.index(found)] * UNITS.get(found[1] or "", 1.0)
+        share = samples.values[:, issue.index(True)] / 100
+        # A sample tells of the time since the one before.
+        known = np.flatnonzero(~np.isnan(hertz) & ~np.isnan(share))
+        time, hertz, share = samples.time[known], hertz[known[1:]], share[known[1:]]
+        lasts = np.diff(time)
+        busy = computing.within(time[:-1], time[1:])
+        counts = (busy > LEAST_COMPUTING * lasts) & (hertz >= 0) & (share >= 0)
+        busy, hertz, share, lasts = (one[counts] for one in (busy, hertz, share, lasts))
+        if len(busy):
+            return {
+                "instructions": float((ISSUED * share * hertz * lasts).sum() / 1e9),
+                "cycles": float((hertz * busy).sum() / 1e9),
+                "sampled_ns": float(busy.sum()),
+            }
+    return {}
+
+
+# ---- hosts ----------------------------------------------------------------------------------------
+
+
+def _measure_hosts(
+    unit: DeviceGroup, task: int, regions: Sequence[_Region]
+) -> Iterator[pl.DataFrame]:
+    """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
+    outside_mpi_ns and useful_ns, and of OpenMP.
+    """
+    own = unit.iterations.filter(pl.col("task") == task)
+    main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
+    steady, whole = unit.options.steady, unit.covered
+    if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):
+        whole = whole.clip(*span)
+    windows = [(WHOLE_JOB, 0, whole)]
+    if steady is not None:
+        windows.append((STEADY, 0, unit.options.covered_steady))
+        edges = pairwise([*steady.iteration_begins, steady.end])
+        windows += [(ITERATION, k, unit.covered.clip(*edge)) for k, edge in enumerate(edges, 1)]
+    for region in regions:
+        executions = region.executions.filter(pl.col("task") == task)
+        if executions.height:
+            windows.append((REGION, region.key, unit.merge_rows(executions)))
+    threads = unit.list_threads(task) if unit.options.host_threads == ALL else [main]
+    takes_part = any(unit.has_calls(thread) for thread in unit.list_threads(task))
+    for thread in threads:
+        outside = unit.covered - unit.find_mpi_spans([thread])
+        useful = outside - unit.find_thread_spans("cuda_api", [thread])
+        rows = [
+            {
+                "part": part,
+                "key": key,
+                "elapsed_ns": window.length,
+                "outside_mpi_ns": (window & outside).length,
+                "useful_ns": (window & useful).length,
+                **(_measure_openmp(unit, task, main, window & outside) if thread == main else {}),
+            }
+            for part, key, window in windows
+        ]
+        places = {"task": task, "thread": thread}
+        frame = pl.DataFrame(rows).with_columns(
+            *(pl.lit(value, pl.Int64).alias(name) for name, value in places.items()),
+            takes_part=pl.lit(takes_part or own.height > 0),
+        )
+        yield frame
+
+
+def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
+    """Return what the threads of a process do in OpenMP within some time of its main thread (ns);
+    nothing where OpenMP was not recorded.
+    """
+    tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
+    if not tasks:
+        return {}
+    parallel = outside & unit.find_thread_spans("openmp_parallel", [main])
+    serial = outside.length - parallel.length
+    working, waiting = 0, 0
+    for thread, spans in tasks.items():
+        waits = unite(*(unit.find_thread_spans(layout, [thread]) for layout in OPENMP_WAITS))
+        inside = spans & parallel
+        waiting += (inside & waits).length
+        working += (inside - waits).length
+    return {
+        "openmp_useful": serial + working,
+        "openmp_serial": (len(tasks) - 1) * serial,
+        "openmp_waits": waiting,
+        "openmp_all": len(tasks) * outside.length,
+    }
+
+
+# ---- regions --------------------------------------------------------------------------------------
+
+
+class _Region(Struct, frozen=True):
+    """NVTX ranges in the steady state, or in the whole job where there is none, of one unit."""
+
+    #: Place among those that are asked for; group of NVTX names where all are.
+    key: int
+    #: task, thread, begin, end of each execution, by thread and begin.
+    executions: pl.DataFrame
+    #: For each row of `work` the execution in which it was launched, -1 for none.
+    executions_of_work: np.ndarray
+
+
+def _list_regions(unit: DeviceGroup) -> Iterator[_Region]:
+    asked = unit.options.regions
+    if not asked:
+        return
+    ranges = pl.concat(unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS)
+    ranges = ranges.with_columns(unit.list_tasks(ranges), row=pl.int_range(pl.len()))
+    spans = unit.iterations.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
+    begin, end = unit.options.get_steady_span(unit.duration)
+    ranges = ranges.join(spans, on="task", how="left", suffix="_of_focus", maintain_order="left")
+    ranges = ranges.filter(
+        (pl.col("begin") >= pl.col("begin_of_focus").fill_null(begin))
+        & (pl.col("begin") < pl.col("end_of_focus").fill_null(end))
+    )
+    if asked == ALL:
+        # What lies directly within iterations.
+        ranges = ranges.join(unit.iterations, on=["task", "thread", "begin", "end"], how="anti")
+        ranges = _keep_outermost(ranges)
+        groups = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
+        ranges = ranges.with_columns(group=pl.Series(groups))
+        chosen = {
+            key: ranges.filter(pl.col("group") == key)
+            for key in np.unique(groups).tolist()
+            if key >= 0
+        }
+    else:
+        values = to_arrays(ranges, "range", "number")
+        chosen = {
+            key: _keep_outermost(ranges.filter(pattern.find_matches(*values)))
+            for key, (_, pattern) in enumerate(asked)
+        }
+    for key, executions in chosen.items():
+        if executions.height:
+            yield _Region(key, executions, _assign_work(unit, executions))
+
+
+def _keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranges of each thread that lie within no other, by thread and begin."""
+    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over("thread").fill_null(-1)
+    return ranges.filter(pl.col("begin") >= reached)
+
+
+def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
+    """Return for each row of `work` in which execution it was launched: of its own thread, or where that
+    has none, of the thread of its process that is longest in such; -1 for none.
+    """
+    thread, begin, end = to_arrays(executions, "thread", "begin", "end")
+    longest = executions.group_by("task", "thread").agg(
+        lasts=(pl.col("end") - pl.col("begin")).sum()
+    )
+    longest = longest.sort("lasts", "thread", descending=[True, False]).unique("task", keep="first")
+    stands_for = np.full(len(unit.task_of), -1)
+    for task, main in longest.select("task", "thread").rows():
+        stands_for[unit.task_of == task] = main
+    stands_for[np.unique(thread)] = np.unique(thread)
+    sent, sender = (unit.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))
+    by = np.where(sender >= 0, stands_for[sender], -1)
+    # Each thread in a time of its own.
+    apart = unit.duration + 1
+    place = np.searchsorted(thread * apart + begin, by * apart + sent, "right") - 1
+    at = np.maximum(place, 0)
+    inside = (place >= 0) & (by >= 0) & (thread[at] == by) & (sent < end[at])
+    return np.where(inside, place, -1)
+
+
+# ---- tables ---------------------------------------------------------------------------------------
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
     ideal = _IdealNetworks(context, result)
-    needed = (KERNEL_NAMES,) if frames["devices"].height else tuple(WORK)
-    if frames["devices"].height and KERNEL_NAMES in context.available:
-        _add_device_tables(frames["devices"], context, result, ideal)
+    devices, hosts = frames["devices"], frames["hosts"]
+    needed = (KERNEL_NAMES,) if devices.height else tuple(WORK)
+    parts = []
+    if devices.height and KERNEL_NAMES in context.available:
+        devices = context.label_devices(devices)
+        parts.append(_add_device_tables(devices, context, result, ideal))
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
-    elif frames["devices"].height or not context.reader.layouts & set(MPI_LAYOUTS):
+    elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
-    if frames["hosts"].height:
-        _add_host_tables(frames["hosts"], context, result, ideal)
+    if hosts.height:
+        hosts = hosts.filter(pl.col("takes_part") | ~pl.col("takes_part").any())
+        parts.append(_add_host_tables(hosts, context, result, ideal))
+        result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
+    if parts:
+        _add_focus(parts, context, result)
+    regions = [rated.filter(pl.col("part") == REGION) for rated in parts]
+    if any(one.height for one in regions):
+        _add_regions(regions, context, result)
+
+
+def _add_focus(rated: Sequence[pl.DataFrame], context: Context, result: Result) -> None:
+    """Add what the figures are of."""
+    options, steady, tasks = context.options, context.options.steady, context.tasks
+    begin, end = options.get_steady_span(context.duration)
+    focus = {
+        "what": steady.describe() if steady else "the whole job: it has no steady state",
+        "begin_ns": begin,
+        "end_ns": end,
+        "elapsed_ns": int(_select_parts(rated[0])["elapsed_ns"][0]),
+        "iterations": steady.count if steady else 0,
+        "found_by": steady.found_by if steady else "",
+        "ranks": tasks["rank"].drop_nulls().n_unique() or tasks.height,
+        "devices": context.devices.height,
+        "nodes": tasks["node"].n_unique(),
+        "useful": options.useful,
+        "host_threads": options.host_threads,
+        "recorded": ", ".join(
+            name for name, layouts in RECORDED.items() if context.reader.layouts & {*layouts}
+        ),
+    }
+    result.add("focus", "The focus of analysis", pl.DataFrame([focus]))
 
 
 class _IdealNetworks(Struct, frozen=True):
@@ -130,115 +420,158 @@ class _IdealNetworks(Struct, frozen=True):
     #: Takes the reasons why there are no figures.
     result: Result
 
-    def _replay(self, name: str, begin: int, end: int, *kinds: Kind) -> IdealNetwork | None:
+    def _replay(self, name: str, *kinds: Kind) -> IdealNetwork | None:
         layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
         if not self.context.reader.layouts & layouts:
             return None
         found: IdealNetwork | str = "the compiled core is missing"
         if (graph := self.context.get_graph()) is not None:
+            begin, end = self.context.options.covered_steady.find_longest()
             found = replay_without_transfers(graph, begin, end, kinds)
         if isinstance(found, IdealNetwork):
             return found
-        # Of the steady state it is the same.
-        if (line := f"{name}: {found}") not in self.result.missing:
-            self.result.missing.append(line)
+        self.result.missing.append(f"{name}: {found}")
         return None
 
-    def add_to_devices(self, figures: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-        """Return the efficiencies with those of an ideal network. devices: rows of these windows."""
-        spans = devices.unique(WINDOW, keep="first", maintain_order=True).select("begin", "end")
+    def add_to_devices(self, rated: pl.DataFrame) -> pl.DataFrame:
+        """Return the efficiencies of devices with those of an ideal network, of the steady state, or of
+        the whole job.
+        """
+        if "nccl_kernel" not in self.context.reader.layouts:
+            return rated
         name = "serialisation and transfer efficiency of devices"
-        ideal = [self._replay(name, *span, *TRANSFERS) for span in spans.rows()]
-        if not all(ideal):
-            return figures
-        transfer = pl.Series([one.share for one in ideal])
-        both = pl.col("communication_efficiency") * pl.col("orchestration_efficiency")
-        return figures.with_columns(
-            serialisation_efficiency=both / transfer, transfer_efficiency=transfer
-        )
+        ideal = self._replay(name, *TRANSFERS)
+        if ideal is None or not ideal.on_devices.height:
+            return rated
+        device = self.context.reader.rows.get_column("device")[ideal.on_devices["row"].to_numpy()]
+        begin, end, computes = to_arrays(ideal.on_devices, "begin", "end", "computes")
+        most = [
+            max(merge_spans(begin[own], end[own]).length for own in groups)
+            for groups in (
+                [np.flatnonzero((device == one) & kept) for one in np.unique(device)]
+                for kept in (computes, computes | True)
+            )
+        ]
+        return _split(rated, "", most[0] / max(most[1], 1))
 
-    def add_to_hosts(self, figures: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
-        """Return the efficiencies of the whole job with those of an ideal network."""
-        span = hosts["begin"].min(), hosts["end"].max()
-        ideal = self._replay("MPI serialisation and transfer efficiency", *span, Kind.MPI)
+    def add_to_hosts(self, rated: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
+        """Return the efficiencies of hosts with those of an ideal network."""
+        ideal = self._replay("MPI serialisation and transfer efficiency", Kind.MPI)
         if ideal is None:
-            return figures
-        serialisation = 1 - min(ideal.mpi.get(row, 0.0) for row in hosts["main"].to_list())
-        communication = pl.col("mpi_communication_efficiency")
-        # Transfers that take no time make no rank wait longer: what the replay is off by is no gain.
-        serialisation = pl.max_horizontal(pl.lit(serialisation), communication)
-        added = {
-            "mpi_serialisation_efficiency": serialisation,
-            "mpi_transfer_efficiency": communication / serialisation,
-        }
-        names = figures.columns
-        place = names.index("mpi_communication_efficiency") + 1
-        ordered = [*names[:place], *added, *names[place:]]
-        return figures.with_columns(**added).select(ordered)
+            return rated
+        serialisation = 1 - min(
+            ideal.mpi.get(row, 0.0) for row in hosts["thread"].unique().to_list()
+        )
+        return _split(rated, "mpi_", serialisation)
+
+
+def _split(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
+    """Return efficiencies with the factors of communication efficiency in the first row; transfers
+    that take no time make nobody wait longer: what the replay is off by is no gain.
+    """
+    communication = f"{prefix}communication_efficiency"
+    first = pl.int_range(pl.len()) == 0
+    waits = pl.when(first).then(pl.max_horizontal(pl.lit(serialisation), communication))
+    added = {
+        f"{prefix}serialisation_efficiency": waits,
+        f"{prefix}transfer_efficiency": pl.col(communication) / waits,
+    }
+    place = rated.columns.index(communication) + 1
+    ordered = [*rated.columns[:place], *added, *rated.columns[place:]]
+    return rated.with_columns(**added).select(ordered)
 
 
 def _add_device_tables(
     devices: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
-) -> None:
-    both = devices.filter(WHOLE_JOB | IN_STEADY)
-    both = ideal.add_to_devices(_compute_device_efficiencies(both, WINDOW), both)
-    if both.height > 1:
-        part = pl.when(WHOLE_JOB).then(pl.lit("whole job")).otherwise(pl.lit("steady state"))
-        result.add(
-            "steady",
-            "Efficiency of devices: the whole job and its steady state",
-            both.select(part.alias("part"), pl.exclude(*WINDOW, "devices")),
-            "The steady state is that of the phases of `findings`.",
-        )
-    whole = both.filter(WHOLE_JOB).drop(WINDOW)
-    result.add("device", "Efficiency of devices: the job", whole, __doc__)
-    nodes = context.label_devices(devices.filter(WHOLE_JOB))
-    if nodes["node"].n_unique() > 1:
-        by_node = _compute_device_efficiencies(nodes, ["node"])
+) -> pl.DataFrame:
+    rated = _rate_devices(devices, PART)
+    of_job = ideal.add_to_devices(_select_parts(rated))
+    result.add("device", "Efficiency of devices", of_job.drop("key"), __doc__)
+    focus = devices.filter(pl.col("part") == of_job["part"][0])
+    if focus["node"].n_unique() > 1:
+        by_node = _rate_devices(focus, ["node"]).select(pl.exclude("^load_balance_.*_efficiency$"))
         result.add("nodes", "Efficiency of devices by node", by_node)
-    each = _make_device_rows(devices, context)
-    shares = each.filter(WHOLE_JOB).drop(WINDOW)
+    each = _list_device_times(devices)
+    shares = each.filter(pl.col("part") == of_job["part"][0]).drop(PART)
     result.add("devices", "Devices: shares of the elapsed time", shares)
-    asked = devices.filter(ASKED_FOR)
-    iterations = _compute_device_efficiencies(asked, WINDOW).sort("iteration")
+    iterations = _select_iterations(rated)
     result.add("iterations", "Efficiency of devices by iteration", iterations)
     spread = _summarize_iterations(iterations)
     result.add("over_iterations", "Efficiency of devices: spread over iterations", spread)
-    result.add("iterations_of_devices", "Devices by iteration", each.filter(ASKED_FOR))
+    result.add("iterations_of_devices", "Devices by iteration", _select_iterations(each))
+    if "instructions" in devices.columns:
+        sampled = focus.filter(pl.col("sampled_ns") > 0).select(
+            devices=pl.len().cast(pl.Int64),
+            instructions=pl.col("instructions").sum(),
+            clock_hertz=pl.col("cycles").sum() / pl.col("sampled_ns").sum() * 1e9,
+            useful_ns=pl.col("useful_ns").sum(),
+        )
+        title = "Instructions of a multiprocessor and clock, while devices compute"
+        result.add("instructions", title, sampled.filter(pl.col("devices") > 0))
+    return rated
 
 
 def _add_host_tables(
     hosts: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
-) -> None:
+) -> pl.DataFrame:
     layouts = context.reader.layouts
     has_mpi, has_api = bool(layouts & set(MPI_LAYOUTS)), "cuda_api" in layouts
     ratios = (MPI_RATIOS if has_mpi else {}) | (API_RATIOS if has_api else {})
-    whole_job = hosts.filter(WHOLE_JOB)
-    whole = ideal.add_to_hosts(_compute_host_efficiencies(whole_job, ratios), whole_job)
-    result.add("host", "Efficiency of hosts: the job", whole.drop(WINDOW))
-    iterations = _compute_host_efficiencies(hosts.filter(ASKED_FOR), ratios).sort("iteration")
-    result.add("host_iterations", "Efficiency of hosts by iteration", iterations)
+    rated = _rate_hosts(context.label_tasks(hosts, "node"), ratios)
+    of_job = ideal.add_to_hosts(_select_parts(rated), hosts)
+    result.add("host", "Efficiency of hosts", of_job.drop("key"))
+    result.add("host_iterations", "Efficiency of hosts by iteration", _select_iterations(rated))
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
-    ranks = _add_shares(whole_job, names).sort("task")
+    focus = hosts.filter(pl.col("part") == of_job["part"][0])
+    threads = _add_shares(focus, names).sort("task", "thread")
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
-    ranks = context.label_tasks(ranks.select("task", *columns))
-    result.add("hosts", "Main threads: shares of the elapsed time", ranks)
+    ranks = context.label_tasks(threads.select("task", *columns))
+    title = "Main threads" if context.options.host_threads != ALL else "Threads"
+    result.add("hosts", f"{title}: shares of the elapsed time", ranks)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
-    if not has_api and context.reader.layouts & set(WORK):
+    if not has_api and layouts & set(WORK):
         result.missing.append(f"offload efficiency: {context.explain_absence(('cuda_api',))}")
+    return rated
 
 
-def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return how each device spends the job and each iteration."""
+def _add_regions(rated: Sequence[pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the efficiencies of devices in each region, and of hosts, side by side."""
+    whole = context.options.covered_steady.length
+    asked = context.options.regions
+    names = context.folded.select(key="group", region="operation").unique("key")
+    if asked != ALL:
+        names = pl.DataFrame({"key": range(len(asked)), "region": [name for name, _ in asked]})
+    for one, name, title in zip(
+        rated, ("regions", "host_regions"), ("devices", "hosts"), strict=False
+    ):
+        table = one.join(names.cast({"key": pl.Int64}), on="key", how="left")
+        share = pl.col("elapsed_ns") / max(whole, 1)
+        if asked == ALL:
+            table = table.filter(share >= LEAST_REGION).sort("elapsed_ns", descending=True)
+        table = table.select("region", pl.exclude("region", *PART), share_of_elapsed=share)
+        result.add(name, f"Efficiency of {title} by region", table)
+
+
+def _select_parts(rated: pl.DataFrame) -> pl.DataFrame:
+    """Return the steady state first, then the whole job."""
+    return rated.filter(pl.col("part").is_in([STEADY, WHOLE_JOB])).sort(pl.col("part") == WHOLE_JOB)
+
+
+def _select_iterations(rated: pl.DataFrame) -> pl.DataFrame:
+    of_iterations = rated.filter(pl.col("part") == ITERATION).sort("key", maintain_order=True)
+    return of_iterations.select(pl.col("key").alias("iteration"), pl.exclude(PART))
+
+
+def _list_device_times(devices: pl.DataFrame) -> pl.DataFrame:
+    """Return how each device spends each part of the job."""
     # What is active and does not compute communicates (kernels, memory operations) and is exposed.
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     names = ("useful", "compute", "nccl", "memory", "exposed", "active")
     rows = _add_shares(devices, names).with_columns(idle_share=1 - pl.col("active_share"))
-    rows = context.label_devices(rows.sort("iteration", "device"))
     shares, times = ([f"{name}_{unit}" for name in names] for unit in ("share", "ns"))
-    return rows.select(*WINDOW, "device", *shares, "idle_share", *times)
+    return rows.select(*PART, "device", *shares, "idle_share", *times)
 
 
 def _add_shares(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
@@ -274,34 +607,44 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return the efficiencies of each group of rows, one row of a device and window each."""
+def _rate_devices(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return the efficiencies of each group of rows, one row of a device and part each."""
     sums = _sum_groups(devices, by, "devices", "useful_ns", active=pl.col("active_ns").max())
     shown = [*by, "devices", "elapsed_ns", pl.col("total").alias("useful_ns")]
     return sums.select(*shown, *_make_ratios(DEVICE_RATIOS))
 
 
-def _compute_host_efficiencies(
-    hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]
-) -> pl.DataFrame:
-    """Return the efficiencies of each window, of rows of a task and window each."""
-    sums = _sum_groups(hosts, WINDOW, "tasks", "outside_mpi_ns", useful=pl.col("useful_ns").sum())
-    return sums.select(*WINDOW, "tasks", "elapsed_ns", *_make_ratios(ratios))
+def _rate_hosts(hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]) -> pl.DataFrame:
+    """Return the efficiencies of each part of the job, of rows of a host thread and part each."""
+    more = {"useful_ns": pl.col("useful_ns").sum()}
+    if "openmp_all" in hosts.columns:
+        useful, serial, waits, whole = (
+            pl.col(f"openmp_{name}").sum() for name in ("useful", "serial", "waits", "all")
+        )
+        more |= {"openmp_useful": useful, "openmp_with_serial": useful + serial}
+        more |= {"openmp_without_waits": whole - waits, "openmp_all": whole}
+        ratios = {**ratios, **OPENMP_RATIOS}
+    sums = _sum_groups(hosts, PART, "hosts", "outside_mpi_ns", **more)
+    return sums.select(*PART, "hosts", "elapsed_ns", "useful_ns", *_make_ratios(ratios))
 
 
 def _sum_groups(
     rows: pl.DataFrame, by: list[str], members: str, busy: str, **more: pl.Expr
 ) -> pl.DataFrame:
     """Return of each group of rows what ratios are of: how many rows there are (`members`),
-    elapsed_ns, what they have of `busy` (total, mean, greatest), and could have (whole).
+    elapsed_ns, what they have of `busy` (total, mean, greatest, mean of the best node), and could
+    have (whole).
     """
-    sums = rows.group_by(by, maintain_order=True).agg(
-        pl.len().alias(members),
+    groups = rows.group_by(by, maintain_order=True)
+    nodes = rows.group_by([*by, "node"] if "node" not in by else by).agg(mean=pl.col(busy).mean())
+    best = nodes.group_by(by).agg(best_node=pl.col("mean").max())
+    sums = groups.agg(
+        pl.len().cast(pl.Int64).alias(members),
         pl.col("elapsed_ns").max(),
         total=pl.col(busy).sum(),
         greatest=pl.col(busy).max(),
         **more,
-    )
+    ).join(best, on=by, how="left", maintain_order="left")
     return sums.with_columns(
         mean=pl.col("total") / pl.col(members), whole=pl.col(members) * pl.col("elapsed_ns")
     )

@@ -1,21 +1,24 @@
 """How a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
 idle): median, minimum, maximum.
 
-Iterations are of NVTX ranges that are asked for, and of the steady state, the time in which a job
-repeats itself, without start-up and shutdown.
+The steady state is the time in which a job repeats itself: its iterations without the first, from
+the moment that all ranks take part. It is the focus of efficiencies and findings.
 
-Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without
-overlapping on a thread, hold most of the kernels, and about as many of them each; where there are
-none, the period of the sequence of kernels on a device. A few tasks are looked at, for all do the
-same.
+Iterations are NVTX ranges that are asked for, or those of one name (numbers in it apart) that
+repeat without overlapping on a thread, hold most of the kernels, and about as many of them each.
+A few tasks are looked at to find that name, for all do the same; of every task the thread that is
+longest in such ranges has the iterations. Hosts run ahead of their devices: an iteration begins
+when what was launched before it has ended on the devices, and ends when what was launched in it
+has. Where there are no such ranges, iterations are periods of the sequence of kernels of a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.errors import UsageError
@@ -24,6 +27,7 @@ from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     COMPUTE,
     GRAPH,
+    ITERATION_COLUMNS,
     MEMORY,
     WORK,
     DeviceGroup,
@@ -48,7 +52,7 @@ AS_MANY = 1.5
 #: Ranges that are tried.
 MOST_TRIED = 20
 #: Leading iterations that take longer than the median by this factor are warm-up, up to this share
-#: of all.
+#: of all; the first one always is.
 WARM, MOST_WARM = 2.0, 0.25
 #: Two kernels one period apart have the same name in so many cases.
 ALIKE = 0.9
@@ -57,6 +61,7 @@ MOST_PERIODS = 40
 #: Nearly all periods of a steady state last no more than so many times as long as nearly all others.
 REGULAR = 2.0
 KERNELS = ("cuda_kernel", "nccl_kernel")
+PERIOD = "the period of the sequence of kernels"
 #: What repeats in less than this share of the job tells nothing of it.
 LEAST_STEADY = 0.05
 #: What the tables show.
@@ -64,7 +69,7 @@ ABOUT = """The iterations of the steady state: how long each takes, and what the
 
 Times are means over devices. Of each moment of a device the first counts that applies: computing
 (kernels that do not communicate, graphs), communication between ranks alone, memory operations alone, idle. The iterations are
-those of the phases of `findings`: an iteration lasts until the next one begins.
+those of the phases of `findings`: an iteration lasts until the next one begins on the devices.
 """
 #: What the devices do -> its name for people.
 PARTS = {
@@ -75,98 +80,162 @@ PARTS = {
 }
 
 
-def find_iterations(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    """Return the whole job (range "", iteration 0), then the iterations of the ranges whose names
-    match a glob pattern.
+class _Found(Struct, frozen=True):
+    """Iterations of a job."""
 
-    An iteration is from the first task's begin of a range to the last task's end of it. The n-th
-    execution of a name in each task is one iteration; ranges within others that match do not count.
-    labels: value and label of NVTX names. Raises UsageError where nothing matches.
+    #: Begins, ascending, and the end of the last one (ns).
+    begins: np.ndarray
+    end: int
+    #: What they are, as in Steady.
+    found_by: str
+    #: Of each task, as :func:`list_task_iterations` returns them; empty for periods of kernels.
+    of_tasks: pl.DataFrame
+
+
+def find_steady_state(
+    reader: EventReader,
+    labels: pl.DataFrame,
+    pattern: str,
+    covered: Spans,
+    list_all: Callable[[NamePattern], pl.DataFrame],
+) -> tuple[Steady, pl.DataFrame] | None:
+    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), None
+    where it does not repeat itself.
+
+    labels: value and label of NVTX names. pattern: of the names of the ranges that are the
+    iterations, "" to find them. covered: what the reports of all tasks cover: between two captures
+    nothing is known. list_all: returns what :func:`list_task_iterations` does of all units. Raises
+    UsageError where no range matches the pattern.
     """
-    columns = ("range", "iteration", "begin", "end")
-    whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=columns, orient="row")
-    if not pattern:
-        return whole
-    names = NamePattern.from_glob(pattern, labels)
-    # Group by group, for all ranges of a job are many.
-    matched = [
-        frame.filter(names.find_matches(*to_arrays(frame, "range", "number")))
-        for unit in np.unique(reader.rows.units).tolist()
-        for layout in LAYOUTS
-        if len(frame := reader.read_begins(layout, ("range", "number"), unit))
-    ]
-    ranges = pl.concat(matched).drop("number") if matched else pl.DataFrame()
-    if not ranges.height:
-        raise UsageError(
-            f"--iterations {pattern}: no NVTX range has such a name; "
-            + suggest_range(pattern, labels["label"].to_list())
-        )
-    task = reader.rows.get_column("task")[ranges["thread"].to_numpy()]
-    ranges = ranges.with_columns(task=task).sort(
-        "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True
-    )
+    if pattern:
+        names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {pattern}"
+        found = _join_tasks(list_all(names), found_by)
+        if found is None:
+            raise UsageError(
+                f"--iterations {pattern}: no NVTX range has such a name; "
+                + suggest_range(pattern, labels["label"].to_list())
+            )
+    else:
+        found = _find_iterations(reader, labels, list_all)
+        if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
+            return None
+    ends = np.append(found.begins[1:], found.end)
+    first, last = _count_warm_up(ends - found.begins), len(ends)
+    if not len(covered):
+        return None
+    longest = int(np.argmax(covered.end - covered.begin))
+    inside = (found.begins >= covered.begin[longest]) & (ends <= covered.end[longest])
+    inside[:first] = False
+    kept = np.flatnonzero(inside)
+    if not len(kept) or (len(kept) < last - first and len(kept) < LEAST_COUNT):
+        return None
+    first, last = int(kept[0]), int(kept[-1]) + 1
+    begins = tuple(found.begins[first:last].tolist())
+    steady = Steady(begins[0], int(ends[last - 1]), begins, found.found_by, len(ends))
+    number = pl.col("iteration") - first
+    of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
+    return steady, of_tasks.with_columns(iteration=number).sort("unit", "task", "iteration")
+
+
+def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
+    """Return the ranges of a unit whose names match, of each task those of the thread that is longest in
+    such: columns ITERATION_COLUMNS, numbered by their begins. Ranges within others do not count.
+    """
+    frames = [unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS]
+    ranges = pl.concat(frames)
+    ranges = ranges.filter(names.find_matches(*to_arrays(ranges, "range", "number")))
+    ranges = ranges.select("begin", "end", "thread", unit.list_tasks(ranges))
+    lasts = (pl.col("end") - pl.col("begin")).sum()
+    longest = ranges.group_by("task", "thread").agg(lasts=lasts)
+    longest = longest.sort("lasts", "thread", descending=[True, False]).unique("task", keep="first")
+    ranges = ranges.join(longest, on=["task", "thread"], how="semi")
+    ranges = ranges.sort("task", "begin", "end", descending=[False, False, True])
     ranges = ranges.filter(
         pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
     )
-    labels = labels.select("label", range=pl.col("value").cast(pl.Int64))
-    ranges = ranges.join(labels, on="range").sort("task", "begin")
-    ranges = ranges.with_columns(number=pl.int_range(pl.len()).over("task", "label"))
-    iterations = ranges.group_by("label", "number").agg(pl.col("begin").min(), pl.col("end").max())
-    iterations = iterations.sort("begin", "label", "number").with_columns(
-        iteration=pl.int_range(1, pl.len() + 1)
+    launched = unit.launched_work
+    task = pl.Series("task", unit.task_of[launched["sender"].to_numpy()], dtype=pl.Int64)
+    launched = launched.select(task, "sent", "end").sort("sent")
+    ended = launched.select("task", "sent", ended=pl.col("end").cum_max().over("task"))
+    sides = {}
+    for side, device in (("begin", "since"), ("end", "until")):
+        before = ranges.select("task", sent=side).with_row_index("row").sort("sent")
+        before = before.join_asof(
+            ended, on="sent", by="task", allow_exact_matches=False, check_sortedness=False
+        )
+        sides[device] = before.sort("row")["ended"]
+    return ranges.with_columns(
+        unit=pl.lit(unit.number, pl.Int64),
+        iteration=pl.int_range(pl.len()).over("task"),
+        since=pl.max_horizontal("begin", sides["since"]),
+        until=pl.max_horizontal("end", sides["until"]),
+    ).select(*ITERATION_COLUMNS)
+
+
+def _join_tasks(of_tasks: pl.DataFrame, found_by: str) -> _Found | None:
+    """Return the iterations that all tasks with iterations take part in."""
+    if not of_tasks.height:
+        return None
+    counts = of_tasks.group_by("task").agg(count=pl.len())
+    if counts["count"].n_unique() > 1:
+        # Of tasks that were captured later, say: by what the task with most does at the time.
+        most = counts.sort("count", "task", descending=[True, False])["task"][0]
+        times = of_tasks.filter(pl.col("task") == most)["begin"].to_numpy()
+        middles = (times[1:] + times[:-1]) // 2
+        nearest = np.searchsorted(middles, of_tasks["begin"].to_numpy())
+        of_tasks = of_tasks.with_columns(later=nearest - of_tasks["iteration"].to_numpy())
+        later = pl.col("later").median().over("task").cast(pl.Int64)
+        of_tasks = of_tasks.with_columns(iteration=pl.col("iteration") + later)
+    joined = of_tasks.group_by("iteration").agg(
+        pl.col("since").min(), pl.col("until").max(), tasks=pl.len()
     )
-    return pl.concat([whole, iterations.rename({"label": "range"}).select(columns)])
+    everywhere = joined.filter(pl.col("tasks") == pl.col("tasks").max()).sort("iteration")
+    begins = np.maximum.accumulate(everywhere["since"].to_numpy())
+    numbers = pl.Series(range(everywhere.height), dtype=pl.Int64)
+    numbers = everywhere.select("iteration", number=numbers)
+    of_tasks = of_tasks.join(numbers, on="iteration", how="inner")
+    of_tasks = of_tasks.with_columns(iteration=pl.col("number")).select(*ITERATION_COLUMNS)
+    return _Found(begins, int(everywhere["until"][-1]), found_by, of_tasks)
 
 
-def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
-    """Return the steady state of a job, None where it does not repeat itself. labels: value and
-    label of NVTX names.
-    """
+def _count_warm_up(lengths: np.ndarray) -> int:
+    """Return how many iterations at the beginning are warm-up."""
+    first = min(1, len(lengths) - 1)
+    while first < MOST_WARM * len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
+        first += 1
+    return first
+
+
+def _find_iterations(
+    reader: EventReader, labels: pl.DataFrame, list_all: Callable[[NamePattern], pl.DataFrame]
+) -> _Found | None:
     units = np.unique(reader.rows.units).tolist()
     chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
     kernels = {units[at]: _list_kernels(reader, units[at]) for at in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
+    launches = {unit: _list_launches(reader, unit, frame) for unit, frame in kernels.items()}
     patterns = _make_patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
-        candidates = []
-        for unit, frame in kernels.items():
-            ranges = _list_ranges(reader, unit, patterns, [layout])
-            candidates.append(_find_by_ranges(ranges, patterns, frame["begin"].to_numpy()))
-        if any(candidates):
-            break
-    else:
-        candidates = [_find_by_kernels(frame) for frame in kernels.values()]
-    candidates = [steady for steady in candidates if steady]
-    if not candidates:
+        names = [
+            _find_by_ranges(_list_ranges(reader, unit, patterns, [layout]), patterns, begins)
+            for unit, begins in launches.items()
+        ]
+        names = [name for name in names if name]
+        if names:
+            # What most of the tasks looked at found.
+            name = max(names, key=names.count)
+            values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
+            pattern = NamePattern("", values, values.clear())
+            return _join_tasks(list_all(pattern), f"NVTX ranges {name}")
+    periods = [_find_by_kernels(frame) for frame in kernels.values()]
+    periods = [one for one in periods if one]
+    if not periods:
         return None
-    # Of the tasks looked at, those that found the same.
-    names = [steady.found_by for steady in candidates]
-    same = [steady for steady in candidates if steady.found_by == max(names, key=names.count)]
-    first = max(same, key=lambda steady: steady.count)
-    begin = min(steady.begin for steady in same)
-    end = min(max(steady.end for steady in same), reader.duration)
-    if end - begin < LEAST_STEADY * reader.duration:
-        return None
-    return Steady(begin, end, first.iteration_begins, first.found_by)
-
-
-def keep_covered(steady: Steady, covered: Spans) -> Steady | None:
-    """Return the iterations that lie in the longest piece of the covered time, None if these are too
-    few: what is between two captures is not known.
-    """
-    if not len(covered):
-        return None
-    longest = int(np.argmax(covered.end - covered.begin))
-    begins = np.array(steady.iteration_begins)
-    ends = np.append(begins[1:], steady.end)
-    inside = np.flatnonzero((begins >= covered.begin[longest]) & (ends <= covered.end[longest]))
-    if len(inside) == len(begins):
-        return steady
-    if len(inside) < LEAST_COUNT:
-        return None
-    kept = tuple(begins[inside].tolist())
-    return Steady(kept[0], int(ends[inside[-1]]), kept, steady.found_by)
+    most = max(periods, key=lambda one: len(one.begins))
+    begin, end = min(one.begins[0] for one in periods), max(one.end for one in periods)
+    begins = np.append(min(begin, most.begins[0]), most.begins[1:])
+    return _Found(begins, min(end, reader.duration), most.found_by, most.of_tasks)
 
 
 def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
@@ -222,12 +291,20 @@ def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     return frame.filter(of_first).sort("begin")
 
 
+def _list_launches(reader: EventReader, unit: int, kernels: pl.DataFrame) -> np.ndarray:
+    """Return when the calls begin that launch these kernels; where most are not known, when these begin."""
+    lines = reader.read_lines("launch", unit)
+    streams = kernels["thread"].unique().to_list()
+    sent = lines.filter(pl.col("thread").is_in(streams))["sent"].to_numpy()
+    return sent if 2 * len(sent) > kernels.height else kernels["begin"].to_numpy()
+
+
 def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place
+    """Return `value` -> `pattern`: the name with its numbers folded, and `code`, its place
     in alphabetical order (int32, from 1).
     """
     return labels.select(
-        range=pl.col("value").cast(pl.Int64),
+        value=pl.col("value").cast(pl.Int64),
         pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
     ).with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int32))
 
@@ -242,7 +319,7 @@ def _list_ranges(
     """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
     whether they are numbered. not_within: as in EventReader.read_begins.
     """
-    values = patterns["range"].to_numpy()
+    values = patterns["value"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
     codes[values] = patterns["code"].to_numpy()
     frames = []
@@ -263,9 +340,9 @@ def _list_ranges(
 
 def _find_by_ranges(
     ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
-) -> Steady | None:
-    """Find the steady state by the ranges of one task, which are by begin. kernels: begins of those
-    of its device.
+) -> str | None:
+    """Return the pattern of the names of the ranges that are iterations of one task, None for none.
+    ranges: by begin. kernels: when those of its device were launched.
     """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
@@ -298,8 +375,7 @@ def _find_by_ranges(
         begins, ends = same_ranges["begin"].to_numpy(), same_ranges["end"].to_numpy()
         # Work of the last iteration may run after its range has ended.
         if _do_launch_alike(np.append(begins, ends[-1]), kernels):
-            name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
-            return _drop_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
+            return str(patterns.filter(pl.col("code") == row["code"])["pattern"][0])
     return None
 
 
@@ -342,17 +418,8 @@ def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
     return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())
 
 
-def _drop_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
-    """Return the iterations without long ones at the beginning."""
-    lengths = np.diff(np.append(begins, end))
-    first = 0
-    while first < MOST_WARM * len(begins) and lengths[first] > WARM * np.median(lengths[first:]):
-        first += 1
-    return Steady(int(begins[first]), end, tuple(begins[first:].tolist()), found_by)
-
-
-def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
-    """Find the steady state by the period in the names of kernels."""
+def _find_by_kernels(kernels: pl.DataFrame) -> _Found | None:
+    """Find iterations by the period in the names of kernels."""
     names = kernels["name"].to_numpy()
     for period in _list_periods(names):
         alike = names[period:] == names[:-period]
@@ -366,7 +433,7 @@ def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
             # What takes as long as it happens to, as requests come, does not repeat itself.
             short, long = np.quantile(np.diff(np.append(begins, end)), (0.1, 0.9))
             if long <= REGULAR * short:
-                return _drop_warm_up(begins, end, "the period of the sequence of kernels")
+                return _Found(begins, end, PERIOD, pl.DataFrame(schema=ITERATION_COLUMNS))
     return None
 
 

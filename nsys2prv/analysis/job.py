@@ -35,10 +35,10 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
-from nsys2prv.analysis.device_group import WORK, AnalysisOptions, DeviceGroup, Steady
-from nsys2prv.analysis.efficiencies import USEFUL
+from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup, Steady
+from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.host_time import select_no_profiler, select_shmem_calls
-from nsys2prv.analysis.iterations import find_iterations, find_steady_state, keep_covered
+from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import (
     KERNEL_NAMES,
@@ -59,6 +59,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.events.system import select_io_calls
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import all_relations
@@ -345,13 +346,18 @@ class OpenJob:
         iterations: str = "",
         bins: int = 200,
         what_if: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        host_threads: str = "main",
+        whole: bool = False,
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
         `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
-        executions are the iterations. bins: number of intervals of maps over time. what_if: changes to replay
-        (:meth:`what_if`), for `findings`.
+        executions are the iterations, "" to find them. bins: number of intervals of maps over time. what_if: changes
+        to replay (:meth:`what_if`), for `findings`. regions: names or glob patterns of NVTX ranges that have
+        efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or `all`. whole: of the
+        whole job instead of its steady state.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
@@ -361,12 +367,16 @@ class OpenJob:
             raise UsageError(
                 f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(by_name)}"
             )
-        if useful not in USEFUL:
-            raise UsageError(f"useful: {useful} is none of {', '.join(USEFUL)}")
+        for option, value, known in (
+            ("useful", useful, USEFUL),
+            ("host_threads", host_threads, HOST_THREADS),
+        ):
+            if value not in known:
+                raise UsageError(f"{option}: {value} is none of {', '.join(known)}")
         names = names or tuple(self.analyses)
         # Those whose findings belong to the one list.
         others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
-        key = useful, iterations, bins, tuple(what_if)
+        key = useful, iterations, bins, tuple(what_if), tuple(regions), host_threads, whole
         made = self._results.setdefault(key, {})
         left = [by_name[name] for name in dict.fromkeys((*names, *others)) if name not in made]
         if left:
@@ -427,9 +437,29 @@ class OpenJob:
 
     @cached_property
     def steady(self) -> Steady | None:
-        """The job's steady state: the time of its iterations. None where it does not repeat itself."""
-        steady = find_steady_state(self.reader, self.labels["nvtx"])
-        return keep_covered(steady, self.coverage.common) if steady else None
+        """The job's steady state: the time of its iterations without the first. None where it does not
+        repeat itself.
+        """
+        return self._find_steady_state("")
+
+    def _find_steady_state(self, pattern: str) -> Steady | None:
+        """Return the steady state, and store its iterations by task. pattern: of NVTX names of iterations."""
+        found = find_steady_state(
+            self.reader, self.labels["nvtx"], pattern, self.coverage.common, self._list_iterations
+        )
+        if found is None:
+            return None
+        with self._locate_iterations(pattern).open("wb") as file:
+            np.save(file, found[1].to_numpy())
+        return found[0]
+
+    def _locate_iterations(self, pattern: str) -> Path:
+        return self._job.folder / f"iterations{'-asked' if pattern else ''}.npy"
+
+    def _list_iterations(self, names: NamePattern) -> pl.DataFrame:
+        collect = partial(_list_unit_iterations, self._saved, names)
+        frames: list[pl.DataFrame] = list(self._job.workers.run(collect, self._units))
+        return pl.concat(frames)
 
     @cached_property
     def graph(self) -> JobGraph | None:
@@ -448,22 +478,32 @@ class OpenJob:
         pattern: str,
         bins: int,
         what_ifs: tuple[str, ...],
+        regions: tuple[str, ...],
+        host_threads: str,
+        whole: bool,
     ) -> dict[str, Result]:
+        steady = None if whole else self._find_steady_state(pattern) if pattern else self.steady
+        iterations = self._locate_iterations(pattern)
+        labels = self.labels["nvtx"]
         options = AnalysisOptions(
-            useful,
-            find_iterations(self.reader, self.labels["nvtx"], pattern),
-            bins,
-            select_synchronising_calls(self.labels["cuda_api"]),
-            select_io_calls(self.labels["osrt"]),
-            select_shmem_calls(self.labels["nvtx"]),
-            select_no_profiler(self.labels["profiler_overhead"]),
-            self._groups,
-            self.steady,
-            self.coverage.common,
-            self._find_lossy_devices(),
-            self._name_lossy_processes(),
-            what_ifs,
-            tuple(
+            useful=useful,
+            iterations=iterations if steady and iterations.exists() else None,
+            bins=bins,
+            synchronising=select_synchronising_calls(self.labels["cuda_api"]),
+            io=select_io_calls(self.labels["osrt"]),
+            shmem=select_shmem_calls(self.labels["nvtx"]),
+            no_profiler=select_no_profiler(self.labels["profiler_overhead"]),
+            groups=self._groups,
+            steady=steady,
+            covered=self.coverage.common,
+            lossy_devices=self._find_lossy_devices(),
+            lost_work=self._name_lossy_processes(),
+            regions=ALL
+            if regions == (ALL,)
+            else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),
+            host_threads=host_threads,
+            what_ifs=what_ifs,
+            unmatched=tuple(
                 dict.fromkeys(
                     self._job.infos[report].name
                     for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
@@ -500,12 +540,12 @@ class OpenJob:
                     collected[name, key].append(frame)
                 bar.update(1)
             for analysis in able:
-                whole: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
+                joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
                 for name, key in collected:
                     if name == analysis.name:
-                        whole[key] = _concat_frames(collected[name, key])
+                        joined[key] = _concat_frames(collected[name, key])
                 result = results[analysis.name]
-                analysis.conclude(whole, context, result)
+                analysis.conclude(joined, context, result)
                 told = any(options.lost_work in line for line in (*result.missing, *result.notes))
                 if options.lost_work and analysis.is_of_covered and not told:
                     result.missing.append(f"figures of all GPUs: {options.lost_work}")
@@ -582,6 +622,12 @@ def _collect_frames(
 ) -> list[tuple[str, str, pl.DataFrame]]:
     """Return what analyses collect of one unit: analysis, name of the frame, frame."""
     return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
+
+
+def _list_unit_iterations(saved: Path, names: NamePattern, number: int) -> pl.DataFrame:
+    """Return the iterations of one unit (a pure function over files)."""
+    unit = DeviceGroup(load_event_reader(saved), number, AnalysisOptions(), saved.parent)
+    return list_task_iterations(unit, names)
 
 
 def _build_unit_graph(saved: Path, calls: Mapping[int, str], number: int) -> UnitGraph:

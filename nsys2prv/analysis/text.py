@@ -19,6 +19,8 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.terminal import Column, find_width, fold_lines, lay_out_table, shorten
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result
+from nsys2prv.analysis.study.model import name_metrics
+from nsys2prv.analysis.study.rows import SIGNS, list_known_rows, rate_efficiency
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -36,17 +38,9 @@ ACRONYMS = {"nccl": "NCCL", "mpi": "MPI", "gpu": "GPU", "gemm": "GEMM", "sm": "S
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
 IN_DETAIL = frozenset(
-    {
-        "map",
-        "use",
-        "by_rank",
-        "stacks",
-        "flame",
-        "tree",
-        "each",
-        "iterations_of_devices",
-        "gaps_of_devices",
-    }
+    {"map", "use", "by_rank", "stacks", "flame", "tree", "each", "gaps_of_devices"}
+    | {"focus", "device", "host", "instructions"}
+    | {"iterations", "host_iterations", "iterations_of_devices"}
 )
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110
@@ -381,8 +375,6 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         # The first of those of findings stands in their place.
         for lack in result.missing[result.name == "findings" and not result.findings :]:
             notes += _wrap_text(f"not available: {lack}", width, 6)
-    # The steady state stands beside the whole job.
-    repeated = {"device"} if "steady" in result.tables else set()
     tables = [
         [
             *fold_lines([table.title], style.width),
@@ -393,15 +385,40 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
             ),
         ]
         for name, table in result.tables.items()
-        if name not in IN_DETAIL | repeated and table.frame.height
+        if name not in IN_DETAIL and table.frame.height
     ]
-    blocks = [*tables, *([notes] if notes else [])]
+    tree = _format_tree(result, style)
+    blocks = [*([tree] if tree else []), *tables, *([notes] if notes else [])]
     if style.chosen and not (blocks or result.findings or result.missing):
         blocks = [[f"not available: {result.title}: there is nothing of it in this job"]]
     if blocks and result.name != "findings":
         # A heading stands with what is below it.
         blocks[0] = [*style.format_title(result.title), *blocks[0]]
     return blocks
+
+
+def _format_tree(result: Result, style: Style) -> list[str]:
+    """Return the tree of efficiencies, of the steady state beside the whole job."""
+    tables = [result.tables.get(name) for name in ("device", "host")]
+    if result.name != FIRST_TABLES or not any(tables):
+        return []
+    rows = [
+        {} if table is None else {row["part"]: row for row in table.frame.iter_rows(named=True)}
+        for table in tables
+    ]
+    parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
+    known = list_known_rows([name_metrics(*(one.get(part, {}) for one in rows)) for part in parts])
+    least = min(row.depth for row, _ in known)
+    names = ["  " * (row.depth - least) + row.name for row, _ in known]
+    columns = [Column("", names)]
+    for part, values in zip(parts, zip(*(values for _, values in known), strict=True), strict=True):
+        cells = [
+            "-" if one is None else f"{100 * one:.1f} % {SIGNS[rate_efficiency(one)]:1}"
+            for one in values
+        ]
+        columns.append(Column(part, cells, False))
+    title = "Efficiencies, each the product of those below it (-: below 80 %, !: below 60 %)"
+    return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:

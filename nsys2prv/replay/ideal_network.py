@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.events import MPI_NAMES
@@ -31,6 +32,8 @@ class IdealNetwork(Struct, frozen=True):
     share: float
     #: Row of the trace -> share of the span that its thread would be in MPI.
     mpi: Mapping[int, float]
+    #: Kernels, those of NCCL among them: row of the trace, whether it computes, begin and end (ns).
+    on_devices: pl.DataFrame
 
 
 def replay_without_transfers(
@@ -66,10 +69,16 @@ def replay_without_transfers(
         return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
     gone = np.union1d(transfers, calls[known])
     source, target = edges.source[in_mpi], edges.target[in_mpi]
+    busy = replay.select((Kind.KERNEL, Kind.NCCL, Kind.MEET))
     with graph.graph.weight.change([(gone, np.zeros(len(gone), np.int64))]) as weight:
         times, last = graph.graph.run(weight, replay.counts)
         lasts = times[target] - np.maximum(times[source], begin)
+        sides = np.maximum(times[edges.source[busy]], begin), times[edges.target[busy]]
+    kernel = edges.kind[busy] == Kind.KERNEL
+    columns = (graph.rows[edges.target[busy]], kernel, *sides)
+    on_devices = pl.DataFrame(columns, schema=["row", "computes", "begin", "end"])
     ideal = max(last, begin) - begin
     of_row = np.bincount(graph.rows[target], lasts)
     shares = {int(row): of_row[row] / max(ideal, 1) for row in np.flatnonzero(of_row)}
-    return IdealNetwork(ideal / max(replay.span, 1), shares)
+    share = ideal / max(replay.span, 1)
+    return IdealNetwork(share, shares, on_devices.filter(pl.col("row") >= 0))

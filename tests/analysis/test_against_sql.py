@@ -207,7 +207,8 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
             return
         times = [sum_lengths(merge_intervals(sets[kind] for kind in kinds)) for sets in by_device]
         active = [sum_lengths(merge_intervals(sets.values())) for sets in by_device]
-        (row,) = results["efficiencies"].tables["device"].frame.rows(named=True)
+        rows = results["efficiencies"].tables["device"].frame
+        row = rows.row(by_predicate=pl.col("part") == "whole job", named=True)
         assert row["devices"] == len(by_device)
         assert row["parallel_efficiency"] == pytest.approx(
             sum(times) / len(times) / elapsed, rel=1e-9

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -25,6 +24,8 @@ from tools.exports import (
 
 import nsys2prv
 from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.study.model import Interval, Run, Study
+from nsys2prv.analysis.study.scaling import compare_runs
 
 NAMES = make_strings(
     "gemm",
@@ -245,47 +246,39 @@ def test_gaps(two: dict[str, dict[str, Result]]) -> None:
     ).rows() == [("< 1 us", 1, 250, 0, 0, 250), ("< 1 us", 2, 400, 200, 0, 200)]
 
 
-def test_iterations(tmp_path: Path) -> None:
-    """Two steps on each rank: of 100 and 200 ns; the device is busy for 50 and 80 ns of the first,
-    50 and 20 of the second.
+def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: Path) -> None:
+    """Three steps on each rank, whose hosts run ahead. What the first launched ends at 120 and 128, the
+    last ends at 360; each launches a kernel and one of NCCL that overlaps it on rank 0.
     """
-    first = {
-        KERNEL: [make_kernel(0, 50), make_kernel(100, 150)],
-        "NVTX_EVENTS": [make_range(0, 90), make_range(100, 290), make_range(120, 140)],
-    }
-    second = {
-        KERNEL: [make_kernel(20, 100), make_kernel(180, 200), make_kernel(400, 500)],
-        "NVTX_EVENTS": [make_range(10, 100), make_range(110, 300)],
-    }
-    results = analyze_tables(tmp_path, [first, second], iterations="st?p")
-    rows = results["efficiencies"].tables["iterations"].frame.rows(named=True)
-    assert [(row["range"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
-        ("step", 1, 100),
-        ("step", 2, 200),
-    ]
-    for row, times in zip(rows, ((50, 80), (50, 20)), strict=True):
-        assert row["parallel_efficiency"] == pytest.approx(
-            sum(times) / 2 / row["elapsed_ns"], rel=EXACT
-        )
-        assert row["load_balance_efficiency"] == pytest.approx(
-            sum(times) / 2 / max(times), rel=EXACT
-        )
-        assert row["communication_efficiency"] == 1
-        assert row["orchestration_efficiency"] == pytest.approx(
-            max(times) / row["elapsed_ns"], rel=EXACT
-        )
-    over = {
-        row["figure"]: row
-        for row in results["efficiencies"].tables["over_iterations"].frame.rows(named=True)
-    }
-    shares = (130 / 200, 70 / 400)
-    parallel = over["parallel efficiency"]
-    assert [parallel[name] for name in ("mean", "min", "max")] == pytest.approx(
-        [sum(shares) / 2, shares[1], shares[0]], rel=EXACT
-    )
-    assert (parallel["min_in_iteration"], parallel["max_in_iteration"]) == (2, 1)
-    whole = get_only_row(results, "efficiencies", "device")
-    assert whole["parallel_efficiency"] == pytest.approx((100 + 200) / 1000, rel=EXACT)
+
+    def make_rank(first: int, computes: int) -> dict[str, list[Row]]:
+        begins = (5, 105, 145)
+        kernels = [make_kernel(10, first, correlationId=1)]
+        for number, begin in ((2, 130), (3, 230)):
+            end = begin + computes
+            kernels.append(make_kernel(begin, end, correlationId=number))
+            nccl = max(end - 30, begin + 80), begin + 130
+            kernels.append(make_nccl_kernel(*nccl, correlationId=10 * number))
+        calls = [make_call(at, at + 3, number) for number, at in enumerate(begins, 1)]
+        calls += [make_call(at + 5, at + 8, 10 * number) for number, at in ((2, 105), (3, 145))]
+        steps = [make_range(0, 90), make_range(100, 140), make_range(140, 180)]
+        return {KERNEL: kernels, RUNTIME: calls, "NVTX_EVENTS": steps}
+
+    ranks = [make_rank(120, 100), make_rank(128, 80)]
+    options = {"iterations": "st?p", "regions": ("step",)}
+    result = analyze_tables(tmp_path, ranks, **options)["efficiencies"]
+    row = result.tables["device"].frame.row(0, named=True)
+    assert (row["part"], row["elapsed_ns"], row["useful_ns"]) == ("steady state", 240, 360)
+    assert row["load_balance_efficiency"] == pytest.approx(180 / 200, rel=EXACT)
+    assert row["communication_efficiency"] == pytest.approx(200 / 230, rel=EXACT)
+    assert row["orchestration_efficiency"] == pytest.approx(230 / 240, rel=EXACT)
+    each = result.tables["iterations"].frame
+    assert each.select("elapsed_ns", "useful_ns").rows() == [(140, 180), (100, 180)]
+    host = result.tables["host"].frame.row(0, named=True)
+    assert host["offload_efficiency"] == pytest.approx(1 - 6 / 240, rel=EXACT)
+    region = result.tables["regions"].frame.row(0, named=True)
+    assert (region["region"], region["elapsed_ns"], region["useful_ns"]) == ("step", 230, 360)
+    assert result.tables["host_regions"].frame["elapsed_ns"].to_list() == [80]
 
 
 def test_rules(tmp_path: Path) -> None:
@@ -330,32 +323,34 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
 
 
 def test_scalability() -> None:
-    from nsys2prv.analysis.comparison import ComparedJob, compare_scaling
-    from nsys2prv.analysis.result import Table
-
-    def run(name: str, devices: int, elapsed: int, useful: int) -> ComparedJob:
-        ones = ("load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")
-        frame = pl.DataFrame(
-            {
-                "devices": devices,
-                "elapsed_ns": elapsed,
-                "useful_ns": useful,
-                "parallel_efficiency": useful / devices / elapsed,
-                **dict.fromkeys(ones, 1.0),
-            }
-        )
-        return ComparedJob(
-            {"name": name},
-            {"efficiencies": Result("efficiencies", "", {"device": Table("", frame)})},
+    def run(devices: int, elapsed: int, useful: int, **more: float) -> Run:
+        sums = {"elapsed_ns": elapsed, "useful_ns": useful, "hosts": devices, **more}
+        return Run(
+            name=f"run{devices}",
+            ranks=devices,
+            devices=devices,
+            nodes=1,
+            interval=Interval(0, 9 * elapsed, 9, ""),
+            metrics={"device": {"parallel": useful / devices / elapsed}},
+            sums=sums,
         )
 
-    runs = [run("a", 2, 1000, 1600), run("b", 4, 600, 2000)]
-    strong = compare_scaling(runs, True).tables["scaling"].frame
-    assert strong["computation_scalability"].to_list() == pytest.approx([1, 0.8], rel=EXACT)
-    assert strong["global_efficiency"].to_list() == pytest.approx(
-        [0.8, 0.8 * 2000 / 2400], rel=EXACT
-    )
-    assert strong["speedup"].to_list() == pytest.approx([1, 1000 / 600], rel=EXACT)
-    assert compare_scaling(runs, False).tables["scaling"].frame[
-        "computation_scalability"
-    ].to_list() == pytest.approx([1, 1.6], rel=EXACT)
+    def list_figures(study: Study, name: str) -> list[float]:
+        return [run.metrics["device"][name] for run in study.runs]
+
+    sampled = {"instructions": 100.0, "clock_hertz": 1e9}
+    small = run(2, 1000, 1600, **sampled)
+    large = run(4, 600, 2000, instructions=110.0, clock_hertz=9e8)
+    study = compare_runs([large, small])
+    assert (study.scaling.detected, study.reference) == ("strong", "run2")
+    assert [run.metrics["speedup"] for run in study.runs] == pytest.approx([1, 1000 / 600])
+    assert list_figures(study, "computation_scalability") == pytest.approx([1, 0.8])
+    assert list_figures(study, "global") == pytest.approx([0.8, 0.8 * 2000 / 2400])
+    assert list_figures(study, "instruction_scalability") == pytest.approx([1, 1 / 1.1])
+    assert list_figures(study, "frequency_scalability") == pytest.approx([1, 0.9])
+    assert list_figures(study, "ipc_scalability") == pytest.approx([1, 0.8 * 1.1 / 0.9])
+    # The figures of an earlier study are compared anew.
+    again = compare_runs(Study.from_dict(study.to_dict()).runs, "weak")
+    assert [run.metrics["speedup"] for run in again.runs] == pytest.approx([1, 2000 / 600])
+    assert list_figures(again, "computation_scalability") == pytest.approx([1, 1.6])
+    assert "but it looks like strong scaling" in again.warnings[-1]

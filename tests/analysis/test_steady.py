@@ -13,8 +13,6 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import iterations
-from nsys2prv.analysis.device_group import Steady
-from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import read_json
 from nsys2prv.cli import main
@@ -34,7 +32,7 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.Data
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
     patterns = iterations._make_patterns(labels)
-    frame = frame.join(patterns.select("range", "code"), on="range", maintain_order="left")
+    frame = frame.join(patterns.select("code", range="value"), on="range", maintain_order="left")
     return frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False)), patterns
 
 
@@ -42,8 +40,8 @@ def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
     result = iterations._find_by_kernels(make_kernels(names))
     assert result is not None
-    assert result.iteration_begins == tuple(40 + 50 * number for number in range(6))
-    assert (result.begin, result.end) == (40, 40 + 300 - 1)
+    assert result.begins.tolist() == [40 + 50 * number for number in range(6)]
+    assert result.end == 40 + 300 - 1
 
 
 def test_kernels_that_do_not_repeat() -> None:
@@ -57,24 +55,12 @@ def test_kernels_that_do_not_repeat() -> None:
     assert iterations._find_by_kernels(make_kernels([])) is None
 
 
-def test_iterations_between_captures_do_not_count() -> None:
-    steady = Steady(0, 100, tuple(range(0, 100, 10)), "NVTX ranges step #")
-    assert iterations.keep_covered(steady, merge_spans([0], [100])) == steady
-    # The iteration from 40 on lasts into the next capture.
-    kept = iterations.keep_covered(steady, merge_spans([0, 55], [45, 99]))
-    assert kept == Steady(0, 40, (0, 10, 20, 30), "NVTX ranges step #")
-    assert iterations.keep_covered(steady, merge_spans([0, 55], [25, 80])) is None
-
-
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
     table = make_ranges([(0, 400, 1), *steps, *layers])
     result = iterations._find_by_ranges(*table, np.arange(100, 160))
-    assert result is not None
-    assert result.found_by == "NVTX ranges step #"
-    assert result.iteration_begins == tuple(range(100, 160, 10))
-    assert (result.begin, result.end) == (100, 159)
+    assert result == "step #"
     # Most kernels run elsewhere.
     assert iterations._find_by_ranges(*table, np.arange(200, 400)) is None
 
@@ -86,26 +72,18 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
     assert iterations._find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    result = iterations._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
-    assert result is not None
-    assert result.found_by == "NVTX ranges step #"
-    assert result.iteration_begins == (100, 200)
+    assert iterations._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels) == "step #"
     # The same where the number stands beside the name.
     frame, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
     assert iterations._find_by_ranges(frame, patterns, kernels) is None
-    result = iterations._find_by_ranges(
-        frame.with_columns(numbered=pl.lit(True)), patterns, kernels
-    )
-    assert result is not None
-    assert result.iteration_begins == (100, 200)
+    frame = frame.with_columns(numbered=pl.lit(True))
+    assert iterations._find_by_ranges(frame, patterns, kernels) == "epoch"
 
 
-def test_a_long_first_iteration_is_warm_up() -> None:
-    steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
-    result = iterations._find_by_ranges(*make_ranges(steps), np.arange(0, 150))
-    assert result is not None
-    assert result.begin == 60
-    assert result.count == 9
+def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None:
+    assert iterations._count_warm_up(np.full(10, 50)) == 1
+    assert iterations._count_warm_up(np.array([600, 300, *[50] * 8])) == 2
+    assert iterations._count_warm_up(np.array([50])) == 0
 
 
 def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
@@ -113,17 +91,15 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
     generate(tmp_path, ranks=2, hosts=1, steps=6, layers=2)
     with nsys2prv.open([tmp_path / f"rank{rank}.sqlite" for rank in range(2)]) as job:
         assert job.steady is not None
-        assert job.steady.count == 6
+        assert job.steady.count == 5
         phases = job.analyse("findings")["findings"].tables["phases"].frame
         assert phases["phase"].to_list() == ["start-up", "steady state", "shutdown"]
         assert phases["time_ns"].sum() == job.duration
         assert "init" in phases["activity"][0]
-        rows = job.analyse("efficiencies")["efficiencies"].tables["steady"].frame
-        whole, part = rows.row(0, named=True), rows.row(1, named=True)
+        rows = job.analyse("efficiencies")["efficiencies"].tables["device"].frame
+        part, whole = rows.row(0, named=True), rows.row(1, named=True)
         begin, end = job.steady.begin, job.steady.end
-        compute = job.frame("cuda_kernel").filter((pl.col("begin") < end) & (pl.col("end") > begin))
         assert part["elapsed_ns"] == end - begin
-        assert part["useful_ns"] <= (compute["end"] - compute["begin"]).sum()
         assert part["parallel_efficiency"] == pytest.approx(part["useful_ns"] / 2 / (end - begin))
         assert part["parallel_efficiency"] > 2 * whole["parallel_efficiency"]
 

@@ -94,8 +94,9 @@ def test_the_exposed_communication(job: OpenJob, findings: dict[str, Finding]) -
 
 def test_the_gemm_without_tensor_cores(findings: dict[str, Finding]) -> None:
     (evidence,) = findings["no_tensor_cores"].evidence
-    total = np.sum(CAUSES["gemm_without_tensor_cores"]["ns"])
-    assert float(re.search(r": ([\d.]+) ms", evidence)[1]) * 1e6 == pytest.approx(total, rel=0.001)
+    # Of 19 of the 20 iterations.
+    total = np.sum(CAUSES["gemm_without_tensor_cores"]["ns"]) * 19 / 20
+    assert float(re.search(r": ([\d.]+) ms", evidence)[1]) * 1e6 == pytest.approx(total, rel=0.002)
 
 
 def test_nothing_is_found_that_was_not_put_in(job: OpenJob, findings: dict[str, Finding]) -> None:

@@ -26,9 +26,9 @@ from nsys2prv.analysis.page.sections import (
     SECTION_OF,
     make_result_section,
     make_sections,
-    rate_efficiency,
 )
 from nsys2prv.analysis.result import NOTHING, Result
+from nsys2prv.analysis.study.rows import rate_efficiency
 from nsys2prv.analysis.text import (
     format_cell,
     format_heading,

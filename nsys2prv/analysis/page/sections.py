@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from nsys2prv.analysis.page.figures import (
     condense_rows,
@@ -26,51 +26,10 @@ from nsys2prv.analysis.page.parts import (
     Section,
 )
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.text import format_heading
+from nsys2prv.analysis.study.model import name_metrics
+from nsys2prv.analysis.study.rows import FAIR, GOOD, list_known_rows
 from nsys2prv.conversion.quality import QualityNote, format_quality
 
-#: From these fractions on an efficiency is good, and fair: POP takes less than 80 % for worth a
-#: look.
-GOOD, FAIR = 0.8, 0.6
-#: Efficiencies that are the product of others.
-FACTORS = {
-    "parallel_efficiency": (
-        "load_balance_efficiency",
-        "communication_efficiency",
-        "orchestration_efficiency",
-    ),
-    "communication_x_orchestration_efficiency": ("serialisation_efficiency", "transfer_efficiency"),
-    "host_parallel_efficiency": ("mpi_parallel_efficiency", "offload_efficiency"),
-    "mpi_parallel_efficiency": ("mpi_load_balance_efficiency", "mpi_communication_efficiency"),
-    "mpi_communication_efficiency": ("mpi_serialisation_efficiency", "mpi_transfer_efficiency"),
-}
-#: What each efficiency is.
-MEANINGS = {
-    "parallel_efficiency": "of devices: useful time of all / (devices x elapsed time)",
-    "load_balance_efficiency": "useful time: the mean device / the busiest one",
-    "communication_efficiency": "maximum useful time / maximum active time",
-    "orchestration_efficiency": "maximum active time / elapsed time; low where devices wait for hosts",
-    "communication_x_orchestration_efficiency": (
-        "maximum useful time / elapsed time; by a replay of the job on an ideal network"
-    ),
-    "serialisation_efficiency": (
-        "maximum useful time / time on an ideal network; low where ranks wait for each other"
-    ),
-    "transfer_efficiency": (
-        "time on an ideal network / elapsed time; low where data takes long between ranks"
-    ),
-    "host_parallel_efficiency": (
-        "time outside MPI and the CUDA API / (tasks x elapsed time); a low value is fine where GPUs do the work and hosts wait for them"
-    ),
-    "mpi_parallel_efficiency": "time outside MPI / (tasks x elapsed time)",
-    "mpi_load_balance_efficiency": "time outside MPI: the mean task / the busiest one",
-    "mpi_communication_efficiency": "maximum time outside MPI / elapsed time",
-    "mpi_serialisation_efficiency": (
-        "maximum time outside MPI on an ideal network / time there; low where ranks wait for each other"
-    ),
-    "mpi_transfer_efficiency": "what messages of MPI take beyond that",
-    "offload_efficiency": "time outside MPI and the CUDA API / time outside MPI",
-}
 #: Sentences above tables, findings and efficiencies.
 NOTES = {
     "findings": (
@@ -86,11 +45,6 @@ NOTES = {
         "delay between them means nothing."
     ),
 }
-#: What is added where there is a steady state.
-OF_STEADY = (
-    " Those of devices are of the steady state, without start-up and shutdown; the table below has those of the whole "
-    "job, too. Those of hosts are of the whole job."
-)
 #: Kinds of findings of ranks that others wait for, and of waiting that nobody alone causes.
 OF_RANKS = ("straggler", "slow_host", "slow_link", "hiccup", "imbalance")
 OF_WAITING = ("pipeline_bubble", "serialisation")
@@ -149,11 +103,6 @@ def _drop_empty(blocks: Iterable[Block]) -> list[Block]:
     return [one for one in blocks if not isinstance(one, Items) or one.items]
 
 
-def rate_efficiency(value: float) -> str:
-    """Return the class of an efficiency."""
-    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
-
-
 def show_findings(material: Material) -> Iterator[Block]:
     """Show what holds the job back."""
     result = material.results.get("findings")
@@ -163,33 +112,19 @@ def show_findings(material: Material) -> Iterator[Block]:
 
 
 def show_efficiencies(material: Material) -> Iterator[Block]:
-    """Show the trees of efficiencies: of devices those of the steady state, where one was found,
-    else those of the whole job.
-    """
-    steady = material.find_frame("efficiencies.steady")
-    device = material.find_frame("efficiencies.device") if steady is None else steady
-    host = material.find_frame("efficiencies.host")
+    """Show the trees of efficiencies of the steady state, or of the whole job where none was found."""
+    frames = (material.find_frame(f"efficiencies.{name}") for name in ("device", "host"))
+    rows = [{} if frame is None else frame.row(0, named=True) for frame in frames]
     roots: list[Factor] = []
-    if device is not None:
-        row = device.row(-1, named=True)
-        roots += _make_factors("parallel_efficiency", row)
-        if "transfer_efficiency" in row:
-            both = "communication_x_orchestration_efficiency"
-            product = row["communication_efficiency"] * row["orchestration_efficiency"]
-            roots += _make_factors(both, row | {both: product})
-    if host is not None:
-        roots += _make_factors("host_parallel_efficiency", host.row(0, named=True))
+    above: list[tuple[int, Factor]] = []
+    for row, (value,) in list_known_rows([name_metrics(*rows)]):
+        factor = Factor(row.name, value, row.about, [])
+        above = [(depth, one) for depth, one in above if depth < row.depth]
+        (above[-1][1].factors if above else roots).append(factor)
+        above.append((row.depth, factor))
     if roots:
-        note = NOTES["efficiencies"] + (OF_STEADY if steady is not None else "")
+        note = f"{NOTES['efficiencies']} They are of the {next(filter(None, rows))['part']}."
         yield Factors(title="Efficiencies", roots=roots, note=note)
-
-
-def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
-    """Return the tree of an efficiency, or where the job lacks it those of its factors."""
-    inner = [factor for one in FACTORS.get(column, ()) for factor in _make_factors(one, row)]
-    if column not in row:
-        return inner
-    return [Factor(format_heading(column), row[column], MEANINGS[column], inner)]
 
 
 def show_quality(material: Material) -> Iterator[Block]:
@@ -226,7 +161,7 @@ SECTIONS: dict[str, tuple] = {
         show_findings,
         "findings.notes findings.phases findings.places findings.what_if",
         show_efficiencies,
-        "notes steady (nodes)",
+        "notes device host (nodes)",
         show_remarks,
     ),
     "quality": ("Quality of the capture", "", show_quality),

@@ -12,6 +12,8 @@ from nsys2prv._util.data_files import load_shipped_file
 #: From these fractions on an efficiency is good, and fair. POP takes less than 80 % for worth a
 #: look, BSC's BasicAnalysis less than 60 % for critical.
 GOOD, FAIR = 0.8, 0.6
+#: Ends of paths of load balance within nodes, and between them.
+BETWEEN_NODES = ("_in", "_out")
 #: How an efficiency is rated -> the sign behind it, where no colours are.
 SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
@@ -58,6 +60,11 @@ def rate_efficiency(value: float) -> str:
 
 
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> list[tuple[Row, list[float | None]]]:
-    """Return the rows of which any of these runs or regions has a figure, with their figures."""
+    """Return the rows of which any of these runs or regions has a figure, with their figures; those
+    within and between nodes where there are several nodes.
+    """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
+    between = [values for row, values in found if row.path.endswith(BETWEEN_NODES[1])]
+    if not any(value not in (None, 1.0) for values in between for value in values):
+        found = [(row, values) for row, values in found if not row.path.endswith(BETWEEN_NODES)]
     return [(row, values) for row, values in found if any(one is not None for one in values)]

@@ -1,0 +1,184 @@
+"""A study: several runs of one program with their efficiencies, as plain data that JSON holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+
+from nsys2prv._util.errors import Nsys2prvError
+
+#: Says what a JSON file is; another number when its figures mean something else.
+FORMAT = "nsys2prv study 1"
+#: Parts of figures of hosts that columns of tables begin with, and what these end with.
+PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
+#: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. What is not known
+#: is not there. Efficiencies and scalabilities are fractions of 1.
+Metrics = dict[str, Any]
+
+
+class Interval(Struct, frozen=True):
+    """The focus of analysis of a run."""
+
+    #: Begin and end (ns of the trace).
+    begin_ns: int
+    end_ns: int
+    #: Number of iterations, 0 where it is not made of iterations.
+    iterations: int
+    #: What it is, for people.
+    what: str
+
+
+class Run(Struct, kw_only=True):
+    """A run of the program."""
+
+    #: As it was given: a folder, a report, a pattern.
+    name: str
+    #: What people call it.
+    label: str = ""
+    ranks: int
+    #: GPUs with work, and nodes.
+    devices: int
+    nodes: int
+    #: How many GPUs of each model there are.
+    gpu_models: dict[str, int] = field(default_factory=dict)
+    #: The focus of analysis.
+    interval: Interval
+    #: Which host threads count, and what is useful on devices.
+    threads: str = ""
+    useful: str = ""
+    #: Figures of an iteration, or of the interval where there are none; `elapsed_ns`, `speedup`,
+    #: `efficiency` and those by part.
+    metrics: Metrics = field(default_factory=dict)
+    #: Time of each iteration (ns).
+    iteration_ns: list[int] = field(default_factory=list)
+    #: Figures by region, in the same form; `elapsed_ns` is that of devices in all iterations, `share`
+    #: of the run's, `lost_ns` what an iteration loses in it, beyond the reference's.
+    regions: dict[str, Metrics] = field(default_factory=dict)
+    #: Which figures are not known, and why.
+    missing: list[str] = field(default_factory=list)
+    #: Times (ns) and counts of an iteration that scalabilities are made of, and by region.
+    sums: dict[str, Any] = field(default_factory=dict)
+    #: Findings of the run, as Finding.as_dict returns them; of the largest run alone.
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def units(self) -> int:
+        """What speed-up is relative to: GPUs, or ranks where there are none."""
+        return self.devices or self.ranks
+
+
+class Scaling(Struct, frozen=True):
+    """How the work grows with the devices."""
+
+    #: `strong`, `weak`, or None where it cannot be told.
+    detected: str | None
+    #: What the figures mean.
+    used: str
+    #: By what it was found, for people.
+    why: str = ""
+
+
+class Study(Struct):
+    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are in the order of their
+    devices, nodes and ranks.
+    """
+
+    scaling: Scaling
+    #: Name of the run that speed-up and scalability are relative to.
+    reference: str
+    #: Lines that begin with `warning: ` or `note: `.
+    warnings: list[str]
+    runs: list[Run]
+    #: Regions that have figures, in the order in which they are shown.
+    regions: list[str] = field(default_factory=list)
+    format: str = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as plain data, for JSON."""
+        return {"format": self.format, **to_builtins(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], source: str = "study") -> Study:
+        """Return the study that :meth:`to_dict` wrote. source: what errors call it. Raises Nsys2prvError
+        where it is none.
+        """
+        if content.get("format") != FORMAT:
+            raise Nsys2prvError(f"{source}: is not the JSON of a study ({FORMAT})")
+        try:
+            return convert(dict(content), cls)
+        except ValidationError as error:
+            raise Nsys2prvError(f"{source}: is damaged: {error}") from error
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row for each run: run, devices, nodes, ranks, and its figures, named as in
+        `device_parallel`.
+        """
+        rows = [
+            {
+                "run": run.label,
+                "devices": run.devices,
+                "nodes": run.nodes,
+                "ranks": run.ranks,
+                "iterations": run.interval.iterations,
+                **_flatten(run.metrics),
+            }
+            for run in self.runs
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    @property
+    def region_table(self) -> pl.DataFrame:
+        """A row for each run and region, with its figures."""
+        rows = [
+            {
+                "run": run.label,
+                "devices": run.devices,
+                "region": name,
+                **_flatten(run.regions[name]),
+            }
+            for run in self.runs
+            for name in self.regions
+            if name in run.regions
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    @property
+    def iterations(self) -> pl.DataFrame:
+        """The time of each iteration of each run: run, iteration, time_ns."""
+        frames = [
+            pl.DataFrame({"run": run.label, "time_ns": run.iteration_ns}).with_row_index(
+                "iteration", 1
+            )
+            for run in self.runs
+            if run.iteration_ns
+        ]
+        return pl.concat(frames) if frames else pl.DataFrame()
+
+
+def _flatten(metrics: Metrics, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        more = (
+            _flatten(value, f"{name}_") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        )
+        flat |= more
+    return flat
+
+
+def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:
+    """Return the efficiencies by part, of rows of the tables of devices and of hosts."""
+    metrics: Metrics = {"device": {}, "host": {}}
+    for part, row in (("device", device), ("host", host)):
+        for column, value in row.items():
+            if not column.endswith(EFFICIENCY) or value is None:
+                continue
+            first, _, rest = column.removesuffix(EFFICIENCY).partition("_")
+            if first in PARTS:
+                metrics.setdefault(first, {})[rest] = value
+            else:
+                metrics[part][column.removesuffix(EFFICIENCY)] = value
+    return {name: figures for name, figures in metrics.items() if figures or name == "host"}

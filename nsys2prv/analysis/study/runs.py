@@ -1,0 +1,206 @@
+"""Read the runs of a study: of each its efficiencies in the focus of analysis, by the analysis that
+`report` has, and of the largest its findings.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv.analysis.device_group import ALL
+from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
+from nsys2prv.analysis.job import open_job
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.study.model import FORMAT, Interval, Metrics, Run, Study, name_metrics
+from nsys2prv.analysis.study.scaling import compare_runs
+from nsys2prv.analysis.text import read_json
+from nsys2prv.conversion.options import Options
+from nsys2prv.export.report_files import find_reports
+
+#: Ending of files that hold an earlier study.
+JSON = ".json"
+
+
+def make_study(
+    runs: Sequence[str | Path | Sequence[str | Path]],
+    scaling: str | None = None,
+    regions: Sequence[str] = (),
+    reference: str | None = None,
+    iterations: str = "",
+    whole: bool = False,
+    labels: Mapping[str, str] | None = None,
+    host_threads: str = "main",
+    useful: str = "compute",
+    options: Options | None = None,
+    **fields: object,
+) -> Study:
+    """Return the study of several runs of one program.
+
+    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier
+    study, whose runs come with their figures. scaling: `strong` or `weak`, None to find it. regions:
+    names or glob patterns of NVTX ranges, or ("all",). reference: the run that others are compared
+    with, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to
+    find them. whole: of the whole capture instead. labels: run -> what it is called. host_threads:
+    `main` or `all`. useful: as in OpenJob.analyse. options, fields: as in nsys2prv.open.
+
+    Raises Nsys2prvError where a run cannot be read, UsageError for a region that no run has.
+    """
+    if scaling not in (None, "strong", "weak"):
+        raise UsageError(f"scaling: {scaling} is none of strong, weak")
+    if not runs:
+        raise UsageError("a study needs a run: reports, a folder, or the JSON of an earlier study")
+    asked = {
+        "regions": tuple(regions),
+        "iterations": iterations,
+        "whole": whole,
+        "host_threads": host_threads,
+        "useful": useful,
+    }
+    given = [_list_given(one) for one in runs]
+    largest = max(given, key=_measure_reports)
+    read: list[Run] = []
+    for paths in given:
+        name = str(paths[0])
+        if Path(name).suffix == JSON:
+            read += _read_earlier(Path(name), regions)
+            continue
+        with open_job(paths, options, **fields) as job:
+            result = job.analyse("efficiencies", **asked)["efficiencies"]
+            run = _make_run(name, job.facts["gpu_models"], result)
+            if paths is largest:
+                run.findings = [one.as_dict() for one in job.findings(useful)]
+        read.append(run)
+    _label_runs(read, labels or {})
+    names = list(dict.fromkeys(name for run in reversed(read) for name in run.regions))
+    names = [
+        *(one for one in regions if one in names),
+        *(one for one in names if one not in regions),
+    ]
+    if unknown := [one for one in regions if one not in (*names, ALL)]:
+        raise UsageError(f"--regions {unknown[0]}: no run has NVTX ranges of this name")
+    return compare_runs(read, scaling, reference, names)
+
+
+def _list_given(run: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    paths = [run] if isinstance(run, str | Path) else [*run]
+    if not paths:
+        raise UsageError("a run has no reports")
+    return paths
+
+
+def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:
+    """Return how many reports a run has, and their size (bytes)."""
+    if Path(paths[0]).suffix == JSON:
+        return 0, 0
+    reports = find_reports(paths)
+    return len(reports), sum(one.stat().st_size for one in reports if one.exists())
+
+
+def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
+    """Name the runs by their folders, by as many of the names of a path as tell them apart."""
+    by_name = {Path(name): label for name, label in labels.items()}
+    for run in runs:
+        path = Path(run.name)
+        if glob.has_magic(path.name) and not path.exists() and path.parent.name:
+            path = path.parent
+        parts = [
+            *path.absolute().parent.parts[1:],
+            path.stem if path.is_file() else path.absolute().name,
+        ]
+        run.label = by_name.get(Path(run.name), run.label) or parts[-1]
+        depth = 1
+        while depth < len(parts) and any(
+            run.label == other.label and other.name != run.name for other in runs
+        ):
+            depth += 1
+            run.label = "/".join(parts[-depth:])
+
+
+def _read_earlier(path: Path, regions: Sequence[str]) -> list[Run]:
+    """Return the runs of an earlier study, or that of a file that `report --json` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(f"{path}: cannot be read as JSON: {error}") from error
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        return Study.from_dict(content, str(path)).runs
+    described, results = read_json(path)
+    if "efficiencies" not in results or "focus" not in results["efficiencies"].tables:
+        raise Nsys2prvError(f"{path}: has no efficiencies of a job; give its reports instead")
+    return [_make_run(str(path), described.get("gpu_models", {}), results["efficiencies"])]
+
+
+def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
+    """Return a run of the result of the analysis of efficiencies."""
+    tables = {key: table.frame for key, table in result.tables.items()}
+    if "focus" not in tables:
+        raise Nsys2prvError(f"{name}: {'; '.join(result.missing) or 'there are no efficiencies'}")
+    focus = tables["focus"].row(0, named=True)
+    count = max(focus["iterations"], 1)
+    device, host = (
+        tables[key].row(0, named=True) if key in tables else {} for key in ("device", "host")
+    )
+    elapsed = focus["elapsed_ns"] / count
+    metrics = {"elapsed_ns": elapsed, **name_metrics(device, host)}
+    sums = {**_sum_work(device, host, count), "elapsed_ns": elapsed}
+    if "instructions" in tables:
+        sampled = tables["instructions"].row(0, named=True)
+        # Of all devices, where some were not sampled.
+        instructions = sampled["instructions"] / sampled["useful_ns"] * device["useful_ns"]
+        sums |= {"instructions": instructions / count, "clock_hertz": sampled["clock_hertz"]}
+    names = [
+        row["region"]
+        for key in ("regions", "host_regions")
+        if key in tables
+        for row in tables[key].iter_rows(named=True)
+    ]
+    regions: dict[str, Metrics] = {}
+    for region in dict.fromkeys(names):
+        on_devices, on_hosts = (
+            _find_row(tables.get(key), region) for key in ("regions", "host_regions")
+        )
+        figures = name_metrics(on_devices, on_hosts)
+        if on_devices:
+            figures |= {
+                "elapsed_ns": on_devices["elapsed_ns"],
+                "share": on_devices["share_of_elapsed"],
+            }
+        if on_hosts:
+            figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
+        regions[region] = figures
+        sums.setdefault("regions", {})[region] = _sum_work(on_devices, on_hosts, count)
+    iterations = tables.get("iterations", tables.get("host_iterations"))
+    return Run(
+        name=name,
+        ranks=focus["ranks"],
+        devices=focus["devices"],
+        nodes=focus["nodes"],
+        gpu_models=dict(gpu_models),
+        interval=Interval(focus["begin_ns"], focus["end_ns"], focus["iterations"], focus["what"]),
+        threads=HOST_THREADS[focus["host_threads"]],
+        useful=USEFUL[focus["useful"]],
+        metrics=metrics,
+        iteration_ns=[] if iterations is None else iterations["elapsed_ns"].to_list(),
+        regions=regions,
+        missing=[*result.missing],
+        sums={**sums, "found_by": focus["found_by"], "recorded": focus["recorded"].split(", ")},
+    )
+
+
+def _find_row(table: pl.DataFrame | None, region: str) -> dict[str, Any]:
+    rows = [] if table is None else table.filter(pl.col("region") == region).rows(named=True)
+    return rows[0] if rows else {}
+
+
+def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return what scalabilities are made of, of an iteration."""
+    sums = {"elapsed_ns": device.get("elapsed_ns"), "useful_ns": device.get("useful_ns")}
+    sums["host_useful_ns"] = host.get("useful_ns")
+    sums = {name: value / count for name, value in sums.items() if value is not None}
+    return {**sums, "hosts": host.get("hosts", 0)}
