@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import compileall
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,9 +136,6 @@ def main() -> None:
     asked = arguments()
     # As pip does where it installs a package.
     compileall.compile_dir(inputs.ROOT / "nsys2prv", quiet=2)
-    subprocess.run(
-        [sys.executable, inputs.ROOT / "hatch_build.py"], check=False, stdout=subprocess.DEVNULL
-    )
     begun = tables.conditions()
     said = [f"## {begun}", "", *([asked.note, ""] if asked.note else [])]
     print("\n".join(said))

@@ -44,7 +44,7 @@ def load_shipped_file(package: str, name: str) -> Any:
 def load_shipped(text: str) -> Any:
     """Return what the text of a YAML file of the package says.
 
-    ``hatch_build.py`` parses these files while the package is built. A file that has changed since
+    ``tools/make_package_data.py`` parses these files while the package is built. A file that has changed since
     then is parsed here.
     """
     try:

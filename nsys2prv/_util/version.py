@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0.dev0"
 
-#: File of an installed package that names the commit it was built from; hatch_build.py writes it.
+#: File of an installed package that names the commit it was built from; tools/make_package_data.py writes it.
 COMMIT = "commit.txt"
 
 

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import yaml
+from make_package_data import PACKAGE, write_parsed_data
 
-from hatch_build import PACKAGE, parsed
 from nsys2prv._util import data_files
 from nsys2prv._util.data_files import load_shipped
 
@@ -21,7 +21,8 @@ MODULE = "nsys2prv._util.shipped_data"
 @pytest.fixture
 def built_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Build the module of the files as they are now, in place of the one that is there."""
-    spec = spec_from_file_location(MODULE, parsed(ROOT, tmp_path / "shipped_data.py"))
+    write_parsed_data(tmp_path / "shipped_data.py")
+    spec = spec_from_file_location(MODULE, tmp_path / "shipped_data.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, MODULE, module)
@@ -31,7 +32,7 @@ def built_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_built_data_is_what_the_files_say(
     built_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = [file.read_text(encoding="utf-8") for file in (ROOT / PACKAGE).rglob("*.yaml")]
+    texts = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.yaml")]
     expected = [yaml.safe_load(text) for text in texts]
     with monkeypatch.context() as without_yaml:
         without_yaml.setitem(sys.modules, "yaml", None)

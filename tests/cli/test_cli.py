@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from make_package_data import write_commit
 from tools.commands import read_error_line, run_main, wait_for
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
-from nsys2prv._util.version import format_version
+from nsys2prv._util.version import COMMIT, format_version
 from nsys2prv.analysis.text import Style
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -291,10 +291,9 @@ def test_the_version_has_the_commit_of_a_checkout(
     # A wheel has it in a file.
     installed = tmp_path / "site-packages" / "nsys2prv"
     (installed / "_util").mkdir(parents=True)
-    build = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))
-    assert build["named_commit"](checkout, installed / "_util" / build["COMMIT"].name)
+    assert write_commit(checkout, installed / "_util" / COMMIT)
     assert format_version(installed) == f"nsys2prv {__version__} (commit {commit})"
-    assert build["named_commit"](tmp_path, installed / "none") is None
+    assert not write_commit(tmp_path, installed / "none")
     with pytest.raises(SystemExit):
         run_main("--version")
     assert capsys.readouterr().out.startswith(f"nsys2prv {__version__}")

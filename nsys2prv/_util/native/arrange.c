@@ -264,7 +264,7 @@ static void number_nodes(const int32_t *moments, int64_t nodes, int32_t *node_of
 
 static PyObject *make_column(int64_t count, int size, void *column) {
     PyObject *made = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * size));
-    *(void **)column = made ? PyByteArray_AS_STRING(made) : NULL;
+    *(void **)column = made ? PyByteArray_AsString(made) : NULL;
     return made;
 }
 
@@ -340,7 +340,7 @@ PyObject *arrange_unit(PyObject *self, PyObject *arguments) {
     Py_END_ALLOW_THREADS
     PyObject *counts = PyTuple_New(OUTSIDE + 1);
     for (int kind = 0; counts && kind <= OUTSIDE; kind++)
-        PyTuple_SET_ITEM(counts, kind, PyLong_FromLongLong(dropped[kind]));
+        PyTuple_SetItem(counts, kind, PyLong_FromLongLong(dropped[kind]));
     result = counts ? Py_BuildValue("NNL", columns, counts, (long long)cycles) : NULL;
     columns = NULL;
 done:

@@ -194,10 +194,10 @@ PyObject *number_distinct(PyObject *self, PyObject *arguments) {
     (void)self;
     if (!PyArg_ParseTuple(arguments, "O!w*", &PyTuple_Type, &given, &out))
         return NULL;
-    Py_ssize_t width = PyTuple_GET_SIZE(given), rows = out.len / 8;
+    Py_ssize_t width = PyTuple_Size(given), rows = out.len / 8;
     bool fits = width > 0 && width <= MOST_COLUMNS;
     for (Py_ssize_t c = 0; fits && c < width; c++) {
-        if (PyObject_GetBuffer(PyTuple_GET_ITEM(given, c), &held[c], PyBUF_STRIDES) < 0)
+        if (PyObject_GetBuffer(PyTuple_GetItem(given, c), &held[c], PyBUF_STRIDES) < 0)
             goto done;
         fits = held[c].ndim == 1 && held[c].itemsize == 8 && held[c].shape[0] == rows;
         columns[c] = (Strided){held[c].buf, held[c].ndim == 1 ? held[c].strides[0] : 0};
@@ -258,7 +258,7 @@ PyObject *fill_records(PyObject *self, PyObject *arguments) {
     (void)self;
     if (!PyArg_ParseTuple(arguments, "w*nO!On", &records, &itemsize, &PyTuple_Type, &given, &chosen, &first))
         return NULL;
-    Py_ssize_t width = PyTuple_GET_SIZE(given), count = itemsize > 0 ? records.len / itemsize : 0;
+    Py_ssize_t width = PyTuple_Size(given), count = itemsize > 0 ? records.len / itemsize : 0;
     if (chosen != Py_None && PyObject_GetBuffer(chosen, &rows, PyBUF_SIMPLE) < 0)
         goto done;
     if (rows.buf && (first < 0 || first > rows.len / 8 || rows.len / 8 - first < count)) {
@@ -274,7 +274,7 @@ PyObject *fill_records(PyObject *self, PyObject *arguments) {
         goto done;
     }
     for (; taken < width; taken++)
-        if (take_field(PyTuple_GET_ITEM(given, taken), itemsize, count, places != NULL, first, greatest, &fields[taken]) < 0)
+        if (take_field(PyTuple_GetItem(given, taken), itemsize, count, places != NULL, first, greatest, &fields[taken]) < 0)
             goto done;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t f = 0; f < width; f++) {

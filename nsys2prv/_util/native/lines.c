@@ -89,13 +89,13 @@ static const Py_buffer *hold(Batches *all, PyObject *object, int flags) {
 
 /* The column of a piece: integers of any size, at any distance; or a tuple of these and of the table that they are indices of. */
 static int take_column(Batches *all, PyObject *column, Piece *piece, Py_ssize_t rows) {
-    if (PyTuple_Check(column) && PyTuple_GET_SIZE(column) == 2) {
-        const Py_buffer *table = hold(all, PyTuple_GET_ITEM(column, 1), PyBUF_SIMPLE);
+    if (PyTuple_Check(column) && PyTuple_Size(column) == 2) {
+        const Py_buffer *table = hold(all, PyTuple_GetItem(column, 1), PyBUF_SIMPLE);
         if (!table)
             return -1;
         piece->table = table->buf;
         piece->entries = (uint64_t)table->len / 8;
-        column = PyTuple_GET_ITEM(column, 0);
+        column = PyTuple_GetItem(column, 0);
     }
     const Py_buffer *buffer = hold(all, column, PyBUF_STRIDES | PyBUF_FORMAT);
     if (!buffer)
@@ -177,7 +177,7 @@ static int take_batch(Batches *all, PyObject *given, Batch *batch) {
     PyObject *pieces, *columns;
     if (!PyArg_ParseTuple(given, "O!O!n", &PyTuple_Type, &pieces, &PyTuple_Type, &columns, &batch->rows))
         return -1;
-    Py_ssize_t count = PyTuple_GET_SIZE(pieces), used = 0;
+    Py_ssize_t count = PyTuple_Size(pieces), used = 0;
     batch->pieces = PyMem_Calloc(count ? count : 1, sizeof(Piece));
     batch->ahead = PyMem_Calloc(count ? count : 1, sizeof(Piece *));
     if (!batch->pieces || !batch->ahead) {
@@ -187,8 +187,8 @@ static int take_batch(Batches *all, PyObject *given, Batch *batch) {
     batch->count = count;
     for (Py_ssize_t p = 0; p < count; p++) {
         Piece *piece = &batch->pieces[p];
-        PyObject *column = used < PyTuple_GET_SIZE(columns) ? PyTuple_GET_ITEM(columns, used) : NULL;
-        if (take_piece(all, PyTuple_GET_ITEM(pieces, p), column, piece, batch->rows) < 0)
+        PyObject *column = used < PyTuple_Size(columns) ? PyTuple_GetItem(columns, used) : NULL;
+        if (take_piece(all, PyTuple_GetItem(pieces, p), column, piece, batch->rows) < 0)
             return -1;
         batch->most += piece->length + piece->most;
         if (piece->what != NOTHING) {
@@ -369,14 +369,14 @@ PyObject *write_lines(PyObject *self, PyObject *arguments) {
     (void)self;
     if (!PyArg_ParseTuple(arguments, "O!y*w*", &PyList_Type, &given, &order, &out))
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(given);
+    Py_ssize_t count = PyList_Size(given);
     if (!(all.batches = PyMem_Calloc(count ? count : 1, sizeof(Batch)))) {
         PyErr_NoMemory();
         goto done;
     }
     all.count = count;
     for (Py_ssize_t b = 0; b < count; b++)
-        if (take_batch(&all, PyList_GET_ITEM(given, b), &all.batches[b]) < 0)
+        if (take_batch(&all, PyList_GetItem(given, b), &all.batches[b]) < 0)
             goto done;
     Py_ssize_t lines;
     char *end = out.buf;

@@ -5,6 +5,25 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* Buffers are part of the limited API from Python 3.11 on. Those of 3.10, which changes no more, are the same. */
+#if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030B0000
+typedef struct {
+    void *buf;
+    PyObject *obj;
+    Py_ssize_t len, itemsize;
+    int readonly, ndim;
+    char *format;
+    Py_ssize_t *shape, *strides, *suboffsets;
+    void *internal;
+} Py_buffer;
+#define PyBUF_SIMPLE 0
+#define PyBUF_WRITABLE 0x1
+#define PyBUF_FORMAT 0x4
+#define PyBUF_STRIDES (0x10 | 0x8)
+PyAPI_FUNC(int) PyObject_GetBuffer(PyObject *object, Py_buffer *view, int flags);
+PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
+#endif
+
 /* A line of several batches: the number of its batch, and its row there in the lowest bits. */
 #define ROW_BITS 40
 #define ROW_MASK (((uint64_t)1 << ROW_BITS) - 1)

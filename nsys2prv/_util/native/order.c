@@ -145,7 +145,7 @@ PyObject *order_lines(PyObject *self, PyObject *arguments) {
     (void)self;
     if (!PyArg_ParseTuple(arguments, "O!w*", &PyList_Type, &given, &out))
         return NULL;
-    Py_ssize_t batches = PyList_GET_SIZE(given);
+    Py_ssize_t batches = PyList_Size(given);
     Source *sources = PyMem_Calloc(batches ? batches : 1, sizeof *sources);
     size_t count = 0;
     bool fits = batches < (Py_ssize_t)1 << (64 - ROW_BITS);
@@ -155,7 +155,7 @@ PyObject *order_lines(PyObject *self, PyObject *arguments) {
     }
     for (Py_ssize_t b = 0; b < batches && fits; b++) {
         Source *source = &sources[b];
-        PyObject *batch = PyList_GET_ITEM(given, b);
+        PyObject *batch = PyList_GetItem(given, b);
         if (!PyTuple_Check(batch) || !PyArg_ParseTuple(batch, "OO", &times, &ties)) {
             PyErr_SetString(PyExc_TypeError, "times and ties of each batch");
             goto done;

@@ -28,12 +28,12 @@ bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void 
 
 bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns) {
     *count = -1;
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != (Py_ssize_t)strlen(sizes)) {
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != (Py_ssize_t)strlen(sizes)) {
         PyErr_SetString(PyExc_TypeError, "a tuple of columns is missing, or has others");
         return false;
     }
     for (Py_ssize_t k = 0; sizes[k]; k++)
-        if (!get_column(held, PyTuple_GET_ITEM(tuple, k), sizes[k] - '0', count, &columns[k]))
+        if (!get_column(held, PyTuple_GetItem(tuple, k), sizes[k] - '0', count, &columns[k]))
             return false;
     return true;
 }
@@ -306,7 +306,7 @@ PyObject *group_latencies(PyObject *self, PyObject *arguments) {
         if (!group)
             Py_CLEAR(result);
         else
-            PyList_SET_ITEM(result, (Py_ssize_t)k, group);
+            PyList_SetItem(result, (Py_ssize_t)k, group);
     }
 done:
     free_codes(&groups);
@@ -738,7 +738,7 @@ PyObject *select_edges(PyObject *self, PyObject *arguments) {
             most += in.graph->kind[k] <= OUTSIDE && kinds & BIT(in.graph->kind[k] & 31);
         result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)most * 4);
         if (result) {
-            int32_t *out = (int32_t *)PyByteArray_AS_STRING(result);
+            int32_t *out = (int32_t *)PyByteArray_AsString(result);
             Py_BEGIN_ALLOW_THREADS
             count = select_rows(&in, kinds, begin, end, out);
             Py_END_ALLOW_THREADS

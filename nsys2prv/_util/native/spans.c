@@ -5,6 +5,7 @@
 #include "module.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
 /* The number of `values`, ascending, that are at most `time`. `near` is where it is likely to be: from there on steps grow, so that ascending
  * times take no search each. */
@@ -56,12 +57,12 @@ PyObject *time_before(PyObject *self, PyObject *arguments) {
         return NULL;
     size_t count = (size_t)begin.len / 8, asked = (size_t)times.len / 8;
     int fits = end.len == begin.len && out.len == times.len;
-    uint64_t *sums = fits ? PyMem_RawMalloc((count + 1) * sizeof *sums) : NULL;
+    uint64_t *sums = fits ? malloc((count + 1) * sizeof *sums) : NULL;
     if (sums) {
         Py_BEGIN_ALLOW_THREADS
         sum_before(begin.buf, end.buf, count, times.buf, asked, sums, out.buf);
         Py_END_ALLOW_THREADS
-        PyMem_RawFree(sums);
+        free(sums);
     } else if (fits)
         PyErr_NoMemory();
     else

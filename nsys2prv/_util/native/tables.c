@@ -16,6 +16,13 @@ static PyObject *raise_status(Status status, uint32_t page) {
     return NULL;
 }
 
+/* Frees an object, which holds its type. */
+static void free_object(void *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
 /* ---- Texts ---- */
 
 typedef struct {
@@ -27,7 +34,7 @@ static PyObject *new_texts(PyTypeObject *type, PyObject *arguments, PyObject *na
     (void)names;
     if (!PyArg_ParseTuple(arguments, ""))
         return NULL;
-    TextsObject *self = (TextsObject *)type->tp_alloc(type, 0);
+    TextsObject *self = (TextsObject *)PyType_GenericAlloc(type, 0);
     /* Any number that a file's author cannot know: Python's own hashes are seeded at random. */
     PyObject *seed = PyUnicode_FromString("texts");
     Py_hash_t hash = seed ? PyObject_Hash(seed) : -1;
@@ -41,7 +48,7 @@ static PyObject *new_texts(PyTypeObject *type, PyObject *arguments, PyObject *na
 
 static void free_texts_object(TextsObject *self) {
     free_texts(&self->texts);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    free_object(self);
 }
 
 static PyObject *texts_as_list(TextsObject *self, PyObject *arguments) {
@@ -64,7 +71,7 @@ static PyObject *texts_as_list(TextsObject *self, PyObject *arguments) {
         if (!text)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, k, text);
+            PyList_SetItem(list, k, text);
     }
     if (chosen.obj)
         PyBuffer_Release(&chosen);
@@ -123,7 +130,6 @@ static PyObject *texts_numbers(TextsObject *self, PyObject *arguments) {
     return NULL;
 }
 
-static PySequenceMethods TEXTS_SEQUENCE = {.sq_length = (lenfunc)texts_length};
 
 static PyMethodDef TEXTS_METHODS[] = {
     {"as_list", (PyCFunction)texts_as_list, METH_VARARGS, "as_list([numbers]): the texts (bytes), by their numbers, or those of some (int64)."},
@@ -137,17 +143,16 @@ static PyMethodDef TEXTS_METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject TextsType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "nsys2prv._util.native._core.Texts",
-    .tp_basicsize = sizeof(TextsObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Texts(): distinct texts, numbered from 0 in the order in which columns have them. One thread at a time uses it.",
-    .tp_new = new_texts,
-    .tp_dealloc = (destructor)free_texts_object,
-    .tp_methods = TEXTS_METHODS,
-    .tp_as_sequence = &TEXTS_SEQUENCE,
+static PyType_Slot TEXTS_SLOTS[] = {
+    {Py_tp_doc, (void *)"Texts(): distinct texts, numbered from 0 in the order in which columns have them. One thread at a time uses it."},
+    {Py_tp_new, new_texts},
+    {Py_tp_dealloc, free_texts_object},
+    {Py_tp_methods, TEXTS_METHODS},
+    {Py_sq_length, texts_length},
+    {0, NULL},
 };
+
+static PyType_Spec TEXTS_SPEC = {"nsys2prv._util.native._core.Texts", sizeof(TextsObject), 0, Py_TPFLAGS_DEFAULT, TEXTS_SLOTS};
 
 /* ---- TableFile ---- */
 
@@ -156,17 +161,18 @@ typedef struct {
     PageFile file;
 } FileObject;
 
-static PyTypeObject TableFileType, TableType;
+/* Made of the specs below and above. */
+static PyTypeObject *table_type, *texts_type;
 
 static PyObject *new_file(PyTypeObject *type, PyObject *arguments, PyObject *names) {
     PyObject *path;
     (void)names;
     if (!PyArg_ParseTuple(arguments, "O&", PyUnicode_FSConverter, &path))
         return NULL;
-    FileObject *self = (FileObject *)type->tp_alloc(type, 0);
+    FileObject *self = (FileObject *)PyType_GenericAlloc(type, 0);
     if (self) {
         self->file.descriptor = -1;
-        Status status = open_page_file(PyBytes_AS_STRING(path), &self->file);
+        Status status = open_page_file(PyBytes_AsString(path), &self->file);
         if (status != OK) {
             Py_CLEAR(self);
             raise_status(status, 1);
@@ -178,7 +184,7 @@ static PyObject *new_file(PyTypeObject *type, PyObject *arguments, PyObject *nam
 
 static void free_file(FileObject *self) {
     close_page_file(&self->file);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    free_object(self);
 }
 
 /* ---- Table ---- */
@@ -221,7 +227,7 @@ static PyObject *open_table(FileObject *self, PyObject *arguments) {
     uint32_t damaged = 0;
     if (!PyArg_ParseTuple(arguments, "I", &root))
         return NULL;
-    TableObject *table = PyObject_New(TableObject, &TableType);
+    TableObject *table = PyObject_New(TableObject, table_type);
     if (!table)
         return NULL;
     Py_INCREF(self);
@@ -241,7 +247,7 @@ static PyObject *open_table(FileObject *self, PyObject *arguments) {
 static void free_table(TableObject *self) {
     free_leaves(&self->leaves);
     Py_DECREF(self->file);
-    PyObject_Free(self);
+    free_object(self);
 }
 
 static PyObject *leaves_of(TableObject *self, void *none) {
@@ -301,7 +307,7 @@ static int take_column(PyObject *given, Column *column, Py_buffer *held, Py_ssiz
     if (!PyArg_ParseTuple(given, "iipppLOOO", &field, &kind, &is_rowid, &holds_reals, &has_default, &null, &values, &types, &texts))
         return -1;
     if (field < ROWID || kind < INTEGERS || kind > VALUES || (kind == VALUES) == (types == Py_None)
-        || (kind >= TEXTS) != (Py_TYPE(texts) == &TextsType)) {
+        || (kind >= TEXTS) != (Py_TYPE(texts) == texts_type)) {
         PyErr_SetString(PyExc_ValueError, "a column has a field, a kind, and types and texts as its kind needs them");
         return -1;
     }
@@ -318,7 +324,7 @@ static int take_column(PyObject *given, Column *column, Py_buffer *held, Py_ssiz
 }
 
 static int take_columns(PyObject *given, Asked *asked, Py_ssize_t *rows) {
-    asked->count = PyList_GET_SIZE(given);
+    asked->count = PyList_Size(given);
     asked->columns = PyMem_Calloc((size_t)asked->count + 1, sizeof *asked->columns);
     asked->held = PyMem_Calloc(2 * (size_t)asked->count + 1, sizeof *asked->held);
     if (!asked->columns || !asked->held) {
@@ -326,7 +332,7 @@ static int take_columns(PyObject *given, Asked *asked, Py_ssize_t *rows) {
         return -1;
     }
     for (Py_ssize_t k = 0; k < asked->count; k++)
-        if (take_column(PyList_GET_ITEM(given, k), &asked->columns[k], &asked->held[2 * k], rows) < 0)
+        if (take_column(PyList_GetItem(given, k), &asked->columns[k], &asked->held[2 * k], rows) < 0)
             return -1;
     return 0;
 }
@@ -372,7 +378,7 @@ static PyObject *decode(TableObject *self, PyObject *arguments) {
         if (!count)
             Py_CLEAR(counts);
         else
-            PyList_SET_ITEM(counts, k, count);
+            PyList_SetItem(counts, k, count);
     }
     if (counts)
         result = Py_BuildValue("nN", (Py_ssize_t)rows, counts);
@@ -398,16 +404,16 @@ static PyMethodDef TABLE_METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject TableType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "nsys2prv._util.native._core.Table",
-    .tp_basicsize = sizeof(TableObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "The leaf pages of a table, in the order of its rows. Any number of threads may read from it at a time.",
-    .tp_dealloc = (destructor)free_table,
-    .tp_methods = TABLE_METHODS,
-    .tp_getset = TABLE_ATTRIBUTES,
+static PyType_Slot TABLE_SLOTS[] = {
+    {Py_tp_doc, (void *)"The leaf pages of a table, in the order of its rows. Any number of threads may read from it at a time."},
+    {Py_tp_dealloc, free_table},
+    {Py_tp_methods, TABLE_METHODS},
+    {Py_tp_getset, TABLE_ATTRIBUTES},
+    {0, NULL},
 };
+
+static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(TableObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 TABLE_SLOTS};
 
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
@@ -422,17 +428,16 @@ static PyGetSetDef FILE_ATTRIBUTES[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyTypeObject TableFileType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "nsys2prv._util.native._core.TableFile",
-    .tp_basicsize = sizeof(FileObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "TableFile(path): an SQLite file whose pages are read. Raises StandAside where it is not for this reader, Damaged.",
-    .tp_new = new_file,
-    .tp_dealloc = (destructor)free_file,
-    .tp_methods = FILE_METHODS,
-    .tp_getset = FILE_ATTRIBUTES,
+static PyType_Slot FILE_SLOTS[] = {
+    {Py_tp_doc, (void *)"TableFile(path): an SQLite file whose pages are read. Raises StandAside where it is not for this reader, Damaged."},
+    {Py_tp_new, new_file},
+    {Py_tp_dealloc, free_file},
+    {Py_tp_methods, FILE_METHODS},
+    {Py_tp_getset, FILE_ATTRIBUTES},
+    {0, NULL},
 };
+
+static PyType_Spec FILE_SPEC = {"nsys2prv._util.native._core.TableFile", sizeof(FileObject), 0, Py_TPFLAGS_DEFAULT, FILE_SLOTS};
 
 int add_tables(PyObject *module) {
     StandAside = PyErr_NewExceptionWithDoc("nsys2prv._util.native._core.StandAside", "SQLite has to read this file, table or part of one.", NULL,
@@ -442,7 +447,12 @@ int add_tables(PyObject *module) {
     if (!StandAside || !Damaged || PyModule_AddObjectRef(module, "StandAside", StandAside) < 0
         || PyModule_AddObjectRef(module, "Damaged", Damaged) < 0)
         return -1;
-    if (PyModule_AddType(module, &TextsType) < 0 || PyModule_AddType(module, &TableFileType) < 0 || PyType_Ready(&TableType) < 0)
-        return -1;
-    return 0;
+    table_type = (PyTypeObject *)PyType_FromSpec(&TABLE_SPEC);
+    texts_type = (PyTypeObject *)PyType_FromSpec(&TEXTS_SPEC);
+    PyTypeObject *file = (PyTypeObject *)PyType_FromSpec(&FILE_SPEC);
+    int status = table_type && texts_type && file ? 0 : -1;
+    if (status == 0 && (PyModule_AddType(module, texts_type) < 0 || PyModule_AddType(module, file) < 0))
+        status = -1;
+    Py_XDECREF(file);
+    return status;
 }

@@ -17,7 +17,8 @@ class PyNsys2prv(PythonPackage):
 
     depends_on("c", type="build")
     depends_on("python@3.10:", type=("build", "link", "run"))
-    depends_on("py-hatchling", type="build")
+    depends_on("py-scikit-build-core@0.11:", type="build")
+    depends_on("cmake@3.26:", type="build")
     depends_on("py-pyyaml@6.0:", type=("build", "run"))
     depends_on("py-isal@1.6:", type=("build", "run"))
     depends_on("py-jinja2@3.1:", type=("build", "run"))
