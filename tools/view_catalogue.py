@@ -68,6 +68,7 @@ COUNTERS = {
     "gpu_metric": "Next Evt Val",
     "network_metric": "Last Evt Val",
     "memory_in_use": "Last Evt Val",
+    "gpu_blocks": "Last Evt Val",
 }
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
 #: Key of a window -> field of its look.

@@ -23,7 +23,7 @@ from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering
-from nsys2prv.events.kind import Account
+from nsys2prv.events.kind import Account, Rows
 from nsys2prv.store.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.work_result import WorkResult
@@ -71,7 +71,7 @@ def derive_task(task: DeriveWork) -> WorkResult:
     spill_file = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(spill_file, task.report, task.number) as writer:
         for rows in kind.derived.derive(facts):
-            if rows.nesting_owner is not None:
+            if isinstance(rows, Rows) and rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
                     rows.object, rows.nesting_owner, rows.begin, rows.end
                 )

@@ -45,7 +45,7 @@ class Derived(Struct, frozen=True):
     #: Facts that it sets aside while reading.
     collects: tuple[str, ...]
     #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
-    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
+    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows | Counters]]
 
 
 class EventKind(Struct, frozen=True):

@@ -18,6 +18,7 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv.writers.paraver.views import find_views_for_trace
 
 NAMES = make_strings(
     "k", "cudaLaunchHostFunc", "my_callback", "ucp_tag_send_nbx", "ucp_tag_recv_nbx"
@@ -149,3 +150,31 @@ def test_metrics_of_a_system_on_a_chip(tmp_path: Path) -> None:
     (code,) = (code for code, label in trace.labels.types.items() if label == metric["metricName"])
     assert [sample.numbers[code] for sample in trace.samples][:2] == [10, 50]
     assert {trace.get_row_name(sample.row) for sample in trace.samples} == {"system on a chip"}
+
+
+def test_blocks_are_counted_on_each_gpu(tmp_path: Path) -> None:
+    """Three blocks on two multiprocessors; ranges of a warp are none of their own."""
+    block = {"globalPid": make_global_pid(PID), "deviceId": 0, "BlockID": 1}
+    warp = {**block, "SMId": 1, "start": 10, "end": 30}
+    tables = {
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(0, 50)],
+        "CUPTI_ACTIVITY_KIND_BLOCK_TRACE": [
+            {**block, "SMId": 0, "start": 0, "end": 20},
+            {**block, "SMId": 0, "start": 10, "end": 40},
+            {**block, "SMId": 1, "start": 10, "end": 30},
+        ],
+        "CUPTI_ACTIVITY_KIND_WARP_PHASE_TRACE": [
+            {**warp, "eventType": 2},
+            {**warp, "eventType": 0},
+        ],
+    }
+    trace = convert_rows(tmp_path, tables)
+    found: dict[int, dict[int, int]] = {code: {} for code in (69200701, 69200702, 69200703)}
+    for sample in trace.samples:
+        for code in found.keys() & sample.numbers.keys():
+            found[code][sample.time] = sample.numbers[code]
+    assert found[69200701] == {0: 1, 10: 3, 20: 2, 30: 1, 40: 0, 50: 0}
+    assert found[69200702] == {10: 1, 30: 0, 50: 0}
+    assert found[69200703] == {0: 1, 10: 2, 30: 1, 40: 0, 50: 0}
+    shown = {fit.path for fit in find_views_for_trace(tmp_path / "o.prv") if not fit.lacking}
+    assert "views/gpu_blocks.cfg" in shown

@@ -23,6 +23,7 @@ KINDS = [kind.name for kind in all_kinds() if kind.tables]
 #: Kinds whose rows no sample has: those of Windows, and of tables whose whole schema no public export
 #: shows.
 KINDS_IN_NO_SAMPLE = {
+    "gpu_blocks",
     "graph_host_nodes",
     "host_callbacks",
     "jit",
