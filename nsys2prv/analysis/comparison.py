@@ -1,4 +1,4 @@
-"""Compare what got faster or slower between two jobs, and how the efficiencies of several scale."""
+"""Compare two jobs of the same size: what got faster or slower."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from msgspec import Struct
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, divide_columns
+from nsys2prv.analysis.study.model import name_metrics
+from nsys2prv.analysis.study.rows import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
 #: Times that differ by a smaller share are alike; iterations that take so many times the median are
@@ -230,20 +232,21 @@ def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def _describe_jobs(jobs: Sequence[ComparedJob]) -> pl.DataFrame:
     rows = [("elapsed (s)", *(job.duration / 1e9 for job in jobs))]
     rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
-    for table in ("device", "host"):
-        if frames := find_frames(jobs, "efficiencies", table):
-            before, after = (frame.row(0, named=True) for frame in frames)
-            rows += [
-                (
-                    f"{table}s: {name.removeprefix('host_').replace('_', ' ')} (%)",
-                    *(None if one is None else 100 * one for one in (value, after.get(name))),
-                )
-                for name, value in before.items()
-                if name.endswith("efficiency")
-            ]
+    metrics = [
+        name_metrics(*(_find_first_row(job, table) for table in ("device", "host"))) for job in jobs
+    ]
+    rows += [
+        (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))
+        for row, values in list_known_rows(metrics)
+    ]
     schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
     frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
     return frame.with_columns(change_share=divide_columns("b", "a") - 1)
+
+
+def _find_first_row(job: ComparedJob, table: str) -> dict[str, Any]:
+    found = job.find_table("efficiencies", table)
+    return found.frame.row(0, named=True) if found else {}
 
 
 def _join_places(frames: Sequence[pl.DataFrame], key: str, values: Sequence[str]) -> pl.DataFrame:
@@ -304,40 +307,3 @@ def _join_by_key(
             change_of_iteration_ns=pl.col("b_of_iteration_ns") - pl.col("a_of_iteration_ns")
         )
     return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)
-
-
-def compare_scaling(jobs: Sequence[ComparedJob], strong: bool) -> Result:
-    """Return how efficiencies change over jobs, relative to the first. Global efficiency = parallel
-    efficiency x computation scalability: useful time there / here, of weak scaling times the ratio of
-    devices.
-    """
-    result = Result("scaling", "Scalability")
-    lacking = [
-        str(job.description["name"])
-        for job in jobs
-        if job.find_table("efficiencies", "device") is None
-    ]
-    if lacking:
-        result.missing.append(f"scalability: no work on devices in {', '.join(lacking)}")
-        return result
-    frames = find_frames(jobs, "efficiencies", "device")
-    rows = pl.concat([frame.head(1) for frame in frames], how="diagonal_relaxed")
-    useful, grown = pl.col("useful_ns"), pl.col("devices") / pl.col("devices").first()
-    frame = rows.select(
-        pl.Series("run", [str(job.description["name"]) for job in jobs]),
-        "devices",
-        "elapsed_ns",
-        speedup=pl.col("elapsed_ns").first() / pl.col("elapsed_ns"),
-        computation_scalability=useful.first() / useful * (1 if strong else grown),
-    )
-    efficiencies = [name for name in rows.columns if name.endswith("efficiency")]
-    frame = frame.with_columns(rows[efficiencies]).with_columns(
-        global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability")
-    )
-    kind = (
-        "strong scaling: the same problem on more devices"
-        if strong
-        else "weak scaling: a problem that grows with the devices"
-    )
-    result.add("scaling", f"Runs relative to the first ({kind})", frame)
-    return result

@@ -20,7 +20,7 @@ from nsys2prv._util.terminal import Column, find_width, fold_lines, lay_out_tabl
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result
 from nsys2prv.analysis.study.model import name_metrics
-from nsys2prv.analysis.study.rows import SIGNS, list_known_rows, rate_efficiency
+from nsys2prv.analysis.study.rows import format_efficiency, list_known_rows
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -409,14 +409,10 @@ def _format_tree(result: Result, style: Style) -> list[str]:
     parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
     known = list_known_rows([name_metrics(*(one.get(part, {}) for one in rows)) for part in parts])
     least = min(row.depth for row, _ in known)
-    names = ["  " * (row.depth - least) + row.name for row, _ in known]
+    names = ["  " * (row.depth - least) + row.label for row, _ in known]
     columns = [Column("", names)]
     for part, values in zip(parts, zip(*(values for _, values in known), strict=True), strict=True):
-        cells = [
-            "-" if one is None else f"{100 * one:.1f} % {SIGNS[rate_efficiency(one)]:1}"
-            for one in values
-        ]
-        columns.append(Column(part, cells, False))
+        columns.append(Column(part, list(map(format_efficiency, values)), False))
     title = "Efficiencies, each the product of those below it (-: below 80 %, !: below 60 %)"
     return [*fold_lines([title], style.width), *lay_out_table(columns, style.width)]
 

@@ -1,5 +1,5 @@
 """The command line: :func:`main` reads arguments and runs a command: a conversion, views, clocks,
-checks, reports and differences. Messages and exit status.
+checks, reports, studies and differences. Messages and exit status.
 """
 
 from __future__ import annotations
@@ -337,6 +337,21 @@ def run_report(arguments: list[str]) -> int:
     return 0
 
 
+def run_study(arguments: list[str]) -> int:
+    """Run `nsys2prv study`."""
+    from nsys2prv.cli.study import print_study
+
+    options = Parser(
+        "nsys2prv study",
+        description="Compare runs of a program on several numbers of GPUs: speed-up, POP's efficiencies of devices and hosts, regions "
+        "(docs/study.md).\n\n"
+        "examples:\n  nsys2prv study 4gpu/ 8gpu/ 16gpu/\n  nsys2prv study 4gpu/ 8gpu/ --regions forward,backward --html study.html --md study.md",
+    )
+    _refuse_traces_among(options, arguments)
+    print(print_study(options, arguments))
+    return 0
+
+
 def run_diff(arguments: list[str]) -> int:
     """Run `nsys2prv diff`."""
     from nsys2prv.cli.report import make_difference
@@ -366,6 +381,7 @@ def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
 #: What stands before everything else on the command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": run_report,
+    "study": run_study,
     "cfgs": run_cfgs,
     "diff": run_diff,
     "clock": run_clock,

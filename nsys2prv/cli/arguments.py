@@ -32,6 +32,7 @@ commands (`nsys2prv help COMMAND` lists its options):
   nsys2prv REPORT... OUTPUT     convert reports to a trace
   nsys2prv --list REPORT...     show what the reports hold, in one table
   nsys2prv report REPORT...     show what holds the job back, and tables; --html FILE and --json FILE write all of it
+  nsys2prv study RUN RUN...     compare runs on several numbers of GPUs: speed-up, POP's efficiencies, regions
   nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
   nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
   nsys2prv clock FILE           show how the hosts' clocks were aligned

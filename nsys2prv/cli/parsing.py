@@ -30,6 +30,7 @@ TOO_MANY = re.compile(r"unrecognized arguments: (\S+)")
 EXAMPLES = {
     "nsys2prv report": "`nsys2prv report REPORT...`",
     "nsys2prv diff": "`nsys2prv diff A B`, where A and B are jobs: folders, quoted patterns, or JSON files of earlier reports",
+    "nsys2prv study": "`nsys2prv study RUN RUN...`, where a run is a folder, a quoted pattern, or the JSON file of an earlier study",
     "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
     "nsys2prv check": "`nsys2prv check TRACE...`",
     "nsys2prv clock": "`nsys2prv clock FILE.clock.yaml`",
@@ -48,6 +49,7 @@ ELSEWHERE = {
     "nsys2prv report": {
         "--output": "--json FILE and --html FILE write what is found",
         "-o": "--json FILE and --html FILE write what is found",
+        **dict.fromkeys(("--compare", "--scaling"), "`nsys2prv study RUN RUN...` compares runs"),
     },
     "nsys2prv cfgs": {"--trace": "`nsys2prv cfgs --for TRACE` lists the views of a trace"},
 }
@@ -180,6 +182,7 @@ WORDS = {
     "version": "nsys2prv --version",
     "views": "nsys2prv cfgs",
     "compare": "nsys2prv diff",
+    **dict.fromkeys(("pop", "scaling"), "nsys2prv study"),
     "analyse": "nsys2prv report",
     "analyze": "nsys2prv report",
     "stats": "nsys2prv report",
@@ -338,10 +341,12 @@ def refuse_traces(command: str, paths: Sequence[str]) -> None:
             )
 
 
-def check_pages(reports: Sequence[str]) -> None:
-    """Raise UsageError for a page or a JSON file to write that is given as a further report."""
+def check_pages(reports: Sequence[str], outputs: Collection[str]) -> None:
+    """Raise UsageError for a page or another file to write that is given as a further report.
+    outputs: the options that name such files.
+    """
     for path in map(Path, reports[1:]):
-        if path.suffix in (".html", ".json") and not path.exists():
+        if path.suffix[1:] in outputs and not path.exists():
             raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 

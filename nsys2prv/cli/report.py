@@ -19,7 +19,6 @@ from nsys2prv.analysis.comparison import (
     ComparedJob,
     compare_elapsed,
     compare_jobs,
-    compare_scaling,
     warn_of_differences,
 )
 from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
@@ -52,24 +51,22 @@ from nsys2prv.store.event_reader import SAMPLED
 JSON = ".json"
 #: Analyses that come first in a terminal; others are made as long as so many lines are left to them.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
+#: Options that name a file to write.
+OUTPUTS = ("json", "html", "md", "csv")
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
-#: Options of both commands, as Parser.add_arguments reads them.
-OPTIONS = f"""
-  --useful {{compute,bsc,all-kernels}}
+#: Options of all commands that analyse, as Parser.add_arguments reads them.
+OPTIONS = """
+  --useful {compute,bsc,all-kernels}
       count as useful the kernels that do not communicate (compute, default), those other than NCCL's (bsc, as
       BSC's tools do) or all (all-kernels, as TALP does)
   --iterations PATTERN
       take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations
       automatically
-  --bins N
-      number of intervals in maps over time (default: 200)
-  --full
-      print all findings and tables; default: at most 60 lines
-  --rows N
-      print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)
   --json FILE
       also write everything to this file as JSON
+  --html FILE
+      also write everything to this file as a web page
   --align METHOD
       align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file
   --kernel-rules FILE
@@ -81,6 +78,15 @@ OPTIONS = f"""
   -q --quiet
       print no progress
 """
+#: Those of tables.
+TABLE_OPTIONS = f"""
+  --bins N
+      number of intervals in maps over time (default: 200)
+  --full
+      print all findings and tables; default: at most 60 lines
+  --rows N
+      print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)
+"""
 REPORT_OPTIONS = """
   reports REPORT ...
       the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report
@@ -89,12 +95,6 @@ REPORT_OPTIONS = """
   --what-if CHANGE
       also replay the job with this change, as in "rank 3: gpu as others; no cudaFree", and predict how long it lasts;
       may be given more than once (docs/analysis.md lists what can be said)
-  --compare RUN
-      also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports
-  --scaling {strong,weak}
-      with --compare: strong (default, same problem size) or weak (size grows with the GPUs)
-  --html FILE
-      also write everything to this file as a web page
   --title TEXT
       title of the report; default: its files' names
 """
@@ -118,8 +118,6 @@ DIFF_OPTIONS = f"""
   --fail-above SHARE
       exit with status {SLOWER} if the median iteration of B (without iterations: job B) takes longer than that of A by
       more than this, as in 5%%; default: never
-  --html FILE
-      also write all tables to this file as a web page
   A A
       the first job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
   B B
@@ -147,9 +145,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "--bins": {"type": int, "default": 200},
     "--rows": {"type": int},
     "--json": {"type": Path},
-    "--compare": {"nargs": "+", "default": []},
-    "--scaling": {"default": "strong"},
     "--html": {"type": Path},
+    "--md": {"type": Path},
+    "--csv": {"type": Path},
+    "--talp": {"type": Path},
+    "--cut": {"type": Path},
+    "--regions": {"default": ""},
+    "--host-threads": {"default": "main"},
     "--title": {"default": ""},
     "--fail-above": {"type": _parse_percent},
 }
@@ -157,8 +159,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
-    options = _parse_options(
-        parser, join_kind_options(arguments), REPORT_OPTIONS, OPTIONS, CUT_OPTIONS
+    options = parse_options(
+        parser, join_kind_options(arguments), REPORT_OPTIONS, TABLE_OPTIONS, OPTIONS, CUT_OPTIONS
     )
     if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
@@ -166,10 +168,6 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     described, results, left_out = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title
-    if options.compare:
-        others = [load_job(one, options) for one in options.compare]
-        jobs = [ComparedJob(described, results), *others]
-        results["scaling"] = compare_scaling(jobs, options.scaling == "strong")
     if options.json:
         write_complete_file(options.json, write_json(results, described))
     if options.html:
@@ -192,13 +190,11 @@ def _analyse_reports(
     those that were not made as the terminal has no room for them.
     """
     names = options.only
-    if options.compare and names and "efficiencies" not in names:
-        names = ["efficiencies", *names]
     first = Path(options.reports[0])
     if first.suffix != JSON:
         with _open_reports(options.reports, options) as job:
             described = describe_job(job, options.reports)
-            if names or options.full or options.json or options.html or options.compare:
+            if names or options.full or options.json or options.html:
                 return described, _analyse_job(job, names, options), []
             return described, *_analyse_to_fit(job, described, options, style)
     if (
@@ -248,7 +244,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
 
 def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
     """Run `diff` and return its text, the warnings and the exit status."""
-    options = _parse_options(parser, arguments, DIFF_OPTIONS, OPTIONS)
+    options = parse_options(parser, arguments, DIFF_OPTIONS, TABLE_OPTIONS, OPTIONS)
     first, second = (load_job(one, options) for one in (options.A, options.B))
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
@@ -287,22 +283,23 @@ def write_report_files(
     return format_results(results.values(), (), Style.for_output())
 
 
-def _parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> argparse.Namespace:
+def parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> argparse.Namespace:
     """Return the options of a command, with those of the other that analyses look at. What names a
     file to write must not be a report: where the name is forgotten, the next is one.
     """
     for text in declared:
         parser.add_arguments(text, SETTINGS)
     options = parser.parse_args(arguments)
-    for name, none in (("reports", []), ("compare", []), ("what_if", []), ("only", [])):
+    for name, none in (("reports", []), ("runs", []), ("what_if", []), ("only", [])):
         vars(options).setdefault(name, none)
     options.only = [name for names in options.only for name in names.split(",") if name]
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
-        if (number := getattr(options, name)) is not None and number < least:
+        if (number := getattr(options, name, None)) is not None and number < least:
             raise UsageError(f"--{name} takes a number from {least} on")
-    check_pages(options.reports)
-    inputs = [*options.reports, *options.compare] or [options.A, options.B]
-    written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
+    given = options.reports or options.runs
+    outputs = [name for name in OUTPUTS if name in options]
+    check_pages(given, outputs)
+    written = {name: path for name in outputs if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
@@ -311,6 +308,7 @@ def _parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> 
                 f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
             )
         check_folder(path.parent)
+    inputs = given or [options.A, options.B]
     check_not_read(
         written.values(), [*inputs, *filter(None, (options.kernel_rules, options.align))]
     )

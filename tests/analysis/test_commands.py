@@ -123,36 +123,6 @@ def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *TRAINING, "--json", str(tmp_path / "r.json"), "-q"]) == 0
-    folder = tmp_path / "graphs"
-    folder.mkdir()
-    for path in GRAPHS:
-        shutil.copy(path, folder)
-    assert (
-        main(
-            [
-                "report",
-                *TRAINING,
-                "--only",
-                "overlap",
-                "-q",
-                "--full",
-                "--compare",
-                str(tmp_path / "r.json"),
-                str(folder),
-            ]
-        )
-        == 0
-    )
-    out = capsys.readouterr().out
-    table = out[out.index("Runs relative to the first") :].splitlines()
-    assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[2])
-    assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[3])
-    assert re.search(r" 2 +[\d.]+ m?s ", table[4])
-
-
-@pytest.mark.slow
 def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, reports in (("a", TRAINING), ("b", TRAINING), ("c", GRAPHS)):
         assert main(["report", *reports, "--json", str(tmp_path / f"{name}.json"), "-q"]) == 0
@@ -241,7 +211,6 @@ def test_the_difference_of_two_jobs_is_no_job(
         ["diff", difference, GRAPHS[0]],
         ["diff", GRAPHS[0], difference],
         ["report", difference],
-        ["report", GRAPHS[0], "--compare", difference],
     ):
         assert main([*arguments, "-q"]) == 1
         assert f"{difference}: holds the difference of two jobs" in capsys.readouterr().err
@@ -277,8 +246,6 @@ def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[s
     part = str(tmp_path / "part.json")
     assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--json", part]) == 0
     assert main(["diff", part, part]) == 0
-    assert main(["report", *GRAPHS, "-q", "--full", "--only", "kernels", "--compare", part]) == 0
-    assert "scalability: no work on devices in" in capsys.readouterr().out
 
 
 @pytest.mark.slow

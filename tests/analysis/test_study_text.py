@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.studies import make_run, make_study_data
 
 from nsys2prv.analysis.study.page import make_study_cell, make_study_page
 from nsys2prv.analysis.study.rows import ROW_OF
@@ -23,55 +24,9 @@ from nsys2prv.analysis.text import Style
 HOSTILE = "</style><script>alert(1)</script>|\x1b[31m"
 
 
-def make_run(devices: int, parallel: float, scalability: float, **others: Any) -> dict[str, Any]:
-    """Return a run of 9 iterations with figures that multiply."""
-    elapsed = 8e6 / devices / parallel / scalability
-    device = {
-        "global": parallel * scalability,
-        "parallel": parallel,
-        "load_balance": 1.0,
-        "load_balance_in": 1.0,
-        "load_balance_out": 1.0,
-        "communication": parallel / 0.98,
-        "orchestration": 0.98,
-        "computation_scalability": scalability,
-    }
-    regions = {
-        name: {"elapsed_ns": 9 * elapsed * part, "lost_ns": elapsed * part * lost, "device": device}
-        for name, part, lost in (("forward", 0.3, 0.1), ("backward", 0.6, 0.5))
-    }
-    return {
-        "name": f"runs/job_{devices}",
-        "label": f"job_{devices}",
-        "ranks": devices,
-        "devices": devices,
-        "nodes": devices // 2,
-        "gpu_models": {"A100": devices},
-        "interval": {"begin_ns": 0, "end_ns": 9 * elapsed, "iterations": 9, "what": "9 of 10 `it`"},
-        "metrics": {
-            "elapsed_ns": elapsed,
-            "speedup": 2e6 / elapsed,
-            "efficiency": 8e6 / elapsed / devices,
-            "device": device,
-            "host": {"parallel": 0.3, "offload": 0.3},
-        },
-        "regions": regions,
-        "iteration_ns": [elapsed] * 9,
-        **others,
-    }
-
-
 @pytest.fixture
 def study() -> dict[str, Any]:
-    runs = [make_run(4, 0.95, 1.0), make_run(8, 0.7996, 0.9), make_run(16, 0.55, 0.8)]
-    return {
-        "format": "nsys2prv study 1",
-        "scaling": {"detected": "strong", "used": "strong", "why": "work ~ devices^0.05"},
-        "reference": runs[0]["name"],
-        "warnings": [],
-        "regions": ["forward", "backward"],
-        "runs": runs,
-    }
+    return make_study_data()
 
 
 def test_figures_beside_each_other_with_marks(study: dict[str, Any]) -> None:
@@ -155,11 +110,12 @@ def test_the_page_is_alone_and_obeys_its_own_style(study: dict[str, Any], tmp_pa
     assert "<svg" in make_study_cell(study)
 
 
-def test_files_of_talp(study: dict[str, Any]) -> None:
+def test_files_of_talp(study: dict[str, Any], tmp_path: Path) -> None:
     del study["runs"][0]["regions"]["forward"]
-    files = {name: json.loads(text) for name, text in write_talp_files(study)}
-    assert [*files] == ["strong/1_job_4.json", "strong/2_job_8.json", "strong/3_job_16.json"]
-    last = files["strong/3_job_16.json"]["Application"]
+    paths = write_talp_files(study, tmp_path)
+    names = [path.relative_to(tmp_path).as_posix() for path in paths]
+    assert names == ["strong/1_job_4.json", "strong/2_job_8.json", "strong/3_job_16.json"]
+    last = json.loads(paths[-1].read_text())["Application"]
     assert [*last] == ["Global", "backward"], "TALP-Pages stops where a run lacks a region"
     assert last["Global"]["gpuParallelEfficiency"] == 0.55
     elapsed = study["runs"][-1]["metrics"]["elapsed_ns"] * 9

@@ -40,7 +40,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         ([REPORT, REPORT], ["add a name, as in out.prv"]),
         (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
-        (["help", "zzzz"], ["the commands are report, cfgs, diff"]),
+        (["help", "zzzz"], ["the commands are report, study, cfgs, diff"]),
         (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
         (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
         (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),

@@ -243,7 +243,6 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     before = read_folder(tmp_path)
     for arguments in (
         ["report", job, "--html", job],
-        ["report", GRAPHS, "--compare", job, "--json", job],
         ["report", GRAPHS, "--kernel-rules", rules, "--json", rules],
         ["report", GRAPHS, "--align", clocks, "--html", clocks],
         ["report", table.parent, "--json", table],

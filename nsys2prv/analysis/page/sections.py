@@ -213,5 +213,4 @@ SECTIONS: dict[str, tuple] = {
         "(efficiencies.iterations_of_devices)",
         show_how_to_ask,
     ),
-    "scaling": ("Scalability", "scaling", "scaling notes"),
 }

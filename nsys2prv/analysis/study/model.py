@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -111,6 +112,23 @@ class Study(Struct):
             return convert(dict(content), cls)
         except ValidationError as error:
             raise Nsys2prvError(f"{source}: is damaged: {error}") from error
+
+    def markdown(self) -> str:
+        """Return the paragraph and tables of an assessment, in Markdown."""
+        from nsys2prv.analysis.study.text import format_markdown
+
+        return format_markdown(self.to_dict())
+
+    def to_talp(self, folder: str | Path) -> list[Path]:
+        """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""
+        from nsys2prv.analysis.study.talp import write_talp_files
+
+        return write_talp_files(self.to_dict(), Path(folder))
+
+    def _repr_html_(self) -> str:
+        from nsys2prv.analysis.study.page import make_study_cell
+
+        return make_study_cell(self.to_dict())
 
     @property
     def table(self) -> pl.DataFrame:

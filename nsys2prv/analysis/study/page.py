@@ -18,15 +18,18 @@ from markupsafe import Markup
 from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.text import escape_to_one_line
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.study import plots
 from nsys2prv.analysis.study.rows import FAIR, GOOD, SIGNS, Row, rate_efficiency
 from nsys2prv.analysis.study.summary import summarise_study, write_title
 from nsys2prv.analysis.study.tables import (
     Study,
+    describe_comparison,
     find_label,
+    find_name,
     format_figure,
     group_regions,
+    list_findings,
+    list_missing,
     list_region_figures,
     list_run_figures,
     name_runs,
@@ -63,6 +66,7 @@ def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) 
         study=study,
         runs=study["runs"],
         heads=name_runs(study),
+        comparison=describe_comparison(study),
         title=write_title(study),
         summary=summarise_study(study),
         figures=list_run_figures(study),
@@ -72,7 +76,8 @@ def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) 
         plots=list(plots.make_plots(study)),
         size=plots,
         links=links,
-        findings=[Finding.from_dict(one) for one in study["runs"][-1].get("findings", ())],
+        findings=list_findings(study),
+        missing=list_missing(study),
         signs=SIGNS,
         limits=(GOOD, FAIR),
         version=__version__,
@@ -95,7 +100,11 @@ def _load_environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {"time": format_nanoseconds, "rate": rate_efficiency}
-    environment.globals |= {"figure": format_figure, "shade_of": _choose_shade}
+    environment.globals |= {
+        "figure": format_figure,
+        "shade_of": _choose_shade,
+        "name_of": find_name,
+    }
     return environment
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nsys2prv._util.text import UNITS
 from nsys2prv.analysis.study.rows import GOOD, ROW_OF
-from nsys2prv.analysis.study.tables import Study, list_region_figures, name_runs
+from nsys2prv.analysis.study.tables import Study, count_units, list_region_figures, name_runs
 from nsys2prv.analysis.text import format_nanoseconds
 
 #: Size of a plot, and its margins: left, right (for the names of lines), top, bottom.
@@ -58,10 +58,10 @@ def make_plots(study: Study) -> Iterator[Plot]:
     """Plot speed-up, factors, regions and the times of iterations."""
     runs, names = study["runs"], name_runs(study, False)
     metrics = [run["metrics"] for run in runs]
-    counts = [run["devices"] for run in runs]
+    counts = list(map(count_units, runs))
     if len(set(counts)) == len(counts) > 1:
         at: list[float] = [math.log2(count) for count in counts]
-        names, axis = [f"{count:,}" for count in counts], "GPUs"
+        names, axis = [f"{count:,}" for count in counts], "GPUs" if runs[-1]["devices"] else "ranks"
     else:
         at, axis = list(map(float, range(len(counts)))), "runs"
     x = (at, names, axis)
@@ -72,12 +72,12 @@ def make_plots(study: Study) -> Iterator[Plot]:
         }
 
     speed = find({"speedup": "measured"}, metrics)
-    if axis == "GPUs" and any(speed["measured"]):
-        reference = next(run["devices"] for run in runs if run["name"] == study["reference"])
+    if axis != "runs" and any(speed["measured"]):
+        reference = next(count_units(run) for run in runs if run["name"] == study["reference"])
         ideal = [count / reference for count in counts]
         yield _plot("Speed-up", x, speed, _format_ratio, True, (ideal, "ideal"))
     for part, factors in (("device", DEVICE_FACTORS), ("mpi", MPI_FACTORS)):
-        paths = {f"{part}.{one}": _shorten(ROW_OF[f"{part}.{one}"].name) for one in factors}
+        paths = {f"{part}.{one}": ROW_OF[f"{part}.{one}"].bare_name for one in factors}
         title = "Factors of devices" if part == "device" else "Factors of MPI"
         yield _plot(title, x, find(paths, metrics), _format_percent, guide=GUIDE)
     if regions := list_region_figures(study):
@@ -101,10 +101,6 @@ def make_plots(study: Study) -> Iterator[Plot]:
         }
         x = (list(map(float, range(most))), numbers, "iteration of the focus")
         yield _plot("Time of each iteration", x, lines, format_nanoseconds)
-
-
-def _shorten(name: str) -> str:
-    return name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
 
 
 def _format_percent(value: float) -> str:

@@ -42,6 +42,11 @@ class Row(Struct, frozen=True):
         """Its name below what it is a factor of."""
         return self.short or self.name
 
+    @property
+    def bare_name(self) -> str:
+        """Its name where it is clear whose efficiency it is."""
+        return self.name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
+
     def find_value(self, metrics: Mapping[str, Any]) -> float | None:
         """Return the figure among those of a run or region, None where it is not known."""
         part, _, key = self.path.rpartition(".")
@@ -57,6 +62,11 @@ def rate_efficiency(value: float) -> str:
     """Return whether an efficiency, as it is printed (79.96 % is 80.0 %), is good, fair or poor."""
     printed = round(value, 3)
     return "good" if printed >= GOOD else "fair" if printed >= FAIR else "poor"
+
+
+def format_efficiency(value: float | None) -> str:
+    """Return an efficiency with the sign of its rating, or a blank, behind it."""
+    return f"{100 * value:.1f} %{SIGNS[rate_efficiency(value)]:1}" if value is not None else "- "
 
 
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> list[tuple[Row, list[float | None]]]:

@@ -7,22 +7,30 @@ from typing import Any
 
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.study.rows import ROW_OF, Row, rate_efficiency
-from nsys2prv.analysis.study.tables import Study, format_figure, name_runs
+from nsys2prv.analysis.study.tables import (
+    Study,
+    count_units,
+    format_figure,
+    format_units,
+    name_runs,
+)
 from nsys2prv.analysis.text import format_nanoseconds
 
-#: Changes of an efficiency that are told: its smallest, and the largest of the others.
+#: Changes of a factor that are told.
 TOLD = 0.02
-#: Efficiencies in which a change is told instead of in those that they are factors of.
+#: Factors whose changes are told, of devices and of MPI.
 OF_DEVICES = (
-    "device.load_balance_in",
-    "device.load_balance_out",
+    "device.load_balance",
     "device.communication",
     "device.orchestration",
     "device.computation_scalability",
 )
-OF_MPI = ("mpi.load_balance_in", "mpi.load_balance_out", "mpi.serialisation", "mpi.transfer")
-#: Factors of those above that say why, where they are known.
+OF_MPI = ("mpi.load_balance", "mpi.communication")
+#: Factors of those, where they are known.
 REASONS = {
+    "device.load_balance": ("device.load_balance_in", "device.load_balance_out"),
+    "mpi.load_balance": ("mpi.load_balance_in", "mpi.load_balance_out"),
+    "mpi.communication": ("mpi.serialisation", "mpi.transfer"),
     "device.communication": ("device.serialisation", "device.transfer"),
     "device.computation_scalability": (
         "device.instruction_scalability",
@@ -35,14 +43,11 @@ Run = Mapping[str, Any]
 
 def write_title(study: Study) -> str:
     """Return the title of a study."""
-    counts = [run["devices"] for run in study["runs"]]
-    if len(set(counts)) == 1:
-        return (
-            f"POP study of {format_count(len(counts), 'run')} on {format_count(counts[0], 'GPU')}"
-        )
-    return (
-        f"POP study: {study['scaling']['used']} scaling from {counts[0]:,} to {counts[-1]:,} GPUs"
-    )
+    runs = study["runs"]
+    if len(set(map(count_units, runs))) == 1:
+        return f"POP study of {format_count(len(runs), 'run')} on {format_units(runs[0])}"
+    scale = f"from {count_units(runs[0]):,} to {format_units(runs[-1])}"
+    return f"POP study: {study['scaling']['used']} scaling {scale}"
 
 
 def find_compared_runs(study: Study) -> tuple[int, int]:
@@ -84,12 +89,12 @@ def _tell_time(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -> s
     first, last = (run["metrics"]["elapsed_ns"] for run in pair)
     speed = _get(pair[1], "speedup") or 0.0
     unit = "an iteration" if pair[0]["interval"]["iterations"] else "the run"
-    grown = pair[1]["devices"] / pair[0]["devices"]
+    grown = count_units(pair[1]) / count_units(pair[0])
     times = f"{format_nanoseconds(first)} → {format_nanoseconds(last)}"
     longer = f"takes {last / first:.2f} × as long"
     if grown == 1:
         return f"From {names[0]} to {names[1]} {unit} {longer} ({times})."
-    scale = f"From {pair[0]['devices']:,} to {format_count(pair[1]['devices'], 'GPU')}"
+    scale = f"From {count_units(pair[0]):,} to {format_units(pair[1])}"
     efficiency = f"efficiency {_format('efficiency', _get(pair[1], 'efficiency'))}"
     if study["scaling"]["used"] == "weak":
         whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
@@ -123,17 +128,17 @@ def _tell_factors(
 
 def _tell_factor(path: str, pair: tuple[Run, Run]) -> str:
     """Name a factor and its change, with those of what it is the product of."""
-    inner = [
-        one for one in REASONS.get(path, ()) if None not in (_get(one_run, one) for one_run in pair)
-    ]
+    inner = [one for one in REASONS.get(path, ()) if abs(_change(pair, one)) >= TOLD]
     why = _join(
-        [f"{ROW_OF[one].name.removeprefix('Device ')} {_tell_both(one, pair)}" for one in inner]
+        [f"{ROW_OF[one].short or ROW_OF[one].bare_name} {_tell_both(one, pair)}" for one in inner]
     )
     return f"{_name(path)} {_tell_both(path, pair)}{f' ({why})' if why else ''}"
 
 
 def _change(pair: tuple[Run, Run], path: str) -> float:
-    return (_get(pair[1], path) or 0.0) - (_get(pair[0], path) or 0.0)
+    """Return by how much an efficiency changes, 0 where it is not known."""
+    first, last = (_get(run, path) for run in pair)
+    return 0.0 if first is None or last is None else last - first
 
 
 def _tell_change(path: str, pair: tuple[Run, Run]) -> str:
@@ -169,7 +174,7 @@ def _tell_regions(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -
         for name, (_, last) in regions.items()
         if last.get("lost_ns") is not None
     }
-    if not lost:
+    if not any(lost.values()):
         return
     worst = max(lost, key=lambda name: lost[name])
     first, last = regions[worst]

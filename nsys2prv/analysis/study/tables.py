@@ -12,11 +12,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from nsys2prv._util.text import escape_to_one_line, format_count
-from nsys2prv.analysis.study.rows import SIGNS, Row, list_known_rows, rate_efficiency
+from nsys2prv._util.text import escape_to_one_line, format_count, list_some
+from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.study.rows import ROWS, Row, format_efficiency, list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
 Study = Mapping[str, Any]
+#: Kinds of findings about the time before the first and after the last iteration.
+OUTSIDE = ("startup", "shutdown")
 #: What Markdown indents a factor by.
 INDENT = "&nbsp;" * 4
 #: What the first row is called of regions, and of runs without iterations.
@@ -32,21 +35,69 @@ class Figures(Struct, frozen=True):
     rows: list[tuple[Row, list[float | None]]]
 
 
+def count_units(run: Mapping[str, Any]) -> int:
+    """Return what scaling is relative to: GPUs, or ranks where there are none."""
+    return run["devices"] or run["ranks"]
+
+
+def format_units(run: Mapping[str, Any]) -> str:
+    """Return their number for people."""
+    return format_count(count_units(run), "GPU" if run["devices"] else "rank")
+
+
 def name_runs(study: Study, with_nodes: bool = True) -> list[str]:
     """Return what heads the column of each run: `8 GPUs, 2 nodes`, or its label where that was
     given, or where several runs have as many.
     """
     runs = study["runs"]
-    sizes = [format_count(run["devices"], "GPU") for run in runs]
+    sizes = [format_units(run) for run in runs]
     if len(set(sizes)) < len(sizes) or (with_nodes and any(run["nodes"] > 1 for run in runs)):
         nodes = [format_count(run["nodes"], "node") for run in runs]
         sizes = [f"{size}, {count}" for size, count in zip(sizes, nodes, strict=True)]
-    labels = [str(run.get("label") or run["name"]) for run in runs]
-    folders = [Path(run["name"]).name for run in runs]
-    if labels == folders and len(set(sizes)) == len(sizes):
+    if all(map(_is_labelled_by_path, runs)) and len(set(sizes)) == len(sizes):
         return sizes
-    names = labels if len(set(labels)) == len(labels) else [str(run["name"]) for run in runs]
-    return [escape_to_one_line(name) for name in names]
+    return list(map(find_name, runs))
+
+
+def find_name(run: Mapping[str, Any]) -> str:
+    """Return the label of a run, or its path."""
+    return escape_to_one_line(str(run.get("label") or run["name"]))
+
+
+def describe_comparison(study: Study) -> str:
+    """Return what the runs are compared with, and how their work grows."""
+    scaling, runs = study["scaling"], study["runs"]
+    reference = next(find_name(run) for run in runs if run["name"] == study["reference"])
+    if len(set(map(count_units, runs))) == 1:
+        return f"reference: {reference}"
+    why = f" ({scaling['why']})" if scaling["why"] else ""
+    return f"{scaling['used']} scaling{why}; reference: {reference}"
+
+
+def list_findings(study: Study) -> list[Finding]:
+    """Return the findings of the largest run that are about the focus of analysis."""
+    run = study["runs"][-1]
+    found = [Finding.from_dict(one) for one in run.get("findings", ())]
+    return [one for one in found if not (run["interval"]["iterations"] and one.kind in OUTSIDE)]
+
+
+def list_missing(study: Study) -> list[str]:
+    """Return which figures are not known and why, with the runs where not all lack them."""
+    runs_by_line: dict[str, list[str]] = {}
+    for run in study["runs"]:
+        for line in run.get("missing", ()):
+            runs_by_line.setdefault(line, []).append(find_name(run))
+    every = len(study["runs"])
+    return [
+        line if len(runs) == every else f"{list_some(runs)}: {line}"
+        for line, runs in runs_by_line.items()
+    ]
+
+
+def _is_labelled_by_path(run: Mapping[str, Any]) -> bool:
+    path = Path(run["name"]).absolute()
+    paths = (path, path.with_suffix(""), path.parent)
+    return any(one.as_posix().endswith(f"/{find_name(run)}") for one in paths)
 
 
 def list_run_figures(study: Study) -> Figures:
@@ -64,8 +115,9 @@ def list_region_figures(study: Study) -> list[tuple[str, Figures]]:
     are those of an iteration.
     """
     names = study.get("regions") or ()
+    heads = list(map(escape_to_one_line, names))
     return [
-        (head, Figures(list(names), list_known_rows([_make_figures(run, name) for name in names])))
+        (head, Figures(heads, list_known_rows([_make_figures(run, name) for name in names])))
         for head, run in zip(name_runs(study, False), study["runs"], strict=True)
         if names
     ]
@@ -95,9 +147,8 @@ def format_figure(row: Row, value: float | None) -> str:
 
 
 def format_signed(row: Row, value: float | None) -> str:
-    """Return a figure with the sign of its rating, or as many blanks, behind it."""
-    sign = SIGNS[rate_efficiency(value)] if row.is_efficiency and value is not None else ""
-    return f"{format_figure(row, value)}{sign or ' '}"
+    """Return a figure with the sign of its rating, or a blank, behind it."""
+    return format_efficiency(value) if row.is_efficiency else f"{format_figure(row, value)} "
 
 
 def format_markdown_tables(study: Study) -> list[str]:
@@ -119,16 +170,18 @@ def format_markdown_tables(study: Study) -> list[str]:
 def group_regions(
     regions: Sequence[tuple[str, Figures]],
 ) -> list[tuple[Row, str, str, list[float | None]]]:
-    """Return the figures of regions by row, then by run: row, its name (of the first of its runs),
-    run, a figure for each region.
+    """Return the figures of regions by row, then by run that has any: row, its name (of the first of
+    its runs), run, a figure for each region.
     """
-    known = dict.fromkeys(row for _, figures in regions for row, _ in figures.rows)
-    return [
-        (row, "" if number else GPU_TIME if row.path == "elapsed_ns" else row.name, head, values)
-        for row in known
-        for number, (head, figures) in enumerate(regions)
-        for values in [dict(figures.rows).get(row, [None] * len(figures.heads))]
-    ]
+    lines = []
+    for row in ROWS:
+        name = GPU_TIME if row.path == "elapsed_ns" else row.name
+        for head, figures in regions:
+            values = dict(figures.rows).get(row)
+            if values is not None:
+                lines.append((row, name, head, values))
+                name = ""
+    return lines
 
 
 def _write_markdown_head(heads: Sequence[str], texts: int) -> list[str]:
@@ -147,17 +200,18 @@ def format_csv(study: Study) -> str:
     runs = study["runs"]
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["figure", *(run.get("label") or run["name"] for run in runs)])
+    lines.writerow(["figure", *map(find_name, runs)])
     for key in ("devices", "nodes", "ranks"):
         lines.writerow([key, *(run[key] for run in runs)])
     for row, values in list_run_figures(study).rows:
         lines.writerow([row.path, *map(_write_number, values)])
     by_run = [figures for _, figures in list_region_figures(study)]
     for number, name in enumerate(study.get("regions") or ()):
-        for row in dict.fromkeys(row for figures in by_run for row, _ in figures.rows):
-            values = (dict(figures.rows).get(row) for figures in by_run)
-            shown = [_write_number(one and one[number]) for one in values]
-            lines.writerow([f"region {name}: {row.path}", *shown])
+        for row in ROWS:
+            of_runs = [dict(figures.rows).get(row) for figures in by_run]
+            shown = [_write_number(one and one[number]) for one in of_runs]
+            if any(shown):
+                lines.writerow([f"region {name}: {row.path}", *shown])
     return text.getvalue()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from nsys2prv.analysis.study.tables import Study
+from nsys2prv._util.files import write_complete_file
+from nsys2prv.analysis.study.tables import Study, find_name
 
 #: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
 DLB, WHOLE = "3.7.0", "Global"
@@ -38,14 +40,15 @@ NOT_COUNTED = (
 )
 
 
-def write_talp_files(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield the path of each file below a folder that TALP-Pages is given, and its text: regions
-    that all runs have, as it stops where one lacks some.
+def write_talp_files(study: Study, folder: Path) -> list[Path]:
+    """Write a file for each run below a folder, which TALP-Pages is given, and return their paths.
+    They have the regions that all runs have, as it stops where one lacks some.
     """
     runs = study["runs"]
     names = [
         name for name in study.get("regions") or () if all(run["regions"].get(name) for run in runs)
     ]
+    paths: list[Path] = []
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for number, run in enumerate(runs, 1):
         repeated = max(1, run["interval"]["iterations"])
@@ -63,8 +66,11 @@ def write_talp_files(study: Study) -> Iterator[tuple[str, str]]:
             "resources": {**resources, "numGpus": run["devices"]},
             "Application": application,
         }
-        label = re.sub(r"[^\w.-]+", "_", str(run.get("label") or run["name"])).strip("._")
-        yield f"{study['scaling']['used']}/{number}_{label}.json", json.dumps(content, indent=1)
+        label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
+        paths.append(folder / study["scaling"]["used"] / f"{number}_{label}.json")
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        write_complete_file(paths[-1], json.dumps(content, indent=1))
+    return paths
 
 
 def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float) -> dict[str, Any]:

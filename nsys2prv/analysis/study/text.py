@@ -7,16 +7,20 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from nsys2prv._util.terminal import Column, fold_lines, lay_out_table, measure_table
-from nsys2prv.analysis.result import Finding
+from nsys2prv._util.terminal import Column, fold_lines, lay_out_table, measure_table, shorten
 from nsys2prv.analysis.study.rows import FAIR, GOOD
 from nsys2prv.analysis.study.summary import summarise_study, write_title
 from nsys2prv.analysis.study.tables import (
+    GPU_TIME,
     Study,
+    describe_comparison,
     find_label,
+    find_name,
     format_markdown_tables,
     format_signed,
     group_regions,
+    list_findings,
+    list_missing,
     list_region_figures,
     list_run_figures,
     name_runs,
@@ -25,12 +29,14 @@ from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanosec
 
 #: Runs or regions beside each other.
 MOST_BESIDE = 4
+#: Characters of the name of a region.
+WIDEST = 16
 #: A blank at which no line is broken.
 NO_BREAK = "\u00a0"
 #: Sign behind an efficiency -> colour.
 COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
-#: Rows of regions are printed to this depth, of devices alone; files have all.
-REGION_DEPTH = 2
+#: Rows of regions that are printed, to this depth; files have all.
+REGION_ROWS, REGION_DEPTH = ("elapsed_ns", "device"), 2
 
 
 def format_study(study: Study, style: Style) -> str:
@@ -42,7 +48,7 @@ def format_study(study: Study, style: Style) -> str:
         _colour(_list_efficiencies(study, style), style),
         _colour(_list_regions(study, style), style),
         _list_findings(study, style),
-        _wrap((line for run in study["runs"] for line in run.get("missing", ())), style),
+        _wrap(list_missing(study), style),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -50,15 +56,15 @@ def format_study(study: Study, style: Style) -> str:
 def format_markdown(study: Study) -> str:
     """Return a study in Markdown, as an assessment has it."""
     runs = [
-        f"{name}: {run.get('label') or run['name']}, {run['interval']['what']}"
+        f"{name}: {find_name(run)}, {run['interval']['what']}"
         for name, run in zip(name_runs(study), study["runs"], strict=True)
     ]
     parts = [
         [f"## {write_title(study)}"],
         [summarise_study(study)],
-        [f"- {line}" for line in dict.fromkeys((*study["warnings"], *runs))],
+        [f"- {line}" for line in (*study["warnings"], describe_comparison(study), *runs)],
         format_markdown_tables(study),
-        [f"- {100 * one.share:.1f} %: {one.title} {one.advice}" for one in _load_findings(study)],
+        [f"- {100 * one.share:.1f} %: {one.title} {one.advice}" for one in list_findings(study)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -74,7 +80,7 @@ def _list_runs(study: Study, style: Style) -> list[str]:
     """Return what the runs are, and of which part of them the figures are."""
     runs = study["runs"]
     columns = [
-        Column("run", [str(run.get("label") or run["name"]) for run in runs]),
+        Column("run", list(map(find_name, runs))),
         *(
             Column(head, [f"{run[key]:,}" for run in runs], False)
             for head, key in (("GPUs", "devices"), ("nodes", "nodes"), ("ranks", "ranks"))
@@ -83,7 +89,7 @@ def _list_runs(study: Study, style: Style) -> list[str]:
         Column("time of the focus", [format_nanoseconds(_measure(run)) for run in runs], False),
     ]
     whats = dict.fromkeys(run["interval"]["what"] for run in runs)
-    lines = [f"focus of analysis: {'; '.join(whats)}"]
+    lines = [describe_comparison(study), f"focus of analysis: {'; '.join(whats)}"]
     if threads := dict.fromkeys(run["threads"] for run in runs if run.get("threads")):
         lines.append(f"host threads: {'; '.join(threads)}")
     return [*lay_out_table(columns, style.width), *_wrap(lines, style)]
@@ -113,16 +119,18 @@ def _list_regions(study: Study, style: Style) -> list[str]:
     if not regions:
         return []
     names, runs = Column("", []), Column("", [])
-    columns = [Column(head, [], False) for head in regions[0][1].heads]
+    columns = [Column(shorten(head, WIDEST), [], False) for head in regions[0][1].heads]
     for row, name, head, values in group_regions(regions):
-        if row.depth > REGION_DEPTH or row.path.startswith(("host", "mpi", "openmp")):
+        if row.depth > REGION_DEPTH or not row.path.startswith(REGION_ROWS):
             continue
-        names.cells.append(name)
+        names.cells.append(name and (GPU_TIME if name == GPU_TIME else row.bare_name))
         runs.cells.append(head)
         for column, value in zip(columns, values, strict=True):
             column.cells.append(format_signed(row, value))
-    title = style.format_title("Regions: GPU time of the work launched in them")
-    return [*title, *_lay_out_blocks([names, runs], columns, style)]
+    # Those that launch no work are in the files alone.
+    columns = [one for one in columns if {cell.strip() for cell in one.cells} - {"-"}]
+    title = style.format_title("Regions: efficiencies of devices in the work launched in them")
+    return [*title, *_lay_out_blocks([names, runs], columns, style)] if columns else []
 
 
 def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: Style) -> list[str]:
@@ -145,7 +153,7 @@ def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: S
 def _list_findings(study: Study, style: Style) -> list[str]:
     """Return what to do about the largest run, of which there are findings."""
     run, head = study["runs"][-1], name_runs(study)[-1]
-    found = _load_findings(study)
+    found = list_findings(study)
     if not found:
         return []
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
@@ -155,11 +163,6 @@ def _list_findings(study: Study, style: Style) -> list[str]:
         *format_findings(short, style.text_width),
         *_wrap([f"  `nsys2prv report {run['name']}` has what was measured"], style),
     ]
-
-
-def _load_findings(study: Study) -> list[Finding]:
-    """Return the findings of the largest run."""
-    return [Finding.from_dict(one) for one in study["runs"][-1].get("findings", ())]
 
 
 def _colour(lines: Sequence[str], style: Style) -> list[str]:

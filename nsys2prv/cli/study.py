@@ -1,0 +1,155 @@
+"""The command `nsys2prv study`: prints a study of several runs, and writes it as a page, Markdown,
+CSV, JSON and TALP's files, and the traces of what it is of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.files import check_folder, write_complete_file
+from nsys2prv.analysis.study.page import make_study_page
+from nsys2prv.analysis.study.runs import make_study
+from nsys2prv.analysis.study.tables import find_name, format_csv
+from nsys2prv.analysis.study.talp import write_talp_files
+from nsys2prv.analysis.study.text import format_markdown, format_study
+from nsys2prv.analysis.text import Style
+from nsys2prv.cli.parsing import Parser
+from nsys2prv.cli.report import JSON, OPTIONS, parse_options
+from nsys2prv.conversion.convert import convert
+from nsys2prv.conversion.options import CutOptions, Options
+
+STUDY_OPTIONS = """
+  runs RUN ...
+      a run of the program: a folder of reports, a quoted pattern, a report, or the JSON file of an earlier study
+which runs, and which part of them
+  --scaling {strong,weak}
+      strong (the same problem on more GPUs) or weak (a problem that grows with them); default: as the work of an
+      iteration grows with the GPUs
+  --reference RUN
+      the run that others are compared with; default: the one with the fewest GPUs
+  --regions NAMES
+      also show these NVTX ranges, separated by commas, or all that take a share of the GPUs' time
+  --whole
+      take all of each run; default: all iterations but the first
+  --host-threads {main,all}
+      threads that count as hosts: the one of each rank that has the iterations (main, default), or all
+  --label TEXT=RUN ...
+      what this run is called; default: its number of GPUs; repeatable
+what to write
+  --md FILE
+      write the text and the tables to this file as Markdown
+  --csv FILE
+      write all figures to this file as CSV
+  --talp DIR
+      write a file in the form of TALP for each run, for `talp ci-report -i DIR`
+  --cut DIR
+      write a trace of the part of each run that the study is of, for Paraver and BasicAnalysis
+"""
+
+
+def print_study(parser: Parser, arguments: Sequence[str]) -> str:
+    """Run `study` and return its text."""
+    options = parse_options(parser, arguments, STUDY_OPTIONS, OPTIONS)
+    _check_runs(options)
+    regions = [name for name in (options.regions or "").split(",") if name]
+    study = make_study(
+        options.runs,
+        scaling=options.scaling,
+        reference=options.reference,
+        iterations=options.iterations,
+        regions=regions,
+        whole=options.whole,
+        labels=_parse_labels(options),
+        host_threads=options.host_threads,
+        useful=options.useful,
+        kernel_rules=options.kernel_rules,
+        align=options.align,
+        jobs=options.jobs,
+        tmp=options.tmp,
+        quiet=options.quiet,
+    ).to_dict()
+    if len(study["runs"]) < 2:
+        _refuse_one_run(options.runs[0])
+    if options.json:
+        write_complete_file(options.json, json.dumps(study, indent=1, allow_nan=False) + "\n")
+    if options.html:
+        write_complete_file(options.html, make_study_page(study, options.html))
+    if options.md:
+        write_complete_file(options.md, format_markdown(study))
+    if options.csv:
+        write_complete_file(options.csv, format_csv(study))
+    if options.talp:
+        write_talp_files(study, options.talp)
+    text = format_study(study, Style.for_output())
+    if options.cut:
+        _cut_runs(study, options)
+        text += f"\n\ntraces of the focus of analysis: {options.cut}; modelfactors.py -s {study['scaling']['used']} {options.cut}/*.prv"
+    return text
+
+
+def _check_runs(options: argparse.Namespace) -> None:
+    """Raise UsageError where the runs or folders to write cannot be what they are given for."""
+    paths = [Path(run) for run in options.runs]
+    if len({path.absolute() for path in paths}) < len(paths):
+        twice = next(run for run in options.runs if options.runs.count(run) > 1)
+        raise UsageError(f"{twice}: is given twice; give each run once")
+    if len(paths) == 1 and paths[0].suffix != JSON:
+        _refuse_one_run(options.runs[0])
+    if options.whole and options.iterations:
+        raise UsageError("--whole takes all of a run: give it without --iterations")
+    for name in ("talp", "cut"):
+        if folder := getattr(options, name):
+            if folder.exists() and not folder.is_dir():
+                raise UsageError(f"--{name} {folder}: is a file; give the folder to write to")
+            check_folder(folder.parent)
+    if options.cut and (made := [path for path in paths if path.suffix == JSON]):
+        raise UsageError(f"--cut: {made[0]} is a finished study: give the reports of its runs")
+
+
+def _refuse_one_run(name: str) -> NoReturn:
+    raise UsageError(
+        f"{name}: is one run, and a study compares several; `nsys2prv report {name}` shows one"
+    )
+
+
+def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
+    """Return what runs are called."""
+    labels: dict[str, str] = {}
+    for text in options.label:
+        run = next((run for run in options.runs if text.endswith(f"={run}")), None)
+        label = text[: -len(run) - 1].strip() if run else ""
+        if not (run and label):
+            raise UsageError(
+                f"--label {text}: give a text and one of the runs, as in --label old={options.runs[0]}"
+            )
+        if label in labels.values():
+            raise UsageError(f"--label {text}: another run is called {label}, too")
+        labels[run] = label
+    return labels
+
+
+def _cut_runs(study: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Write the traces of the focus of analysis."""
+    options.cut.mkdir(exist_ok=True)
+    for number, run in enumerate(study["runs"], 1):
+        label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
+        interval = run["interval"]
+        cut = CutOptions(time=f"{interval['begin_ns']}ns:{interval['end_ns']}ns")
+        convert(
+            run["name"],
+            options.cut / f"{number}_{label}.prv",
+            Options(
+                cut=cut,
+                kernel_rules=options.kernel_rules,
+                align=options.align,
+                jobs=options.jobs,
+                tmp=options.tmp,
+                quiet=options.quiet,
+            ),
+        )
