@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import make_checks
 import make_command_line
+import make_efficiencies
 import make_events
 import make_views
 
@@ -22,6 +23,7 @@ import make_views
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": make_checks.page,
     "command-line.md": make_command_line.page,
+    "efficiencies.md": make_efficiencies.page,
     "events.md": make_events.page,
     "views.md": make_views.page,
 }
