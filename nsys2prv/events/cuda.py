@@ -26,7 +26,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
-from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, strip_version
+from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
 from nsys2prv.export.sqlite import Database
 
@@ -445,7 +445,8 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of CPUs on unified memory."""
     wanted = ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault"))
     columns = extraction.read(part, wanted)
-    fields = {"source": _name_sources(extraction, columns)}
+    lines = name_lines(extraction, columns["sourceFile"], columns["sourceLine"])
+    fields = {"source": _name_sources(extraction, columns), "caller_line": lines}
     threads = extraction.intern_threads(extraction.find_main_threads(columns["globalPid"]))
     yield make_rows(extraction, "cpu_page_fault", columns, fields, threads)
 

@@ -23,6 +23,7 @@ from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.stacks import name_lines
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part
 
@@ -114,6 +115,7 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     fields = {
         "source": _name_sources(extraction, columns),
         "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
+        "caller_line": name_lines(extraction, columns["srcFile"], columns["lineNo"]),
     }
     yield make_rows(extraction, layout, columns, fields)
 

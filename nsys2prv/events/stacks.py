@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize_together, is_sorted
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together, is_sorted
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
@@ -219,6 +219,21 @@ def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows)
     if not (ids != 0).any() or (stacks := open_stacks(extraction, table)) is None:
         return rows
     return stacks.complete(rows, stacks.find(ids))
+
+
+def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    """Return names of the set `caller_line` of rows, as Extrae writes them: `120 (jacobi.f90)`; ABSENT
+    where a row has no file (ids of strings) or no line (from 1 on).
+    """
+
+    def make_texts(*distinct: np.ndarray) -> list[str]:
+        names = map(take_file_name, extraction.read_strings(distinct[0]))
+        return [f"{line} ({name})" for name, line in zip(names, distinct[1].tolist(), strict=True)]
+
+    distinct, codes = factorize(files)
+    has_name = np.array([bool(name) for name in extraction.read_strings(distinct)], bool)
+    known = has_name[codes] & (lines > 0)
+    return extraction.name_rows("caller_line", [files, lines], make_texts, known)
 
 
 def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:

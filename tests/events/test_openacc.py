@@ -18,6 +18,7 @@ SOURCE, FUNCTION, BYTES, LINE, DEVICE, DEVICE_TYPE = (
     66400102,
     66400103,
 )
+CALLER_LINE = 80000001
 NAMES = make_strings("acc_wait", "a.c", "main", "", "u")
 NVIDIA = 4
 
@@ -57,6 +58,7 @@ def test_values_are_those_of_other_converters(tmp_path: Path) -> None:
         ] == list(range(1, 18))
         assert set(trace.labels.values[code + 100000].values()) == {"End", "acc_wait@a.c:7"}
         assert set(trace.labels.values[code + 200000].values()) == {"End", "main"}
+    assert {label for label, *_ in list_labelled_intervals(trace, CALLER_LINE)} == {"7 (a.c)"}
     assert (trace.get_label(DATA, 6), trace.get_label(DATA, 10)) == (
         "Enqueue upload",
         "Compute construct",
@@ -88,6 +90,7 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
         "OpenACC construct of unknown kind",
     ]
     assert [FUNCTION in item.others for item in records] == [False, False, True, True]
+    assert [CALLER_LINE in item.others for item in records] == [False] * 4
     assert [item.others.get(DEVICE) for item in records] == [None, 1, 1, 1]
     assert [item.others.get(DEVICE_TYPE) for item in records] == [3, 5, None, 5]
     assert [item.others.get(LINE) for item in records] == [None, 7, 7, None]
