@@ -4,7 +4,7 @@ Communication is kernels of NCCL, other kernels of the class Communication (`--u
 them out, as BSC's view does) and memory operations; it is exposed where its device computes nothing
 (no other kernel, no graph) and overlapped where it does. Times of operations and classes are added
 up kernel by kernel; those of devices are of sets of times. All are of the time that the reports of
-all processes cover.
+all processes cover. Operations of UCX count from their submission to their completion.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from nsys2prv.analysis.device_group import (
     label_values,
     to_arrays,
 )
+from nsys2prv.analysis.intervals import unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 
+#: Layout of operations of UCX.
+UCX = "ucx_transfers"
 #: Shares in the table of devices: the part, and the whole.
 SHARES = {
     "exposed_share_of_communication": ("exposed_ns", "communication_ns"),
@@ -39,7 +42,11 @@ SHARES = {
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect by device how much communication is overlapped, and by kernel what runs beside it."""
+    """Collect by device how much communication is overlapped, and by kernel what runs beside it; by
+    task how much of the time in which operations of UCX are under way (`ucx`).
+    """
+    if unit.has(UCX):
+        yield from _measure_ucx(unit)
     for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
@@ -64,12 +71,36 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         yield "kernels", by_kind.agg(pl.col("time_ns", "overlapped_ns").sum(), count=pl.len())
 
 
+def _measure_ucx(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    rows = unit.read_begins(UCX)
+    tasks, of_work = unit.list_tasks(rows), unit.list_tasks(unit.work)
+    for task in tasks.unique().sort().to_list():
+        used = unit.work.filter(of_work == task)["device"].unique().to_list()
+        compute = unite(*(unit.find_device_spans(one, COMPUTE, GRAPH) for one in used))
+        own = rows.filter(tasks == task)
+        under_way = unit.merge_rows(own)
+        sums = {
+            "task": task,
+            "count": own.height,
+            "time_ns": under_way.length,
+            "overlapped_ns": (under_way & compute).length,
+        }
+        yield "ucx", pl.DataFrame([sums])
+
+
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add exposed and overlapped communication by device, operation and class."""
-    devices, kernels = frames["devices"], frames["kernels"]
+    devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
+    if ucx.height:
+        exposed = pl.col("time_ns") - pl.col("overlapped_ns")
+        rows = ucx.sort("task").with_columns(
+            exposed_ns=exposed, exposed_share=divide_columns(exposed, "time_ns")
+        )
+        title = "Operations of UCX under way, and overlapped with computation of the rank's GPUs"
+        result.add("ucx", title, context.label_tasks(rows))
     if not devices.height or not devices["communication_ns"].sum():
         absent = context.explain_absence(("nccl_kernel", "memory_operation"))
-        result.missing.append(f"overlap: {absent}")
+        result.missing += [] if ucx.height else [f"overlap: {absent}"]
         return
     title = "Communication: exposed, and overlapped with computation"
     result.add("devices", title, _compute_exposed(devices.sort("device"), context), __doc__)

@@ -116,6 +116,22 @@ def test_messages_of_ucx_lead_from_submission_to_completion(tmp_path: Path) -> N
     ]
 
 
+def test_ucx_beside_kernels(tmp_path: Path) -> None:
+    """Operations under way at once count once; computation beside them is said."""
+    operation = {"globalTid": make_global_tid(PID), "textId": 4, "packedSize": 64}
+    tables = {
+        "UCP_PROGRESS_EVENTS": [
+            {**operation, "start": begin, "end": end} for begin, end in ((0, 100), (50, 150))
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(120, 200)],
+        "StringIds": NAMES,
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        (row,) = job.analyse("overlap")["overlap"].tables["ucx"].frame.rows(named=True)
+    times = {name: row[name] for name in ("count", "time_ns", "overlapped_ns", "exposed_ns")}
+    assert times == {"count": 2, "time_ns": 150, "overlapped_ns": 30, "exposed_ns": 120}
+
+
 def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
     """Compilation within a call, callbacks that hold streams, and calls of OpenSHMEM are named."""
     names = make_strings("k", "cuModuleLoadDataEx")

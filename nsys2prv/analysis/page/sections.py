@@ -172,7 +172,11 @@ SECTIONS: dict[str, tuple] = {
         map_use,
         "(devices*) (hosts*)",
     ),
-    "communication": ("Exposed communication", "overlap", "operations classes (devices*) notes"),
+    "communication": (
+        "Exposed communication",
+        "overlap",
+        "operations classes ucx* (devices*) notes",
+    ),
     "collectives": (
         "Stragglers and collectives",
         "collectives",
