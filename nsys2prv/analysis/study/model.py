@@ -113,6 +113,10 @@ class Study(Struct):
         except ValidationError as error:
             raise Nsys2prvError(f"{source}: is damaged: {error}") from error
 
+    def __repr__(self) -> str:
+        runs = ", ".join(run.label or run.name for run in self.runs)
+        return f"<Study of {runs}: {self.scaling.used} scaling; .table, .region_table, .markdown()>"
+
     def markdown(self) -> str:
         """Return the paragraph and tables of an assessment, in Markdown."""
         from nsys2prv.analysis.study.text import format_markdown

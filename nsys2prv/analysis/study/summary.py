@@ -63,7 +63,7 @@ def find_compared_runs(study: Study) -> tuple[int, int]:
 def summarise_study(study: Study) -> str:
     """Return the paragraph: speed-up, what is lost in which factor, and which region loses most."""
     first, last = find_compared_runs(study)
-    runs, names = study["runs"], name_runs(study)
+    runs, names = study["runs"], name_runs(study, False)
     pair = runs[first], runs[last]
     if _get(pair[1], "speedup") is None:
         return f"{names[last]} is not compared with {names[first]}: see the warnings."

@@ -110,8 +110,10 @@ def _list_efficiencies(study: Study, style: Style) -> list[str]:
         first.cells.append("  " * row.depth + find_label(study, row))
         for column, value in zip(columns, values, strict=True):
             column.cells.append(format_signed(row, value))
-    legend = f"-: below {GOOD:.0%}, worth a look (POP); !: below {FAIR:.0%}"
-    return [*_lay_out_blocks([first], columns, style), "", f"  {legend.replace('%', ' %')}"]
+    legend = f"  -: below {100 * GOOD:.0f} %, worth a look (POP); !: below {100 * FAIR:.0f} %"
+    if any(row.path.startswith("host") for row, _ in figures.rows):
+        legend += "; hosts: no fault where they wait for GPUs"
+    return [*_lay_out_blocks([first], columns, style), "", *_wrap([legend], style, 0)]
 
 
 def _list_regions(study: Study, style: Style) -> list[str]:
@@ -156,10 +158,11 @@ def _list_findings(study: Study, style: Style) -> list[str]:
     found = list_findings(study)
     if not found:
         return []
+    part = "steady state" if run["interval"]["iterations"] else "time"
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
     return [
         *style.format_title(f"What to do: findings of {head}"),
-        *_wrap(["  %: how much shorter it would be without this cause"], style),
+        *_wrap([f"  %: how much shorter its {part} would be without this cause"], style),
         *format_findings(short, style.text_width),
         *_wrap([f"  `nsys2prv report {run['name']}` has what was measured"], style),
     ]
