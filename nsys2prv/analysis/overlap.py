@@ -99,8 +99,9 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         title = "Operations of UCX under way, and overlapped with computation of the rank's GPUs"
         result.add("ucx", title, context.label_tasks(rows))
     if not devices.height or not devices["communication_ns"].sum():
-        absent = context.explain_absence(("nccl_kernel", "memory_operation"))
-        result.missing += [] if ucx.height else [f"overlap: {absent}"]
+        if not ucx.height:
+            absent = context.explain_absence(("nccl_kernel", "memory_operation"))
+            result.missing.append(f"overlap: {absent}")
         return
     title = "Communication: exposed, and overlapped with computation"
     result.add("devices", title, _compute_exposed(devices.sort("device"), context), __doc__)
