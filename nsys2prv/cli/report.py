@@ -289,6 +289,9 @@ def parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> a
     """
     for text in declared:
         parser.add_arguments(text, SETTINGS)
+    if CUT_OPTIONS in declared:
+        # What --region was called.
+        parser.add_argument("--cut-region", dest="region", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for name, none in (("reports", []), ("runs", []), ("what_if", []), ("only", [])):
         vars(options).setdefault(name, none)
