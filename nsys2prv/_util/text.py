@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 #: Names that are compared with one that is none of them.
 MOST_COMPARED = 10_000
 #: Unit -> ns, the largest first.
@@ -20,18 +19,6 @@ _DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-
-
-def parse_size(text: str) -> int:
-    """Return bytes from a number, alone or with a unit (KB, MB, GB of 1000; KiB, MiB, GiB of 1024).
-    Raises ValueError.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (match[3] and not match[2]):
-        raise ValueError(text)
-    return int(
-        Decimal(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
-    )
 
 
 def format_count(count: int, noun: str) -> str:

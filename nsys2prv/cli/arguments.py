@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import parse_duration, parse_size
+from nsys2prv._util.text import parse_duration
 from nsys2prv.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -96,9 +96,6 @@ a part of the job (docs/cutting.md)
       write no communication lines
   --sample KIND=N ...
       keep at most N samples per second of each metric of this kind; default: all; repeatable
-  --max-size SIZE
-      leave out less important events until the .prv (before compression) has at most this size, as in 500MB or
-      2GB
 clocks of several hosts (docs/clocks.md)
   --align METHOD
       align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local
@@ -201,13 +198,6 @@ def _parse_rate(text: str) -> tuple[str, int]:
     return kind, int(rate)
 
 
-def _parse_size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None
-
-
 def _parse_jobs(text: str) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
         raise UsageError(
@@ -250,7 +240,6 @@ CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     "--args": {"dest": "fields", "type": _parse_fields},
     "--no-lines": {"dest": "lines", "action": "store_false"},
     "--sample": {"dest": "rates", "type": _parse_rate},
-    "--max-size": {"type": _parse_size},
     "--align": {"default": "auto"},
     "--kernel-names": {"default": "short"},
     "--kernel-rules": {"type": Path},

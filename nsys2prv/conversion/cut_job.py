@@ -10,7 +10,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from copy import copy
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -18,9 +17,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
-from nsys2prv._util.text import format_seconds, format_size, suggest_range
+from nsys2prv._util.text import format_seconds, suggest_range
 from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
-from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
     CutPlan,
@@ -57,30 +55,15 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     Nsys2prvError where it cannot be told what it is.
     """
     model, threads = _choose_rows(plan, job)
-    rewrites = model is not job.model or plan.changes_runs
-    if not rewrites and plan.options.max_size is None:
+    if model is job.model and not plan.changes_runs:
         return job
-    window = _find_window(job, plan)
-    cut = partial(_cut_runs, job, window, model, threads)
-    smaller, clipped, notes = job, 0, []
-    if rewrites:
-        smaller, clipped = cut(plan.spec, "cut")
+    window, notes = _find_window(job, plan), []
+    smaller, clipped = _cut_runs(job, window, model, threads, plan.spec)
     whole = format_seconds(job.duration)
     if (window.first, window.end) != (0, job.duration):
         notes.append(f"{format_seconds(window.first)} to {format_seconds(window.end)} of {whole}")
     elif BARE_NUMBER.search(plan.options.time):
         notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
-    if plan.options.max_size is not None:
-        fitting = Fitting(smaller, plan.spec, plan.options.max_size)
-        while not fitting.fits:
-            # What was weighed before may be a little less than what comes out.
-            smaller, clipped = cut(fitting.go_further(), f"fit-{len(fitting.done)}")
-            fitting.measure_again(smaller)
-        if fitting.done:
-            left = "; ".join(fitting.done.values())
-            notes.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
-    if smaller is job:
-        return job
     if left_out := (smaller.left_out - job.left_out).total():
         notes.append(f"{left_out:,} records left out")
     if clipped:
@@ -111,9 +94,8 @@ def _cut_runs(
     model: ObjectModel,
     threads: list[np.ndarray],
     spec: CutSpec,
-    name: str,
 ) -> tuple[Job, int]:
-    """Return the job with its runs cut, and how many ranges were clipped. name: of the files."""
+    """Return the job with its runs cut, and how many ranges were clipped."""
     by_report: dict[int, list[Run]] = defaultdict(list)
     for run in job.runs:
         by_report[run.report].append(run)
@@ -125,7 +107,7 @@ def _cut_runs(
             {run.task: threads[run.task] for run in runs},
             spec,
             window,
-            job.folder / f"{name}-{report}.bin",
+            job.folder / f"cut-{report}.bin",
         )
         for report, runs in sorted(by_report.items())
     ]

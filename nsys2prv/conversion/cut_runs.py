@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
-from nsys2prv._util.text import format_duration
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutSpec
 from nsys2prv.events.catalogue import Metric, load_catalogue
@@ -163,10 +162,6 @@ class _Cutter:
         chosen = np.flatnonzero(inside)
         kept = self._find_kept(run, records["object"][chosen])
         chosen = self._take(chosen, kept, name, Reason.ROW_LEFT_OUT)
-        if least := self.spec.least.get(name, 0):
-            long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
-            short = Reason.TOO_SHORT.with_detail(format_duration(least))
-            chosen = self._take(chosen, long, name, short)
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]

@@ -5,10 +5,9 @@ options, checked and put in terms of the catalogue before any report is touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from operator import and_
 from pathlib import Path
 
 import polars as pl
@@ -74,9 +73,6 @@ class CutOptions(Struct, frozen=True):
     lines: bool = True
     #: Kind of event -> greatest number of samples per second of each metric.
     rates: Mapping[str, int] = field(default_factory=dict)
-    #: Greatest size of the .prv in bytes, before compression; cut_size.py reports what is left out
-    #: for it.
-    max_size: int | None = None
 
 
 class Moment(Struct, frozen=True):
@@ -173,27 +169,8 @@ class CutSpec(Struct, frozen=True):
     away: frozenset[str] = frozenset()
     #: Layout -> bits of the fields that its events may keep (all elsewhere).
     field_mask: dict[str, int] = field(default_factory=dict)
-    #: Layout -> ns; shorter ranges of it are left out.
-    least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
-
-    def leave_out_also(self, other: CutSpec) -> CutSpec:
-        """Return the specification without what another one leaves out."""
-        return replace(
-            self,
-            away=self.away | other.away,
-            field_mask=_merge(self.field_mask, other.field_mask, and_),
-            least=_merge(self.least, other.least, max),
-            rates=_merge(self.rates, other.rates, min),
-        )
-
-
-def _merge(
-    one: dict[str, int], other: dict[str, int], choose: Callable[[int, int], int]
-) -> dict[str, int]:
-    """Return both; where both have a number, the one to choose."""
-    return one | {name: choose(number, one.get(name, number)) for name, number in other.items()}
 
 
 class CutPlan(Struct, frozen=True):
@@ -216,18 +193,13 @@ class CutPlan(Struct, frozen=True):
     def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
         ranks = _parse_ranks(cut.ranks)
-        if cut.max_size is not None and cut.max_size <= 0:
-            raise UsageError("--max-size takes a size such as 500MB")
-        spec = CutSpec(field_mask=_find_present_fields(cut), rates=_find_rates(cut.rates))
-        if not cut.lines:
-            spec = spec.leave_out_also(leave_out_lines())
+        away = frozenset() if cut.lines else frozenset(load_catalogue().lines)
+        spec = CutSpec(away, _find_present_fields(cut), _find_rates(cut.rates))
         return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec, ranks)
 
     @property
     def changes_runs(self) -> bool:
-        """True if runs have to be rewritten, apart from the choice of rows and reports and from
-        --max-size.
-        """
+        """True if runs have to be rewritten, apart from the choice of rows and reports."""
         return bool(self.options.time or self.region or self.spec != CutSpec())
 
 
@@ -243,7 +215,7 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
     added, asked = (
         {layout for kind in some for layout in kind.layouts} for some in (kinds, selection.kinds)
     )
-    spec = plan.spec.leave_out_also(CutSpec(away=frozenset(added - asked)))
+    spec = replace(plan.spec, away=plan.spec.away | (added - asked))
     return replace(selection, kinds=kinds), replace(plan, spec=spec)
 
 
@@ -256,22 +228,13 @@ def find_layouts(name: str) -> list[str]:
     return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
-def leave_out_attributes() -> CutSpec:
-    """Return a specification by which events have no attributes."""
-    layouts = load_catalogue().layouts
-    return CutSpec(
-        field_mask={name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    )
-
-
-def leave_out_lines() -> CutSpec:
-    """Return a specification without communication lines."""
-    return CutSpec(away=frozenset(load_catalogue().lines))
-
-
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = load_catalogue().layouts
-    masks = {} if cut.arguments else leave_out_attributes().field_mask
+    masks = (
+        {}
+        if cut.arguments
+        else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
+    )
     for kind, names in cut.fields.items():
         known = find_layouts(kind)
         chosen = [layouts[name] for name in known if layouts[name].fields]

@@ -352,16 +352,6 @@ class SpillReader:
                 if len(records):
                     yield index, start, records
 
-    def read_every(self, run: Run, step: int) -> np.ndarray:
-        """Return every `step`-th record of a run."""
-        stride = step * max(1, BLOCK_RECORDS // step)
-        return np.concatenate(
-            [
-                self._read(run, first, min(first + stride, run.rows))[::step]
-                for first in range(0, run.rows, stride)
-            ]
-        )
-
     def close(self) -> None:
         """Close all files."""
         for file in self._files.values():

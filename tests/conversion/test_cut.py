@@ -152,7 +152,7 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     }
     report = make_export(tmp_path / "r.sqlite", tables)
     convert([report], tmp_path / "whole.prv")
-    for options in ({}, {"arguments": False}, {"max_size": 10**6}, {"rates": {"all": 5}}):
+    for options in ({}, {"arguments": False}, {"rates": {"all": 5}}):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**options)))
         assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
     with pytest.raises(NothingToWrite, match="no part of the trace"):
@@ -291,14 +291,6 @@ def _list_records(trace: ParsedTrace) -> Counter[tuple]:
     return Counter([*ranges, *trace.states, *trace.samples, *trace.lines])
 
 
-def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) -> None:
-    with pytest.raises(
-        Nsys2prvError, match=r"would still be about .* cut its time as well, as in --time 0:"
-    ):
-        sample.cut(tmp_path / "cut.prv", max_size=500)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     """-t kernels has no NVTX ranges, but they say when the region was."""
@@ -336,20 +328,6 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
     assert not any(item.others for item in trace.list_intervals(63000001))
 
 
-@pytest.mark.slow
-def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
-    full_size = sample.prv.stat().st_size
-    for share in (1.5, 0.9, 0.6, 0.4, 0.25, 0.1):
-        limit = int(full_size * share)
-        summary = sample.cut(tmp_path / "cut.prv", max_size=limit)
-        size = (tmp_path / "cut.prv").stat().st_size
-        assert size <= limit
-        notes = [note for note in summary.notes if "left out to stay within" in note]
-        assert bool(notes) == (full_size * 1.01 + 3_000 > limit)
-        violations = read_trace(tmp_path / "cut.prv").violations
-        assert not violations, str(violations)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -366,7 +344,6 @@ def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
         ({"time": "5s:1s"}, "--time 5s:1s: ends before it begins"),
         ({"rates": {"kernels": 5}}, "no such kind of sampled numbers"),
         ({"rates": {"gpu_metrics": 0}}, "how many samples"),
-        ({"max_size": 0}, "--max-size"),
     ],
 )
 def test_what_cannot_be_asked(options: dict, message: str) -> None:
@@ -402,7 +379,6 @@ def test_what_reports_do_not_hold(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--max-size", "many"],
         ["--sample", "gpu_metrics"],
         ["--args", "kernels"],
         ["--ranks", "1,,2"],

@@ -131,7 +131,6 @@ def test_samples_balance(name: str, tmp_path: Path) -> None:
         {"cut": CutOptions(time="20%:70%")},
         {"cut": CutOptions(arguments=False, lines=False, devices=("0",), rates={"all": 100})},
         {"cut": CutOptions(region="*", keep_time=True)},
-        {"cut": CutOptions(max_size=150_000)},
     ],
     ids=str,
 )
