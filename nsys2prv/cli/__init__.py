@@ -26,7 +26,6 @@ from nsys2prv.cli.parsing import (
     check_folder_of_views,
     check_kinds,
     check_output,
-    find_beside,
     is_trace_name,
     refuse_non_traces,
     refuse_traces,
@@ -246,39 +245,6 @@ def run_cfgs(arguments: list[str]) -> int:
     return 0
 
 
-def run_clock(arguments: list[str]) -> int:
-    """Run `nsys2prv clock`."""
-    from nsys2prv.conversion.timeline import describe_hosts, load_clock_file
-
-    clock = Parser(
-        "nsys2prv clock",
-        description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
-    )
-    clock.add_arguments(
-        """
-  file FILE.clock.yaml
-      the clock file beside a trace
-""",
-        {"file": {"type": Path}},
-    )
-    options = clock.parse_args(arguments)
-    if is_trace_name(str(options.file)):
-        beside = find_beside(options.file, ".clock.yaml")
-        if beside.exists():
-            raise UsageError(f"{options.file}: is a trace; give its clock file, {beside}")
-        raise UsageError(
-            f"{options.file}: is a trace; its clock file would be {beside}, which only traces of several hosts have"
-        )
-    if has_report_name(options.file):
-        raise UsageError(
-            f"{options.file}: is a report; the clock file is written beside its trace, as in out.clock.yaml"
-        )
-    record = load_clock_file(options.file)
-    lines = *describe_hosts(record), *record.warnings
-    print_text("\n".join(lines))
-    return 0
-
-
 def run_check(arguments: list[str]) -> int:
     """Run `nsys2prv check`."""
     from nsys2prv.writers.paraver.check import Severity
@@ -384,7 +350,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "study": run_study,
     "cfgs": run_cfgs,
     "diff": run_diff,
-    "clock": run_clock,
     "check": run_check,
     "help": run_help,
 }

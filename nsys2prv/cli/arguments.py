@@ -35,8 +35,7 @@ commands (`nsys2prv help COMMAND` lists its options):
   nsys2prv study RUN RUN...     compare runs on several numbers of GPUs: speed-up, POP's efficiencies, regions
   nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
   nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
-  nsys2prv clock FILE           show how the hosts' clocks were aligned
-  nsys2prv check TRACE...       find what would crash or mislead Paraver in any trace
+  nsys2prv check TRACE...       find what would crash or mislead Paraver in a trace
 """
 EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
 A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.

@@ -33,7 +33,6 @@ EXAMPLES = {
     "nsys2prv study": "`nsys2prv study RUN RUN...`, where a run is a folder, a quoted pattern, or the JSON file of an earlier study",
     "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
     "nsys2prv check": "`nsys2prv check TRACE...`",
-    "nsys2prv clock": "`nsys2prv clock FILE.clock.yaml`",
 }
 #: Options that people give to a command that has none of that name, and what to do instead.
 ELSEWHERE = {

@@ -178,14 +178,9 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
 
 
 #: Comments at the head of a record of clocks, and of what it tells of ranks that were moved.
-RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;
-# `nsys2prv clock THIS_FILE` prints them.
+RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again.
 # corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
 """
-
-
-#: (UTC ns, deviation before the correction, deviation after it) of a collective, ns.
-Sample = tuple[int, int, int]
 
 
 class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,8 +206,6 @@ class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
     observed_bound_ns: int | None = None
     #: True if its times may be compared with those of hosts with the same reference.
     sure: bool = True
-    #: Ends of some collectives.
-    samples: tuple[Sample, ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
         """Return the map of local times to corrected ones, from that (without drift) to UTC."""
@@ -272,6 +265,8 @@ def read_record(text: str, source: str) -> ClockRecord:
         clocks = {}
         for name, fields in hosts.items():
             where = f"{source}: {name}"
+            if isinstance(fields, dict):
+                fields.pop("samples", None)  # of earlier versions
             clock = clocks[str(name)] = convert(fields, HostClock, strict=False)
             if clock.drift_ppm and not clock.at_utc_ns:
                 raise Nsys2prvError(

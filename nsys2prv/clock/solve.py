@@ -48,7 +48,7 @@ from nsys2prv.clock.least_squares import (
     make_links,
     solve_network,
 )
-from nsys2prv.clock.maps import HostClock, Sample
+from nsys2prv.clock.maps import HostClock
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
     SURE_RATING,
@@ -64,10 +64,8 @@ from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
     ClockFinding,
-    Corrections,
     Messages,
     Noise,
-    choose_evenly,
     fit_line,
 )
 from nsys2prv.clock.sequences import (
@@ -88,8 +86,6 @@ NOTED_UNSTEADINESS = 5_000.0
 CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
-#: Collectives of the sample of residuals, per host.
-MOST_SAMPLES = 100
 #: Hosts that one host is compared with before it is given up.
 MOST_TRIES = 3
 #: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
@@ -165,11 +161,9 @@ def solve_clocks(
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
         ]
-    samples = _sample_residuals(evidence.collectives, list_corrections(estimates), pivot)
     sure = connecting.doubt == 0
     host_clocks = [
-        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
-        for e in estimates
+        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host]) for e in estimates
     ]
     return Alignment(host_clocks, verdict, findings)
 
@@ -303,7 +297,6 @@ def _to_host_clock(
     pivot: int,
     span: tuple[int, int],
     sure: bool,
-    samples: tuple[Sample, ...],
 ) -> HostClock:
     # What is a reference of others alone is not known against the trace's own.
     is_aligned = (
@@ -325,31 +318,7 @@ def _to_host_clock(
         round(estimate.bound + estimate.rate * beyond) if is_aligned else None,
         round(estimate.bound) if is_aligned else None,
         bool(sure and estimate.method != ONE_WAY),
-        samples,
     )
-
-
-def _sample_residuals(
-    hosts: pl.DataFrame, corrections: Corrections, pivot: int
-) -> list[tuple[Sample, ...]]:
-    """Return a sample for each host, from rows of :func:`gather_per_host`.
-
-    Deviations are from the median over the hosts of a collective in which all wait for all.
-    """
-    collectives = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
-    clock, end = collectives["clock"].to_numpy(), collectives["end"].to_numpy().astype(np.float64)
-    deviation = pl.col("before", "after") - pl.col("before", "after").median().over("collective")
-    collectives = collectives.with_columns(
-        before=pl.Series(end), after=pl.Series(corrections.apply(end, clock))
-    ).with_columns(deviation)
-    samples: list[tuple[Sample, ...]] = [()] * len(corrections.offset)
-    for part in collectives.sort("clock", "end").partition_by("clock", maintain_order=True):
-        kept = part[choose_evenly(part.height, MOST_SAMPLES)].select(
-            pl.col("end", "before", "after").round().cast(pl.Int64)
-        )
-        kept = kept.with_columns(pl.col("end") + pivot)
-        samples[part["clock"][0]] = tuple(kept.iter_rows())
-    return samples
 
 
 class ConnectingCalls(Struct, frozen=True):

@@ -53,27 +53,19 @@ SHORTEST_IN_MS = 10_000_000
 END_OF_DATES = 250_000_000_000_000_000_000
 
 
-def load_clock_file(path: Path, complaint: str = "") -> ClockRecord:
-    """Return a clock file. Raises Nsys2prvError, with one line that the complaint begins, for what
-    is none.
-    """
-    try:
-        return read_record(read_given(path).decode("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        raise Nsys2prvError(f"{complaint or f'{path}: cannot be read'} ({why})") from None
-
-
 def parse_method(method: str) -> str | ClockRecord:
-    """Return the method or the clock file that --align names. Raises Nsys2prvError for anything
-    else.
+    """Return the method or the clock file that --align names. Raises Nsys2prvError, in one line, for
+    anything else.
     """
     if method in METHODS:
         return method
-    complaint = (
-        f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file"
-    )
-    return load_clock_file(Path(method), complaint)
+    try:
+        return read_record(read_given(Path(method)).decode("utf-8"), method)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        raise Nsys2prvError(
+            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
+        ) from None
 
 
 def find_host_clocks(

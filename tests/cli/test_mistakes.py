@@ -47,7 +47,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["--time"], ["--time takes a value; write --time FROM:TO"]),
         (["-j", "0", REPORT, "o"], ["-j 0: give the number of workers, 1 or more"]),
         (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
-        (["clock", REPORT], ["is a report; the clock file is written beside its trace"]),
         (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
         (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
         (
@@ -62,7 +61,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
             ["-o is not an option of nsys2prv: the trace to write is the last argument"],
         ),
         (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
-        (["clock", "out.prv"], ["its clock file would be out.clock.yaml"]),
         (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
         ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
         ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),

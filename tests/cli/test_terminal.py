@@ -44,7 +44,6 @@ def test_all_commands_on_a_terminal(
             *LISTS,
             (SAMPLES / "cluster", trace, "--report"),
             ("check", trace),
-            ("clock", tmp_path / "job.clock.yaml"),
             ("--list", SAMPLES / "cluster"),
             ("help",),
         ],

@@ -63,7 +63,6 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
         run_command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
         run_command("report", "--json", out / "report.json", *reports),
         run_command("check", out / "a.prv"),
-        run_command("clock", out / "a.clock.yaml"),
     ]
     assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
     with closing(sqlite3.connect(reports[0])) as connection:

@@ -80,8 +80,6 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
     """Make a file that people give beside reports, or have nsys2prv look at."""
     kind = random.choice(
         (
-            "clock",
-            "clock",
             "align",
             "--kernel-rules",
             "--nvtx-rules",
@@ -94,7 +92,6 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
     )
     base_folder = texts.make_folder(base)
     source = {
-        "clock": "out.clock.yaml",
         "align": "out.clock.yaml",
         "--kernel-rules": "kernel_rules.yaml",
         "--nvtx-rules": "nvtx_rules.yaml",
@@ -114,8 +111,6 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
     content, changes = texts.mutate(random, path.read_bytes())
     path.write_bytes(content)
     changes = [base.name, kind, *changes]
-    if kind == "clock":
-        return Input([["clock", str(path)]], None, changes)
     if kind == "report":
         return Input([["report", "-q", str(path)]], None, changes)
     if kind == "diff":
