@@ -88,6 +88,14 @@ ANALYSES = tuple(
 
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 ON_DEMAND = critical_path.LAYOUT
+#: What names of tables begin with -> the option of nsys that records them.
+RECORDED_BY = {
+    "CUPTI_": "--trace=cuda",
+    "GPU_METRICS": "--gpu-metrics-devices=all",
+    "MPI_": "--trace=mpi",
+    "NVTX_": "--trace=nvtx",
+    "OSRT_": "--trace=osrt",
+}
 #: Columns of frames of labels.
 LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns that say where an event is.
@@ -337,7 +345,10 @@ class OpenJob:
         there = [table for table in tables if table in present]
         named = list(dict.fromkeys(there or tables))
         many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
-        return f"no usable ones in {many}" if there else f"not recorded: no report has {many}"
+        if there:
+            return f"no usable ones in {many}"
+        by = next((one for begin, one in RECORDED_BY.items() if named[0].startswith(begin)), None)
+        return f"not recorded: no report has {many}" + (f" (nsys profile {by})" if by else "")
 
     def analyse(
         self,
