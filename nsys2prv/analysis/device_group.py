@@ -53,7 +53,7 @@ WORK_COLUMNS = {"name": pl.Int32, "class": pl.Int8, "tensor": pl.Int8, "operatio
 _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 #: Values of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
-COMMUNICATION = _CLASSES["communication"]
+ATTENTION, COMMUNICATION = _CLASSES["attention"], _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
 #: The iterations of a task: unit, task, thread, number, begin and end on the host, and on its devices:
 #: since when all that was launched before has ended, until when what was launched in it has (ns).

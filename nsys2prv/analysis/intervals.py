@@ -270,6 +270,20 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
     return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
+def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
+    """Return how many executions of spilled groups, brought together by some of their columns, lie in
+    each of so many bins from the shortest to the longest: `low_ns`, `high_ns`, `count`.
+    """
+    frames = []
+    for keys, bounds, durations in _gather_durations(groups, by):
+        for row, (first, last) in enumerate(pairwise(bounds.tolist())):
+            count, edges = np.histogram(durations[first:last], bins)
+            limits = np.rint(edges).astype(np.int64)
+            own = pl.DataFrame({"low_ns": limits[:-1], "high_ns": limits[1:], "count": count})
+            frames.append(keys[[row] * bins].hstack(own))
+    return pl.concat(frames)
+
+
 def _gather_durations(
     groups: pl.DataFrame, by: Sequence[str]
 ) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -32,6 +33,7 @@ from nsys2prv.analysis import (
     metrics,
     nvtx_operations,
     overlap,
+    time_division,
 )
 from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
@@ -68,6 +70,7 @@ from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
 from nsys2prv.store.event_reader import UNKNOWN, Samples, load_event_reader
 
+T = TypeVar("T")
 ANALYSES = tuple(
     module.ANALYSIS
     for module in (
@@ -81,6 +84,7 @@ ANALYSES = tuple(
         idle,
         folded_stacks,
         metrics,
+        time_division,
         clocks,
         critical_path,
     )
@@ -481,6 +485,13 @@ class OpenJob:
         build = partial(_build_unit_graph, self._saved, calls)
         graphs = list(self._job.workers.run(build, self._units))
         return join_units(self.reader, calls, graphs)
+
+    def run_on_groups(self, function: Callable[[Path, int], T]) -> Iterator[T]:
+        """Yield what a function returns of each group of threads that share a report or a GPU, in their
+        order. function: of the file of :attr:`reader` (:func:`load_event_reader`) and the group's number;
+        workers run it.
+        """
+        return iter(self._job.workers.run(partial(function, self._saved), self._units))
 
     def _run_analyses(
         self,

@@ -25,7 +25,7 @@ from nsys2prv.analysis.device_group import (
     label_values,
     to_arrays,
 )
-from nsys2prv.analysis.intervals import RULE, make_statistics, spill_durations
+from nsys2prv.analysis.intervals import RULE, count_durations, make_statistics, spill_durations
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.store.event_reader import Samples
@@ -40,6 +40,9 @@ METRICS = {
 
 #: A metric tells of a kernel what it is over so many samples or more.
 FEWEST_SAMPLES = 3
+
+#: Bins of the distribution of durations, and kernels that have one.
+BINS, MOST_DISTRIBUTIONS = 24, 60
 
 #: Columns of kernels whose durations have two modes.
 MODES = ("low_ns", "high_ns", "high_share")
@@ -88,6 +91,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     result.add("kernels", "Kernels", named.drop("what", "two_modes", *MODES), __doc__)
     result.add("classes", "Kernel classes", by_class)
+    longest = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS)
+    own = groups.join(longest, KERNEL_KEY, "semi", maintain_order="left")
+    bins = count_durations(own, KERNEL_KEY, BINS)
+    bins = context.label_names(bins, "name", "kernels", "nccl_kernels", "graphs")
+    title = f"Durations of the {MOST_DISTRIBUTIONS} kernels that take most time (bins)"
+    bins = bins.select(pl.col("name").alias("kernel"), "low_ns", "high_ns", "count")
+    result.add("durations", title, bins)
     title = "GEMM time with and without tensor cores (told by the kernels' names)"
     gemm = groups.filter(pl.col("class") == GEMM)
     result.add("tensor_cores", title, _sum_tensor_cores(gemm))

@@ -1,5 +1,5 @@
 """Sampled metrics of GPUs, network and other devices as step functions of time: means, and maps
-over time; use of devices over time.
+over time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.device_group import BUSY, DeviceGroup
+from nsys2prv.analysis.device_group import DeviceGroup
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.store.event_reader import UNKNOWN, Samples
@@ -65,9 +65,7 @@ SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect what each metric of each device is like, its means in bins of time, and how
-    busy devices are in them.
-    """
+    """Collect what each metric of each device is like, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
     for layout in SAMPLED:
@@ -77,14 +75,6 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
                 if steps.known.any():
                     yield "means", _summarize_steps(steps, samples, number)
                     yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
-    for device in unit.devices:
-        shares = {
-            f"{name}_share": unit.find_device_spans(device, *what).within(edges[:-1], edges[1:])
-            / np.maximum(np.diff(edges), 1)
-            for name, what in BUSY.items()
-        }
-        place = pl.select(device=pl.lit(device, pl.Int64), bin=pl.int_range(len(edges) - 1))
-        yield "busy", place.with_columns(**shares)
 
 
 def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
@@ -113,7 +103,7 @@ def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) 
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
-    """Add the means of metrics, their maps over time, and the use of devices."""
+    """Add the means of metrics, and their maps over time."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
@@ -136,13 +126,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
         if layout not in context.reader.layouts:
             result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
-    if frames["busy"].height:
-        use = context.label_devices(frames["busy"].sort("device", "bin"))
-        result.add("use", "Use of devices over time (bins)", use)
     if result.tables:
         bins = context.options.bins
         length = format_nanoseconds(context.duration / bins)
         result.notes.append(f"maps over time have {bins} bins of {length}")
 
 
-ANALYSIS = Analysis("metrics", "Metrics and use over time", (), collect, conclude)
+ANALYSIS = Analysis("metrics", "Metrics over time", (), collect, conclude)

@@ -38,8 +38,8 @@ ACRONYMS = {"nccl": "NCCL", "mpi": "MPI", "gpu": "GPU", "gemm": "GEMM", "sm": "S
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
 IN_DETAIL = frozenset(
-    {"map", "use", "by_rank", "stacks", "flame", "tree", "each", "gaps_of_devices"}
-    | {"focus", "device", "host", "instructions"}
+    {"map", "durations", "over_time", "by_iteration", "by_rank", "stacks", "flame"}
+    | {"tree", "each", "gaps_of_devices", "focus", "device", "host", "instructions"}
     | {"iterations", "host_iterations", "iterations_of_devices"}
 )
 #: Columns of text, also of a wide terminal.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
@@ -47,6 +47,9 @@ from nsys2prv.export.ranks import FILE_NAMES, describe_processes
 from nsys2prv.export.report_files import is_report
 from nsys2prv.replay.questions import parse_what_ifs
 from nsys2prv.store.event_reader import SAMPLED
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.page.excerpts import Excerpts
 
 JSON = ".json"
 #: Analyses that come first in a terminal; others are made as long as so many lines are left to them.
@@ -165,13 +168,13 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
-    described, results, left_out = _analyse_reports(options, style)
+    described, results, left_out, excerpts = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title
     if options.json:
         write_complete_file(options.json, write_json(results, described))
     if options.html:
-        write_page(options.html, described, results)
+        write_page(options.html, described, results, excerpts)
     text = format_results(results.values(), make_heading(described, style.full), style, left_out)
     return text, list(map(str, described["warnings"]))
 
@@ -185,9 +188,9 @@ def _select_part(options: argparse.Namespace) -> dict[str, object]:
 
 def _analyse_reports(
     options: argparse.Namespace, style: Style
-) -> tuple[dict[str, object], dict[str, Result], list[str]]:
-    """Return the description of the job, the results of the analyses asked for, and the names of
-    those that were not made as the terminal has no room for them.
+) -> tuple[dict[str, object], dict[str, Result], list[str], Excerpts | None]:
+    """Return the description of the job, the results of the analyses asked for, the names of those
+    that were not made as the terminal has no room for them, and what a page shows of the events.
     """
     names = options.only
     first = Path(options.reports[0])
@@ -195,8 +198,9 @@ def _analyse_reports(
         with _open_reports(options.reports, options) as job:
             described = describe_job(job, options.reports)
             if names or options.full or options.json or options.html:
-                return described, _analyse_job(job, names, options), []
-            return described, *_analyse_to_fit(job, described, options, style)
+                results = _analyse_job(job, names, options)
+                return described, results, [], _choose_excerpts(job, results, options)
+            return described, *_analyse_to_fit(job, described, options, style), None
     if (
         len(options.reports) > 1
         or options.iterations
@@ -212,7 +216,7 @@ def _analyse_reports(
         raise UsageError(
             f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(results)}"
         )
-    return described, {name: results[name] for name in names or results}, []
+    return described, {name: results[name] for name in names or results}, [], None
 
 
 def _analyse_to_fit(
@@ -235,11 +239,26 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     return described, results
 
 
-def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
+def _choose_excerpts(
+    job: OpenJob, results: Mapping[str, Result], options: argparse.Namespace
+) -> Excerpts | None:
+    if not options.html:
+        return None
+    from nsys2prv.analysis.page.excerpts import choose_excerpts
+
+    return choose_excerpts(job, results)
+
+
+def write_page(
+    path: Path,
+    described: Mapping[str, object],
+    results: Mapping[str, Result],
+    excerpts: Excerpts | None,
+) -> None:
     """Write the HTML page."""
     from nsys2prv.analysis.page import make_page
 
-    write_complete_file(path, make_page(described, results))
+    write_complete_file(path, make_page(described, results, excerpts))
 
 
 def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
@@ -276,10 +295,13 @@ def write_report_files(
     """
     if not paths:
         reports = [Path(report).name for report in reports]
+    from nsys2prv.analysis.page.excerpts import choose_excerpts
+
     with OpenJob(job) as opened:
         results, described = opened.analyse(), describe_job(opened, reports)
+        excerpts = choose_excerpts(opened, results)
     write_complete_file(path, write_json(results, described))
-    write_page(path.with_suffix(".html"), described, results)
+    write_page(path.with_suffix(".html"), described, results, excerpts)
     return format_results(results.values(), (), Style.for_output())
 
 

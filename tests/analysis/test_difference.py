@@ -59,7 +59,7 @@ def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {"by_device", "job", "kernels_kernels"} <= set(tables)
     for name, table in tables.items():
         if table["columns"] and any(table["columns"].values()):
-            assert table["title"] in result.text, name
+            assert f"difference.{name}" in result.jobs[0].tables
 
 
 def test_a_page_does_not_replace_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:

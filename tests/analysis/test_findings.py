@@ -14,7 +14,6 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import finding_texts
-from nsys2prv.analysis.page.sections import SECTION_OF, SECTIONS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, join_findings
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main
@@ -40,8 +39,7 @@ def test_jobs_with_a_known_fault(fault: str, tmp_path: Path) -> None:
         assert finding.advice
 
 
-def test_every_kind_is_explained_and_has_its_section() -> None:
-    assert {SECTION_OF[kind] for kind in FINDING_KINDS} <= set(SECTIONS)
+def test_every_kind_is_explained() -> None:
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     for kind, meaning in FINDING_KINDS.items():
         assert f"* `{kind}`: {meaning}" in text.replace("\n  ", " ")
@@ -72,7 +70,7 @@ def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     page = (tmp_path / "r.html").read_text()
     for finding in written[:3]:
         assert finding["title"][:50] in head
-        assert finding["title"] in page
+        assert finding["title"] in page.replace(" µs", " us")
     assert main(["report", str(data)]) == 0
     assert capsys.readouterr().out == out
 

@@ -1,62 +1,28 @@
-"""Read pages of `nsys2prv report`, and render them with Chromium."""
+"""Read pages of `nsys2prv report`: their texts, and the data that their scripts draw."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-import shutil
-import subprocess
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from pathlib import Path
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-#: A browser that looks for nothing outside.
-ALONE = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--enable-logging=stderr",
-    "--v=0",
-)
-
-
-@dataclass
-class PageTable:
-    """A table of a page.
-
-    rows: the cells of each row, numbers where they have a figure, texts otherwise. depths: the
-    depth of each row of a tree.
-    """
-
-    columns: list[str] = field(default_factory=list)
-    rows: list[list[object]] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
+import numpy as np
 
 
 class Page(HTMLParser):
-    """A parsed page.
-
-    tables: by source. tags: all that were opened, with their attributes. text: everything outside
-    of scripts and styles.
+    """A parsed page. tags: all that were opened, with their attributes. text: everything outside of
+    scripts and styles. jobs: the data of each job.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tables: dict[str, PageTable] = {}
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._table: PageTable | None = None
-        self._cell: str | None = None
-        self._within = ""
+        self.text, self._within = "", ""
+        self.jobs: list[PageData] = []
+        self._is_data = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attribute_list: list[tuple[str, str | None]]) -> None:
@@ -64,30 +30,61 @@ class Page(HTMLParser):
         self.tags.append((tag, attributes))
         if tag in ("script", "style"):
             self._within = tag
-        if tag == "table":
-            self._table = self.tables[str(attributes["data-source"])] = PageTable()
-        elif tag == "th" and self._table:
-            self._table.columns.append(str(attributes["title"]))
-        elif tag == "tr" and self._table and self._table.columns:
-            self._table.rows.append([])
-            self._table.depths.append(int(attributes.get("data-d") or 0))
-        elif tag == "td" and self._table:
-            value = attributes.get("data-v", "text")
-            self._cell = "" if value == "text" else None
-            self._table.rows[-1].append("" if value == "text" else float(value) if value else None)
+            self._is_data = attributes.get("class") == "data"
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "table":
-            self._table = None
         if tag == self._within:
             self._within = ""
-        if tag in ("td", "table"):
-            self._cell = None
 
     def handle_data(self, data: str) -> None:
+        if self._within and self._is_data:
+            self.jobs.append(PageData(data))
         self.text += "" if self._within else data
-        if self._table and self._table.rows and self._cell is not None:
-            self._table.rows[-1][-1] = str(self._table.rows[-1][-1]) + data.removesuffix("\n")
+
+
+class PageData:
+    """The data of a job on a page. facts: the JSON in front."""
+
+    def __init__(self, block: str) -> None:
+        data = zlib.decompress(base64.b64decode(block))
+        length = int.from_bytes(data[:4], "little")
+        self.facts = json.loads(data[4 : 4 + length])
+        self.body = data[4 + length :]
+
+    @property
+    def tables(self) -> dict[str, dict[str, list]]:
+        """The columns of each table, by name."""
+        tables = (table for one in self.facts["tables"] for table in one["tables"])
+        return {
+            table["name"]: {name: values for name, _, values, _ in table["columns"]}
+            for table in tables
+        }
+
+    def read_track(self, lane: int, kind: str) -> dict[str, np.ndarray]:
+        """Return the columns of a lane's events of a kind."""
+        names = self.facts["columns"][kind]
+        for of_lane, of_kind, count, at in self.facts["tracks"]:
+            if (of_lane, of_kind) == (lane, kind):
+                columns = {}
+                for name in names:
+                    columns[name], at = self._read_varints(at, count)
+                columns["begin"] = np.cumsum(columns["begin"])
+                columns["end"] += columns["begin"]
+                return columns
+        return {name: np.zeros(0, np.int64) for name in names}
+
+    def _read_varints(self, at: int, count: int) -> tuple[np.ndarray, int]:
+        column = np.zeros(count, np.int64)
+        for number in range(count):
+            shift = 0
+            while True:
+                byte = self.body[at]
+                at += 1
+                column[number] |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+        return column, at
 
 
 def list_references(text: str) -> Iterator[str]:
@@ -100,28 +97,3 @@ def list_references(text: str) -> Iterator[str]:
             if value is not None and not value.startswith(("#", "data:")):
                 yield f"{tag} {name}={value}"
     yield from re.findall(r"url\((?!#)[^)]*\)|@import[^;]*", text)
-
-
-def render_in_chromium(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
-    """Return the HTML that Chromium makes of a page once its scripts have run, and its console
-    messages.
-    """
-    process = subprocess.run(
-        [
-            str(CHROMIUM),
-            *ALONE,
-            f"--user-data-dir={folder / 'browser'}",
-            *options,
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=240,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
-    return process.stdout, [
-        line for line in process.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line
-    ]

@@ -1,119 +1,207 @@
-"""What the page shows, in which order: sections of tables, findings, efficiencies and figures."""
+"""Say what a page says without its script: the job in a line, the verdict, where the time went, the
+findings, the efficiencies, and kernels.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from nsys2prv.analysis.page.figures import (
-    condense_rows,
-    divide_elapsed_time,
-    divide_iterations,
-    make_operation_tree,
-    map_metrics,
-    map_use,
-)
-from nsys2prv.analysis.page.parts import (
-    MOST_RANKS,
-    MOST_ROWS,
-    Block,
-    Factor,
-    Factors,
-    Findings,
-    Grid,
-    Items,
-    Material,
-    Section,
-)
-from nsys2prv.analysis.result import Result
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv._util.text import format_count, list_some
+from nsys2prv.analysis.page.data import Material
+from nsys2prv.analysis.result import NOTHING, Finding
 from nsys2prv.analysis.study.model import name_metrics
-from nsys2prv.analysis.study.rows import FAIR, GOOD, list_known_rows
+from nsys2prv.analysis.study.rows import list_known_rows, rate_efficiency
+from nsys2prv.analysis.text import format_cell, format_nanoseconds
+from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
 
-#: Sentences above tables, findings and efficiencies.
-NOTES = {
-    "findings": (
-        "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be "
-        "without this cause. Behind them limits (≤): what is gained at most, if all of it goes."
-    ),
-    "efficiencies": (
-        f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
-        "POP advises a closer look below 80 %."
-    ),
-    "clocks.hosts": (
-        "Times of two hosts can be compared to within the sum of their error bounds; a shorter wait or "
-        "delay between them means nothing."
-    ),
+#: Colours of parts of time, where these are not called like the part.
+COLOURS = {
+    "transfer": "nccl",
+    "wait": "wait-bin",
+    "unmatched": "unmatched",
+    "copies": "copy",
+    "idle_nccl": "ncclcall",
+    "idle_synchronisation": "sync",
+    "idle_unknown": "idle",
+    "rest": "idle",
 }
-#: Kinds of findings of ranks that others wait for, and of waiting that nobody alone causes.
-OF_RANKS = ("straggler", "slow_host", "slow_link", "hiccup", "imbalance")
-OF_WAITING = ("pipeline_bubble", "serialisation")
-#: Kind of finding -> the section with its details; idle for those that are not here.
-SECTION_OF = defaultdict(
-    lambda: "idle",
-    {"exposed_communication": "communication", "no_tensor_cores": "kernels"}
-    | dict.fromkeys(OF_RANKS + OF_WAITING, "collectives"),
-)
+#: Bars of single GPUs; of more the mean of each host.
+MOST_BARS = 16
+#: Findings in the verdict, kernels in the table, ranks that are named one by one.
+IN_VERDICT, MOST_KERNELS, MOST_NAMED = 2, 200, 6
+#: Width of bars.
+ACROSS = 1000
 
 
-def make_sections(material: Material) -> list[Section]:
-    """Return all sections of which there is something to say."""
-    sections = []
-    for name, (title, analysis, *contents) in SECTIONS.items():
-        blocks: list[Block] = []
-        for content in contents:
-            if isinstance(content, str):
-                blocks += _show_tables(material, analysis, content)
-            else:
-                blocks += content(material)
-        blocks = _drop_empty(blocks)
-        lacks_all = all(isinstance(one, Items) and one.is_missing for one in blocks)
-        if blocks and not (lacks_all and name in OF_GPUS and not material.job["devices"]):
-            sections.append(Section(name, title, [*map(condense_rows, blocks)]))
-    return sections
+class Factor(Struct, frozen=True):
+    """A node of the tree of efficiencies."""
+
+    #: What the efficiency is called.
+    name: str
+    #: Fraction of 1, None where it is not known.
+    value: float | None
+    #: One sentence.
+    meaning: str
+    #: Efficiencies whose product it is.
+    factors: list[Factor]
+
+    @property
+    def rating(self) -> str:
+        """Whether it is good, fair or poor."""
+        return "unknown" if self.value is None else rate_efficiency(self.value)
 
 
-def _show_tables(material: Material, analysis: str, names: str) -> Iterator[Block]:
-    """Show tables of an analysis, and its notes. names: as SECTIONS has them."""
-    for name in names.split():
-        bare = name.strip("(*)")
-        source = bare if "." in bare else f"{analysis}.{bare}"
-        if source.endswith(".notes"):
-            yield from material.list_notes(source.removesuffix(".notes"))
-        elif table := material.find_table(source):
-            yield Grid(
-                title=table.title,
-                frame=table.frame,
-                source=source,
-                note=NOTES.get(source, ""),
-                most=MOST_RANKS if "*" in name else MOST_ROWS,
-                folded=name.startswith("("),
-            )
+class Part(Struct, frozen=True):
+    """A part of a bar."""
+
+    title: str
+    colour: str
+    #: Of the whole bar.
+    share: float
+    #: Where it begins (of ACROSS).
+    x: float
+    time: str
 
 
-def make_result_section(material: Material, result: Result) -> Section:
-    """Return a section with all tables of a result, and its notes."""
-    names = " ".join([*(f"{name}*" for name in result.tables), "notes"])
-    blocks = _drop_empty(_show_tables(material, result.name, names))
-    return Section(result.name, result.title, blocks)
+class Bar(Struct, frozen=True):
+    """Where the time of a GPU, or of several, went."""
+
+    label: str
+    parts: Sequence[Part]
 
 
-def _drop_empty(blocks: Iterable[Block]) -> list[Block]:
-    """Return the blocks without lists of nothing."""
-    return [one for one in blocks if not isinstance(one, Items) or one.items]
+def describe_job_facts(material: Material) -> list[str]:
+    """Return the job in a line, piece by piece."""
+    job, count = material.job, len(material.iterations) - 1
+    models = dict(job.get("gpu_models") or {})
+    phases = material.find_frame("findings", "phases")
+    found_by = (
+        phases.filter(phase="steady state")["activity"].to_list() if phases is not None else []
+    )
+    steady = f", {format_count(count, 'iteration')} ({', '.join(found_by)})" if count > 0 else ""
+    pieces = [
+        f"{format_count(job['ranks'] or job.get('processes', 0), 'rank' if job['ranks'] else 'process')} on {format_count(len(job['nodes']), 'host')}",
+        list_some([f"{number:,} × {model}" for model, number in models.items()])
+        or (format_count(job["devices"], "GPU") if job["devices"] else ""),
+        format_nanoseconds(job["duration_ns"]) + steady,
+        f"{sum(job['records'].values()):,} events",
+        f"{job['begins_utc']} UTC" if job.get("begins_utc") else "",
+        f"nsys {list_some(list(job['nsys']))}" if job.get("nsys") else "",
+        f"driver {list_some(list(job['drivers']))}" if job.get("drivers") else "",
+    ]
+    return [piece for piece in pieces if piece]
 
 
-def show_findings(material: Material) -> Iterator[Block]:
-    """Show what holds the job back."""
+def write_verdict(material: Material, mean: Bar | None) -> str:
+    """Return what holds the job back, in two sentences."""
+    findings = list_findings(material)
+    where = "their steady state" if material.iterations else "the job"
+    sentences = []
+    if mean and mean.parts[0].title == PARTS["compute"]:
+        busy = sum(part.share for part in mean.parts if part.title.startswith(PARTS["compute"]))
+        sentences.append(f"The GPUs compute for {100 * busy:.0f} % of {where}.")
+    elif mean:
+        part = max(mean.parts, key=lambda one: one.share)
+        sentences.append(f"For {100 * part.share:.0f} % of {where} the ranks are {part.title}.")
+    if findings:
+        costs = [_describe_cost(one) for one in findings[:IN_VERDICT]]
+        sentences.append(f"What costs most: {'; '.join(costs)}.")
+    elif result := material.results.get("findings"):
+        sentences.append(f"{result.missing[0]}." if result.missing else NOTHING)
+    return " ".join(sentences)
+
+
+def _describe_cost(finding: Finding) -> str:
+    """Return the title of a finding with its share, unless the title has it."""
+    title = finding.title.rstrip(".")
+    if f"{finding.share:.1%}" in title:
+        return title
+    return f"{title} ({'at most ' if finding.at_most else ''}{100 * finding.share:.1f} %)"
+
+
+def list_findings(material: Material) -> Sequence[Finding]:
+    """Return the findings."""
     result = material.results.get("findings")
-    if result is not None and (result.findings or not result.missing):
-        title = "What holds the job back"
-        yield Findings(title=title, found=result.findings, note=NOTES["findings"])
+    return result.findings if result else []
 
 
-def show_efficiencies(material: Material) -> Iterator[Block]:
-    """Show the trees of efficiencies of the steady state, or of the whole job where none was found."""
-    frames = (material.find_frame(f"efficiencies.{name}") for name in ("device", "host"))
+def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
+    """Return where the time of all GPUs went, and that of each, or of each host; least computing first
+    where there are many.
+    """
+    lanes = material.lanes
+    if not lanes.height:
+        return None, []
+    # A GPU that several processes use is one.
+    lanes = (
+        lanes.unique(["node", "device"], keep="first", maintain_order=True)
+        if lanes["device"].null_count() < lanes.height
+        else lanes
+    )
+    lanes = lanes.filter(pl.col("length_ns") > 0)
+    titles = {
+        name: title for name, title in (PARTS | HOST_PARTS).items() if f"{name}_ns" in lanes.columns
+    }
+    if not lanes.height or not titles:
+        return None, []
+    noun = "GPU" if lanes["device"].null_count() < lanes.height else "rank"
+
+    def make_bar(label: str, rows: pl.DataFrame) -> Bar:
+        whole, x, parts = max(float(rows["length_ns"].sum()), 1.0), 0.0, []
+        for name, title in titles.items():
+            time = float(rows[f"{name}_ns"].sum())
+            share = time / whole
+            if time > 0:
+                colour = COLOURS.get(name, name.removeprefix("idle_"))
+                mean = format_nanoseconds(time / rows.height)
+                parts.append(Part(title, colour, share, round(ACROSS * x, 3), mean))
+            x += share
+        return Bar(label, parts)
+
+    every = make_bar(
+        f"mean of {format_count(lanes.height, noun)}" if lanes.height > 1 else "all", lanes
+    )
+    if lanes.height <= MOST_BARS:
+        labels = [" · ".join(filter(None, row)) for row in lanes.select("rank", "device").rows()]
+        return every, [make_bar(label, lanes[at]) for at, label in enumerate(labels)]
+    nodes = lanes.partition_by("node", maintain_order=True)
+    bars = [
+        make_bar(f"{rows['node'][0]} · {format_count(rows.height, noun)}", rows) for rows in nodes
+    ]
+    return every, sorted(bars, key=lambda bar: bar.parts[0].share if bar.parts else 0.0)
+
+
+def list_cards(material: Material) -> Iterator[dict[str, Any]]:
+    """Yield what the card of each finding says."""
+    begin, end = material.span
+    moments = material.excerpts.moments if material.excerpts else ()
+    findings = list_findings(material)
+    greatest = max((one.share for one in findings), default=0.0)
+    for number, finding in enumerate(findings, 1):
+        moment = moments[number - 1] if number <= len(moments) else None
+        ranks = [f"rank {rank}" for rank in finding.ranks[:MOST_NAMED]]
+        more = len(finding.ranks) - len(ranks)
+        yield {
+            "number": number,
+            "finding": finding,
+            "cost": format_nanoseconds(finding.share * (end - begin)),
+            "width": round(100 * finding.share / max(greatest, 0.01), 1),
+            "who": [*ranks, *([f"and {more} more"] if more else [])],
+            "kind": finding.kind.replace("_", " "),
+            "moment": moment,
+            "time": moment and f"{moment.view[0] / 1e9:.6f}:{moment.view[1] / 1e9:.6f}",
+        }
+
+
+def make_forest(material: Material) -> list[Factor]:
+    """Return the trees of efficiencies of the steady state, or of the whole job where none was found."""
+    frames = (material.find_frame("efficiencies", name) for name in ("device", "host"))
     rows = [{} if frame is None else frame.row(0, named=True) for frame in frames]
     roots: list[Factor] = []
     above: list[tuple[int, Factor]] = []
@@ -122,99 +210,43 @@ def show_efficiencies(material: Material) -> Iterator[Block]:
         above = [(depth, one) for depth, one in above if depth < row.depth]
         (above[-1][1].factors if above else roots).append(factor)
         above.append((row.depth, factor))
-    if roots:
-        note = f"{NOTES['efficiencies']} They are of the {next(filter(None, rows))['part']}."
-        yield Factors(title="Efficiencies", roots=roots, note=note)
+    return roots
 
 
-def show_quality(material: Material) -> Iterator[Block]:
-    """Show what the reports lack, and what to do about it."""
-    notes = [QualityNote(**one) for one in material.job.get("quality", ())]
-    yield Items(items=format_quality(notes, full=True))
+def list_kernels(material: Material) -> list[dict[str, Any]]:
+    """Return the kernels that take most time: texts and figures of their columns, and the distribution
+    of their durations as a path and as data.
+    """
+    kernels = material.find_frame("kernels", "kernels")
+    durations = material.find_frame("kernels", "durations")
+    if kernels is None:
+        return []
+    bins: dict[str, list[tuple[int, int, int]]] = {}
+    for kernel, low, high, count in durations.rows() if durations is not None else ():
+        bins.setdefault(kernel, []).append((low, high, count))
+    return [
+        {
+            **row,
+            "texts": {name: format_cell(name, value) for name, value in row.items()},
+            "path": _draw_bins([count for *_, count in bins.get(row["kernel"], ())]),
+            "bins": json.dumps(bins.get(row["kernel"], [])),
+        }
+        for row in kernels.head(MOST_KERNELS).iter_rows(named=True)
+    ]
 
 
-def show_remarks(material: Material) -> Iterator[Block]:
-    """Show the warnings and notes about the job."""
-    yield Items(items=[*material.job.get("warnings", ()), *material.job.get("notes", ())])
+def _draw_bins(counts: Sequence[int]) -> str:
+    """Return bars of counts as an SVG path, 100 wide and 20 high."""
+    width = 100 / max(len(counts), 1)
+    return " ".join(
+        f"M{at * width:.1f} 20v-{max(1.2, 19 * count / max(counts)):.1f}h{0.88 * width:.1f}V20z"
+        for at, count in enumerate(counts)
+        if count
+    )
 
 
-def show_how_to_ask(material: Material) -> Iterator[Block]:
-    """Show how to ask for efficiencies of iterations, where nobody has."""
-    asked = material.find_frame("efficiencies.iterations") is not None
-    if "efficiencies" in material.results and not asked:
-        hint = (
-            'efficiencies of iterations: give the name of an NVTX range, as in --iterations "step*"'
-        )
-        yield Items(items=[hint], is_missing=True)
-
-
-#: Sections that say nothing of a job without GPUs.
-OF_GPUS = {"communication", "kernels", "idle", "metrics", "iterations"}
-#: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
-#: analysis (and `notes`) or of another (`analysis.table`), and functions that make blocks of the
-#: material. Tables in parentheses are closed until they are asked for; those with a star have a row
-#: for each rank or device.
-SECTIONS: dict[str, tuple] = {
-    "summary": (
-        "Summary",
-        "efficiencies",
-        show_findings,
-        "findings.notes findings.phases findings.places findings.what_if",
-        show_efficiencies,
-        "notes device host (nodes)",
-        show_remarks,
-    ),
-    "quality": ("Quality of the capture", "", show_quality),
-    "devices": (
-        "Where the time went",
-        "efficiencies",
-        divide_elapsed_time,
-        map_use,
-        "(devices*) (hosts*)",
-    ),
-    "communication": (
-        "Exposed communication",
-        "overlap",
-        "operations classes ucx* (devices*) notes",
-    ),
-    "collectives": (
-        "Stragglers and collectives",
-        "collectives",
-        "stragglers* across_ranks (nccl) mpi notes",
-    ),
-    "critical_path": ("Critical path", "critical_path", "causes ranks* (classes) by_kernel notes"),
-    "clocks": ("Clocks of hosts", "clocks", "hosts notes"),
-    "kernels": (
-        "Kernels",
-        "kernels",
-        "classes tensor_cores two_modes kernels (tensor_cores_by_rank*) notes",
-    ),
-    "operations": (
-        "Operations (NVTX ranges)",
-        "operations",
-        make_operation_tree,
-        "(operations) (by_rank) notes",
-    ),
-    "idle": (
-        "Idle devices, launches, copies",
-        "idle",
-        "gaps (long_gaps) memory calls (latencies*) (queued*) rules notes",
-    ),
-    "stacks": ("Call stacks of hosts", "stacks", "(stacks) notes"),
-    "metrics": (
-        "Utilisation over time: GPU metrics and network",
-        "metrics",
-        "metrics",
-        map_metrics,
-        "(means) notes",
-    ),
-    "iterations": (
-        "Iterations",
-        "iterations",
-        divide_iterations,
-        "summary (each) notes",
-        "efficiencies.over_iterations (efficiencies.iterations) (efficiencies.host_iterations)",
-        "(efficiencies.iterations_of_devices)",
-        show_how_to_ask,
-    ),
-}
+def list_quality(material: Material) -> list[str]:
+    """Return what the reports lack, and what to do about it."""
+    return format_quality(
+        [QualityNote(**one) for one in material.job.get("quality", ())], full=True
+    )

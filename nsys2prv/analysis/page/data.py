@@ -1,0 +1,266 @@
+"""Make the data that a page's script draws: lanes, shares of time over time and by iteration, events,
+sampled metrics, and all tables, in one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, to_builtins
+
+from nsys2prv.analysis.page.events import CLASSES, COLUMNS
+from nsys2prv.analysis.page.excerpts import Excerpts
+from nsys2prv.analysis.page.pack import Pack
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.text import format_heading
+
+#: Rows of a table on a page; JSON has all.
+MOST_ROWS = 1024
+#: Characters of the longest name.
+LONGEST = 400
+#: Parts of time over time: column of `time.over_time` -> what it is, its colour in page.css.
+BIN_PARTS = {
+    "compute": ("computing", "compute"),
+    "communication": ("communication alone, moving data", "nccl"),
+    "wait": ("communication alone, waiting", "wait-bin"),
+    "copies": ("copies alone", "copy"),
+    "mpi": ("in MPI", "mpi"),
+    "io": ("in I/O", "io"),
+    "os": ("in other calls of the operating system", "os"),
+}
+#: A bin is a byte for each part, this for all of its time.
+FULL = 250
+#: Numbers by lane and iteration on a page, of one sort; of more, iterations are taken together.
+MOST_CELLS = 60_000
+#: Maps of sampled metrics, and rows of each.
+MOST_MAPS, MOST_MAP_ROWS = 48, 128
+#: Tables that are drawn.
+DRAWN = {
+    ("metrics", "map"),
+    ("time", "over_time"),
+    ("time", "by_iteration"),
+    ("kernels", "durations"),
+    ("stacks", "flame"),
+}
+
+
+class Material(Struct, frozen=True):
+    """What a page is made of."""
+
+    #: The job, as `describe_job` of cli/report.py describes it.
+    job: Mapping[str, Any]
+    #: Results by the name of their analysis.
+    results: Mapping[str, Result]
+    #: What is shown of its events, None where these are not at hand.
+    excerpts: Excerpts | None = None
+
+    def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
+        """Return the figures of a table, None where there are none."""
+        tables = self.results[analysis].tables if analysis in self.results else {}
+        return tables[name].frame if name in tables else None
+
+    @property
+    def lanes(self) -> pl.DataFrame:
+        """The lanes, as `time.lanes` of time_division.py has them; empty for none."""
+        frame = self.find_frame("time", "lanes")
+        return pl.DataFrame() if frame is None else frame
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When the steady state begins and ends, or the whole job (ns)."""
+        phases = self.find_frame("findings", "phases")
+        steady = phases.filter(phase="steady state") if phases is not None else pl.DataFrame()
+        if not steady.height:
+            return 0, int(self.job.get("duration_ns", 0))
+        begin, length = steady.select("begin_ns", "time_ns").row(0)
+        return int(begin), int(begin + length)
+
+    @property
+    def iterations(self) -> list[int]:
+        """Begins of the iterations of the steady state, and the end of the last one (ns)."""
+        each = self.find_frame("iterations", "each")
+        return [] if each is None else [*each["begin_ns"].to_list(), self.span[1]]
+
+
+def pack_data(material: Material) -> str:
+    """Return the block of a page's data in base64 (data.js reads it)."""
+    pack, excerpts, lanes = Pack(), material.excerpts, material.lanes
+    facts: dict[str, Any] = {
+        "duration": int(material.job.get("duration_ns", 0)),
+        "span": material.span,
+        "iterations": material.iterations,
+        "lanes": [
+            {"who": who, "node": node, "device": bool(device), "label": device or node}
+            for who, node, device in lanes.select("rank", "node", "device").rows()
+        ]
+        if lanes.height
+        else [],
+        "columns": {kind: ("begin", "end", *names) for kind, names in COLUMNS.items()},
+        "classes": CLASSES,
+        "tables": [*_list_tables(material.results)],
+        "metrics": [*_pack_metrics(pack, material)],
+        "grids": {},
+        "group": 1,
+    }
+    if (flame := material.find_frame("stacks", "flame")) is not None:
+        frames = flame.partition_by("rank", as_dict=True, maintain_order=True, include_key=False)
+        facts["flames"] = [(rank, frame.rows()) for (rank,), frame in frames.items()]
+    facts["columns"]["messages"] = ("begin", "end", "from", "to", "bytes", "on_gpu")
+    facts["bins"] = _pack_bins(pack, material)
+    if material.iterations and (frame := material.find_frame("time", "by_iteration")) is not None:
+        facts["group"], facts["grids"] = _pack_iterations(pack, frame, lanes.height)
+    facts |= _pack_events(pack, excerpts, lanes.height)
+    return pack.finish(facts)
+
+
+def _pack_bins(pack: Pack, material: Material) -> dict[str, Any]:
+    """Pack the shares of parts of time: by lane and bin, a byte for each part."""
+    frame, lanes = material.find_frame("time", "over_time"), material.lanes.height
+    if frame is None:
+        return {"parts": [], "count": 1, "at": 0}
+    parts = [name for name in BIN_PARTS if f"{name}_share" in frame.columns]
+    count = int(frame["bin"].max()) + 1
+    shares = np.zeros((lanes, count, len(parts)))
+    rows = frame["lane"].to_numpy(), frame["bin"].to_numpy()
+    for number, name in enumerate(parts):
+        shares[(*rows, number)] = frame[f"{name}_share"].to_numpy()
+    titles = [dict(zip(("title", "colour"), BIN_PARTS[name], strict=True)) for name in parts]
+    data = np.round(FULL * np.clip(shares, 0, 1)).astype(np.uint8)
+    return {"parts": titles, "count": count, "at": pack.add(data.tobytes())}
+
+
+def _pack_iterations(
+    pack: Pack, frame: pl.DataFrame, lanes: int
+) -> tuple[int, dict[str, dict[str, object]]]:
+    """Return how many iterations are taken together, and the place of each grid of numbers by lane
+    and iteration (sums of those taken together).
+    """
+    count = int(frame["iteration"].max())
+    group = -(-count * lanes // MOST_CELLS)
+    columns = -(-count // group)
+    grids = {}
+    row, column = frame["lane"].to_numpy(), (frame["iteration"].to_numpy() - 1) // group
+    for name in frame.columns[2:]:
+        values = np.zeros((lanes, columns))
+        np.add.at(values, (row, column), frame[name].to_numpy())
+        grids[name.removesuffix("_ns")] = pack.add_grid(values)
+    return group, grids
+
+
+def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str, Any]:
+    """Pack the events of each lane and kind, their names, and what is on the page of all."""
+    if excerpts is None:
+        nothing = {"tracks": [], "cover": [[] for _ in range(lanes)], "names": [], "moments": []}
+        nothing |= {"nameClasses": [], "communicators": [], "threads": [], "total": 0, "carried": 0}
+        return nothing | {"messages": {"count": 0, "at": 0}, "hasStreams": False}
+    names = excerpts.names.with_row_index("number")
+    tracks, streams = [], 0
+    for kind, frame in excerpts.events.tracks.items():
+        numbered = frame.join(
+            names, ["source", "name", "class"], "left", maintain_order="left"
+        ).with_columns(name="number")
+        for (lane,), events in numbered.partition_by(
+            "lane", as_dict=True, maintain_order=True
+        ).items():
+            columns = _to_differences(events)
+            columns += [events[name].to_numpy() for name in COLUMNS[kind]]
+            tracks.append((int(lane), kind, events.height, pack.add_columns(columns)))
+            if "stream" in events.columns:
+                streams = max(streams, events["stream"].n_unique())
+    messages = excerpts.events.messages
+    ends = [messages[name].to_numpy() for name in ("from", "to", "bytes", "on_gpu")]
+    return {
+        "tracks": tracks,
+        "cover": [_find_cover(excerpts, lane) for lane in range(lanes)],
+        "names": [str(name)[:LONGEST] for name in names["label"]] if names.height else [],
+        "nameClasses": names["class"].to_list() if names.height else [],
+        "communicators": ["", *excerpts.events.communicators],
+        "threads": ["", *excerpts.events.threads],
+        "messages": {
+            "count": messages.height,
+            "at": pack.add_columns([*_to_differences(messages), *ends]),
+        },
+        "moments": to_builtins(excerpts.moments),
+        "total": excerpts.total,
+        "carried": excerpts.carried,
+        "hasStreams": streams > 1,
+    }
+
+
+def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
+    begin, end = events["begin"].to_numpy(), events["end"].to_numpy()
+    return [np.diff(begin, prepend=0), end - begin]
+
+
+def _find_cover(excerpts: Excerpts, lane: int) -> list[tuple[int, int]]:
+    """Return the times of which all events of a lane are on the page."""
+    merged: list[tuple[int, int]] = []
+    whole = (one for one in excerpts.windows if lane in one.lanes and not one.least)
+    for begin, end in sorted((one.begin, one.end) for one in whole):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _pack_metrics(pack: Pack, material: Material) -> Iterator[dict[str, Any]]:
+    """Pack the maps of sampled metrics: a byte for each row and bin, 0 for unknown."""
+    frame = material.find_frame("metrics", "map")
+    if frame is None:
+        return
+    greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())
+    for metric, top in greatest.filter(pl.col("mean") > 0).head(MOST_MAPS).rows():
+        own = frame.filter(metric=metric).with_columns(
+            row=pl.concat_str("node", "device", separator=" ")
+        )
+        labels = own["row"].unique(maintain_order=True).to_list()[:MOST_MAP_ROWS]
+        own = own.filter(pl.col("row").is_in(labels))
+        values = np.zeros((len(labels), int(frame["bin"].max()) + 1), np.uint8)
+        row = own["row"].replace_strict(labels, range(len(labels)), return_dtype=pl.Int64)
+        values[row.to_numpy(), own["bin"].to_numpy()] = 1 + np.round(254 * own["mean"] / top)
+        columns = values.shape[1]
+        yield {
+            "name": metric,
+            "top": top,
+            "rows": labels,
+            "columns": columns,
+            "at": pack.add(values.tobytes()),
+        }
+
+
+def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
+    """List all tables as columns, which tables.js draws when they are opened."""
+    for name, result in results.items():
+        tables = [
+            {
+                "name": f"{name}.{key}",
+                "title": table.title,
+                "about": table.about if key == next(iter(result.tables)) else "",
+                "rows": table.frame.height,
+                "columns": [*_list_columns(table.frame.head(MOST_ROWS))],
+            }
+            for key, table in result.tables.items()
+            if (name, key) not in DRAWN
+        ]
+        if tables or result.notes or result.missing:
+            texts = {"title": result.title, "notes": result.notes, "missing": result.missing}
+            yield {"tables": tables, **texts}
+
+
+def _list_columns(frame: pl.DataFrame) -> Iterator[tuple[str, str, Sequence[object], bool]]:
+    """List columns as tables.js takes them: name, heading, values, whether these are texts."""
+    for name, column in zip(frame.columns, frame.get_columns(), strict=True):
+        is_text = not column.dtype.is_numeric()
+        if column.dtype == pl.Boolean:
+            values = [{True: "yes", False: "no"}.get(one) for one in column]
+        elif is_text:
+            values = [None if one is None else str(one)[:LONGEST] for one in column]
+        elif column.dtype.is_float():
+            values = column.fill_nan(None).round_sig_figs(6).to_list()
+        else:
+            values = column.to_list()
+        yield name, format_heading(name), values, is_text

@@ -1,0 +1,373 @@
+"""Read the events that a page draws: those of some windows of time, lane by lane. A lane is a task and
+a GPU that it works on, or a rank without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv.analysis.device_group import (
+    ATTENTION,
+    COMMUNICATION,
+    CONVOLUTION,
+    GEMM,
+    TENSOR_NO,
+    AnalysisOptions,
+    DeviceGroup,
+    find_driving_threads,
+    find_rows,
+    list_labels,
+    to_arrays,
+)
+from nsys2prv.analysis.host_time import CALLS, choose_thread
+from nsys2prv.analysis.intervals import Spans, merge_spans
+from nsys2prv.analysis.result import name_communicators
+from nsys2prv.analysis.time_division import NO_DEVICE, WAITS, list_lanes
+from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.system import select_io_calls
+from nsys2prv.store.event_reader import HOST, load_event_reader
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.job import OpenJob
+
+#: Classes of events; each has a colour in page.css.
+CLASSES = (
+    *("gemm", "gemm-slow", "attention", "kernel", "nccl", "copy"),
+    *("sync", "launch", "ncclcall", "mpi", "io", "os", "nvtx"),
+)
+#: Columns of the events of each kind of track, as the page has them, behind begin and length: on GPUs
+#: kernels, NCCL and copies; calls and NVTX ranges of hosts. `before`: how long before its begin the
+#: call began that launched it (ns), 0 where that is not known.
+COLUMNS = {
+    "k": ("name", "before", "stream"),
+    "n": ("name", "before", "stream", "bytes", "communicator", "collective", "late", "wait"),
+    "m": ("name", "before", "stream", "bytes"),
+    "h": ("name", "thread"),
+    "x": ("name", "thread"),
+}
+#: Layouts of work on GPUs: kind of track, field of its name, further fields.
+WORK_LAYOUTS = {
+    "cuda_kernel": ("k", "kernel", ("class", "tensor_cores")),
+    "cuda_graph": ("k", "execution", ()),
+    "nccl_kernel": ("n", "kernel", ("operation", "bytes", "communicator")),
+    "memory_operation": ("m", "operation", ("bytes",)),
+}
+RANGES = ("nvtx_pushpop", "nvtx_startend")
+#: Layouts of calls of hosts -> the class of their events.
+CALL_CLASSES = {
+    "cuda_api": "launch",
+    "nccl_call": "ncclcall",
+    **{layout: "os" if part == "os" else "mpi" for layout, part in CALLS.items()},
+}
+MESSAGES = {"mpi_message": 0, "nccl_message": 1}
+
+
+class Window(Struct, frozen=True):
+    """A time whose events go along with the page."""
+
+    begin: int
+    end: int
+    #: Numbers of lanes.
+    lanes: frozenset[int]
+    #: Only events that last so long (ns).
+    least: int = 0
+
+
+class Events(Struct, frozen=True):
+    """Events of windows."""
+
+    #: Kind of track -> lane, begin, end and the columns of COLUMNS, by lane and begin; names as
+    #: `source` (name set), `name` (value) and `class`.
+    tracks: dict[str, pl.DataFrame]
+    #: Lines from sends to receives: from, to (lanes), begin, end, bytes, on_gpu.
+    messages: pl.DataFrame
+    #: Names of threads and communicators, from 1 on.
+    threads: list[str]
+    communicators: list[str]
+
+
+def read_events(
+    job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
+) -> Events:
+    """Read the events of windows. lanes: task and device -> number."""
+    options = AnalysisOptions(
+        synchronising=select_synchronising_calls(job.labels["cuda_api"]),
+        io=select_io_calls(job.labels["osrt"]),
+        covered=job.coverage.common,
+    )
+    read = partial(_read_group, options, lanes, windows)
+    tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in COLUMNS}
+    for frames in job.run_on_groups(read):
+        for kind, frame in frames:
+            tracks[kind].append(frame)
+    whole = {
+        kind: pl.concat(frames).sort("lane", "begin", pl.col("end").neg(), maintain_order=True)
+        for kind, frames in tracks.items()
+        if frames
+    }
+    communicators: list[str] = []
+    if "n" in whole:
+        whole["n"], communicators = _name_communicators(job, whole["n"])
+    threads = []
+    for kind in ("h", "x"):
+        if kind in whole:
+            whole[kind], threads = _number_threads(job, whole[kind], threads)
+    return Events(whole, _read_messages(job, lanes, windows), threads, communicators)
+
+
+def select_events(events: Events, windows: Sequence[Window]) -> Events:
+    """Return those events that lie in some windows."""
+    select = _Selection(windows)
+    tracks = {kind: select.filter(frame) for kind, frame in events.tracks.items()}
+    messages = select.filter(events.messages.rename({"from": "lane"})).rename({"lane": "from"})
+    return replace(events, tracks=tracks, messages=messages)
+
+
+def _read_group(
+    options: AnalysisOptions,
+    lanes: Mapping[tuple[int, int], int],
+    windows: Sequence[Window],
+    saved: Path,
+    number: int,
+) -> list[tuple[str, pl.DataFrame]]:
+    """Return the events of one group of threads by kind of track (a pure function over files)."""
+    group = DeviceGroup(load_event_reader(saved), number, options, saved.parent)
+    lane_of_row = np.full(len(group.task_of), -1)
+    drivers: dict[int, list[int]] = {}
+    for task, device in list_lanes(group):
+        lane = lanes.get((task, device), -1)
+        if device == NO_DEVICE:
+            drivers[lane] = [choose_thread(group, task)]
+            continue
+        of_lane = (group.task_of == task) & (group.device_of == device)
+        lane_of_row[of_lane] = lane
+        threads = find_driving_threads(group, device)
+        drivers[lane] = [one for one in threads if group.task_of[one] == task]
+    select = _Selection(windows)
+    frames = [*_list_work(group, lane_of_row, select)]
+    for lane, threads in drivers.items():
+        if lane >= 0:
+            frames += _list_host_events(group, lane, threads, select)
+    return frames
+
+
+class _Selection:
+    """Selects the rows of events that windows have."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self._windows = windows
+        self._spans: dict[int, tuple[Spans, list[Window]]] = {}
+
+    def _find(self, lane: int) -> tuple[Spans, list[Window]]:
+        if lane not in self._spans:
+            own = [one for one in self._windows if lane in one.lanes]
+            whole = np.array([(one.begin, one.end) for one in own if not one.least], np.int64)
+            spans = merge_spans(*whole.reshape(-1, 2).T)
+            self._spans[lane] = spans, [one for one in own if one.least]
+        return self._spans[lane]
+
+    def find_rows(self, lane: int, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return which events of a lane are selected."""
+        whole, others = self._find(lane)
+        # An event without length is where it begins.
+        selected = whole.within(begin, np.maximum(end, begin + 1)) > 0
+        for one in others:
+            selected |= (begin < one.end) & (end > one.begin) & (end - begin >= one.least)
+        return selected
+
+    def filter(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the selected rows; `lane`: that of each, negative for none."""
+        lane, begin, end = to_arrays(frame, "lane", "begin", "end")
+        selected = np.zeros(len(lane), bool)
+        for one in np.unique(lane[lane >= 0]).tolist():
+            rows = np.flatnonzero(lane == one)
+            selected[rows] = self.find_rows(one, begin[rows], end[rows])
+        return frame.filter(pl.Series(selected, dtype=pl.Boolean))
+
+
+def _list_work(
+    group: DeviceGroup, lane_of_row: np.ndarray, select: _Selection
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    streams = group.reader.rows.get_column("stream")
+    sent = group.launched_work
+    sent_keys = to_arrays(sent, "thread", "begin")
+    for layout, (kind, name, fields) in WORK_LAYOUTS.items():
+        if not group.has(layout):
+            continue
+        frame = group.read_begins(layout, (name, *fields))
+        frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
+        frame = select.filter(frame)
+        thread, begin = to_arrays(frame, "thread", "begin")
+        row = find_rows(*sent_keys, thread, begin)
+        before = begin - sent["sent"].to_numpy()[row] if sent.height else row
+        columns = {
+            "before": pl.Series(np.where(row >= 0, np.maximum(before, 0), 0)),
+            "stream": pl.Series(np.maximum(streams[thread], 0)),
+            "source": pl.lit(_find_names(layout, name)),
+            "class": _classify_work(layout),
+        }
+        frame = frame.with_columns(**columns).rename({name: "name"})
+        if kind == "n":
+            frame = _add_waits(group, frame)
+        yield kind, _order_columns(kind, frame)
+
+
+def _find_names(layout: str, name: str) -> str:
+    """Return the name set, or the fixed set of values, of a field."""
+    (values,) = (one.values for one in load_catalogue().layouts[layout].fields if one.name == name)
+    return values.name
+
+
+def _classify_work(layout: str) -> pl.Expr:
+    if layout != "cuda_kernel":
+        named = {"nccl_kernel": "nccl", "memory_operation": "copy"}.get(layout, "kernel")
+        return pl.lit(CLASSES.index(named))
+    slow, gemm, attention, nccl, kernel = (
+        pl.lit(CLASSES.index(one)) for one in ("gemm-slow", "gemm", "attention", "nccl", "kernel")
+    )
+    is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
+    return (
+        pl.when(is_product & (pl.col("tensor_cores") == TENSOR_NO))
+        .then(slow)
+        .when(is_product)
+        .then(gemm)
+        .when(pl.col("class") == ATTENTION)
+        .then(attention)
+        .when(pl.col("class") == COMMUNICATION)
+        .then(nccl)
+        .otherwise(kernel)
+    )
+
+
+def _add_waits(group: DeviceGroup, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return kernels of NCCL with `collective`, `late` and `wait` (0 where they are not known), named
+    by their operations where these are known.
+    """
+    known = [
+        group.read_begins(layout, ("late", "wait", *("collective",)[: layout == WAITS[0]]))
+        for layout in WAITS
+        if group.has(layout)
+    ]
+    columns = {name: np.zeros(frame.height, np.int64) for name in ("collective", "late", "wait")}
+    if known:
+        waits = pl.concat(known, how="diagonal").filter(pl.col("late") >= 0).fill_null(0)
+        row = find_rows(*to_arrays(waits, "thread", "begin"), *to_arrays(frame, "thread", "begin"))
+        for name, column in columns.items():
+            column[row >= 0] = waits[name].to_numpy()[row[row >= 0]]
+    has_operation = pl.col("operation") >= 0
+    return frame.with_columns(
+        **{name: pl.Series(column) for name, column in columns.items()},
+        source=pl.when(has_operation).then(pl.lit("nccl_operation")).otherwise("source"),
+        name=pl.when(has_operation).then("operation").otherwise("name"),
+    )
+
+
+def _list_host_events(
+    group: DeviceGroup, lane: int, threads: Sequence[int], select: _Selection
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield calls and ranges of the threads of a lane."""
+    for layout in (*CALL_CLASSES, *RANGES):
+        if not group.has(layout):
+            continue
+        kind = "x" if layout in RANGES else "h"
+        fields = load_catalogue().layouts[layout].fields
+        name = next(one.name for one in fields if isinstance(one.values, NameSet))
+        frame = group.remember((layout, name), partial(group.read_begins, layout, (name,)))
+        frame = frame.filter(pl.col("thread").is_in(list(threads)))
+        frame = select.filter(frame.with_columns(lane=pl.lit(lane, pl.Int64)))
+        number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
+        for values, then in ((group.options.synchronising, "sync"), (group.options.io, "io")):
+            if layout == {"sync": "cuda_api", "io": "osrt"}[then]:
+                special = pl.col("name").is_in(list(values))
+                number = pl.when(special).then(pl.lit(CLASSES.index(then))).otherwise(number)
+        source = pl.lit(_find_names(layout, name))
+        frame = frame.rename({name: "name"}).with_columns(source=source, **{"class": number})
+        yield kind, _order_columns(kind, frame)
+
+
+def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
+    columns = [name for name in COLUMNS[kind] if name != "name"]
+    numbers = pl.col("lane", "begin", "end", "name", "class", *columns).cast(pl.Int64)
+    return frame.select(numbers, "source")
+
+
+def _name_communicators(job: OpenJob, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Return kernels of NCCL with numbers of communicators from 1 on, 0 where they are not known, and
+    their names.
+    """
+    kernels = job.reader.read_begins("nccl_kernel", ("communicator",))
+    rows = job.reader.rows
+    kernels = kernels.with_columns(task=pl.Series(rows.get_column("task")[kernels["thread"]]))
+    tasks = rows.threads.select("task", "rank", "who", "node").unique("task")
+    names = name_communicators(kernels.unique(["communicator", "task"]), tasks)
+    numbers = {value: number for number, value in enumerate(names, 1)}
+    communicator = pl.col("communicator").replace_strict(numbers, default=0, return_dtype=pl.Int64)
+    return frame.with_columns(communicator), [*names.values()]
+
+
+def _number_threads(
+    job: OpenJob, frame: pl.DataFrame, known: list[str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Return events with numbers of threads from 1 on, and their names, behind those that are known."""
+    rows = frame["thread"].unique().sort().to_list()
+    labels = job.reader.rows.threads["row"].gather(rows).to_list()
+    # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
+    names = [" ".join(label.split(" ")[2:]) or label for label in labels]
+    known = [*known, *(name for name in dict.fromkeys(names) if name not in known)]
+    numbers = {row: known.index(name) + 1 for row, name in zip(rows, names, strict=True)}
+    return frame.with_columns(pl.col("thread").replace_strict(numbers)), known
+
+
+def _read_messages(
+    job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
+) -> pl.DataFrame:
+    """Return messages between lanes of which both ends, or one, lie in a window."""
+    rows, select, frames = job.reader.rows, _Selection(windows), []
+    lane_of_row = np.full(len(rows.units), -1)
+    first: dict[int, int] = {}
+    for (task, _), lane in sorted(lanes.items(), key=lambda item: -item[1]):
+        first[task] = lane
+    columns = rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
+    for row, (kind, task, device) in enumerate(columns.rows()):
+        lane_of_row[row] = lanes.get((task, device), -1) if kind != HOST else first.get(task, -1)
+    for kind, on_gpu in MESSAGES.items():
+        if kind not in job.reader.layouts:
+            continue
+        lines = job.reader.read_lines(kind)
+        begin, end = lines["sent"].to_numpy(), lines["end"].to_numpy()
+        ends = {
+            name: lane_of_row[lines[column].to_numpy()]
+            for name, column in (("from", "sender"), ("to", "thread"))
+        }
+        frame = pl.DataFrame(
+            {"begin": begin, "end": np.maximum(end, begin), **ends, "bytes": lines["bytes"]}
+        ).with_columns(on_gpu=pl.lit(on_gpu))
+        frame = frame.filter((pl.col("from") >= 0) & (pl.col("to") >= 0))
+        frames.append(select.filter(frame.rename({"from": "lane"})).rename({"lane": "from"}))
+    schema = dict.fromkeys(("begin", "end", "from", "to", "bytes", "on_gpu"), pl.Int64)
+    return pl.concat([pl.DataFrame(schema=schema), *(one.cast(schema) for one in frames)]).sort(
+        "begin"
+    )
+
+
+def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:
+    """Return the labels of names. names: source, name (value)."""
+    labels = []
+    for source in names["source"].unique().to_list():
+        pairs = (
+            job.labels[source].rows() if source in job.labels else [*list_labels(source).items()]
+        )
+        schema = {"name": pl.Int64, "label": pl.String}
+        known = pl.DataFrame(pairs, schema=schema, orient="row").unique("name", keep="first")
+        labels.append(known.with_columns(source=pl.lit(source)))
+    joined = names.join(pl.concat(labels), ["source", "name"], "left", maintain_order="left")
+    return joined["label"].fill_null("(without a name)")

@@ -1,0 +1,52 @@
+// What all pages do: themes, texts on hover, what can be copied, contents that say where one is, tables.
+import { addTip, find, findAll, getTheme, make, setTheme } from "./dom.js";
+import { JobData } from "./data.js";
+import { makeTables } from "./tables.js";
+
+export const root = document.documentElement;
+
+const copy = async (button, text) => {
+  try { await navigator.clipboard.writeText(text); } catch {
+    const area = make("textarea", {}, text);
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+};
+
+const followContents = () => {
+  const links = new Map(findAll("nav.contents a").map(link => [link.hash.slice(1), link])), seen = new Set();
+  const sections = findAll("section[id]");
+  const observer = new IntersectionObserver(entries => {
+    for (const { target, isIntersecting } of entries) if (isIntersecting) seen.add(target.id); else seen.delete(target.id);
+    const first = sections.find(section => seen.has(section.id))?.id;
+    for (const [id, link] of links) if (id === first) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
+  }, { rootMargin: "-10% 0px -60% 0px" });
+  sections.forEach(section => observer.observe(section));
+};
+
+export const preparePage = () => {
+  root.classList.add("js");
+  find("#theme").addEventListener("click", () => setTheme(getTheme() === "dark" ? "light" : "dark"));
+  for (const element of findAll("[data-tip]")) addTip(element, () => JSON.parse(element.dataset.tip));
+  for (const button of findAll("[data-copy]")) button.addEventListener("click", () => copy(button, button.dataset.copy));
+  followContents();
+};
+
+/** Load the jobs whose data the page has. */
+export const loadJobs = () => Promise.all(findAll("script.data").map(element => JobData.load(element)));
+
+export const showTables = data => find("#all-tables").append(...data.tables.map(makeTables));
+
+/** For printing: light colours, and everything drawn. */
+export const prepareForPrint = draw => {
+  let before = null;
+  addEventListener("beforeprint", () => { before = root.dataset.theme || ""; setTheme("light"); draw(); });
+  addEventListener("afterprint", () => setTheme(before));
+};
+
+export const reportReady = () => { root.dataset.ready = Math.round(performance.now()); };

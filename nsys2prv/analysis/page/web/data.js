@@ -1,0 +1,159 @@
+// The data of the page: one compressed block of JSON and columns of numbers, as pack.py writes it.
+
+/** Read columns of numbers into an object: the first two are begin, by difference, and length. */
+const readColumns = (bytes, at, count, names, into) => {
+  for (const name of names) {
+    const column = (into[name] = new Float64Array(count));
+    for (let i = 0; i < count; i++) {
+      let value = 0, factor = 1, byte;
+      do { byte = bytes[at++]; value += (byte & 127) * factor; factor *= 128; } while (byte > 127);
+      column[i] = value;
+    }
+  }
+  const [begin, end] = names.slice(0, 2).map(name => into[name]);
+  for (let i = 1; i < count; i++) begin[i] += begin[i - 1];
+  for (let i = 0; i < count; i++) end[i] += begin[i];
+  return into;
+};
+
+/** Events of one kind on a lane, by begin. Columns: begin, end (ns), name, and those of the kind. */
+class Track {
+  constructor(bytes, at, kind, count, names) {
+    Object.assign(this, { kind, count });
+    readColumns(bytes, at, count, names, this);
+  }
+  /** Numbers of the events in lists of which no two overlap: outer ranges first. */
+  get depths() {
+    if (this.byDepth) return this.byDepth;
+    const reached = [];
+    this.byDepth = [];
+    for (let i = 0; i < this.count; i++) {
+      let depth = 0;
+      while (depth < reached.length && reached[depth] > this.begin[i]) depth++;
+      (this.byDepth[depth] ??= []).push(i);
+      reached[depth] = this.end[i];
+    }
+    return this.byDepth;
+  }
+  /** Numbers of the events by stream. */
+  get streams() {
+    if (this.byStream) return this.byStream;
+    this.byStream = new Map();
+    for (let i = 0; i < this.count; i++) {
+      if (!this.byStream.has(this.stream[i])) this.byStream.set(this.stream[i], []);
+      this.byStream.get(this.stream[i]).push(i);
+    }
+    return this.byStream;
+  }
+}
+
+/** The place in a list of events of the first that ends after a time; their ends ascend. */
+export const findFirstEnding = (list, ends, time) => {
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ends[list[middle]] > time) high = middle; else low = middle + 1;
+  }
+  return low;
+};
+
+const unpack = async base64 => {
+  const text = atob(base64.trim()), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+};
+
+/** The job as the page has it. */
+export class JobData {
+  static async load(element) {
+    const bytes = await unpack(element.textContent);
+    element.remove();
+    const length = new DataView(bytes.buffer).getUint32(0, true);
+    const facts = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+    return new JobData(facts, bytes.subarray(4 + length));
+  }
+  constructor(facts, bytes) {
+    Object.assign(this, facts);
+    this.bytes = bytes;
+    this.places = this.lanes.map(() => ({}));
+    for (const [lane, kind, count, at] of this.tracks) this.places[lane][kind] = { count, at };
+    const { count, at } = this.bins;
+    this.binCount = count;
+    this.binParts = this.bins.parts;
+    this.binValues = bytes.subarray(at, at + this.lanes.length * count * this.binParts.length);
+    this.messages = readColumns(bytes, this.messages.at, this.messages.count, this.columns.messages, { ...this.messages });
+    for (const table of Object.keys(this.grids)) this.grids[table] = this.readGrid(this.grids[table]);
+  }
+  /** The events of a kind on a lane, decoded when they are first asked for; null for none. */
+  getTrack(lane, kind) {
+    const place = this.places[lane][kind];
+    if (!place) return null;
+    return (place.track ??= new Track(this.bytes, place.at, kind, place.count, this.columns[kind]));
+  }
+  /** A grid of numbers by lane: 16 bits each, of the greatest. */
+  readGrid({ at, columns, top }) {
+    const view = new DataView(this.bytes.buffer, this.bytes.byteOffset + at, 2 * columns * this.lanes.length);
+    return this.lanes.map((_, lane) => Float64Array.from({ length: columns }, (_, column) =>
+      view.getUint16(2 * (lane * columns + column), true) / 65535 * top));
+  }
+  /** Shares of the parts of time of some lanes in some bins, their mean. */
+  averageBins(lanes, first, last) {
+    const parts = this.binParts.length, sums = new Float64Array(parts);
+    for (const lane of lanes) for (let bin = first; bin < last; bin++)
+      for (let part = 0; part < parts; part++) sums[part] += this.binValues[(lane * this.binCount + bin) * parts + part];
+    return sums.map(sum => sum / (250 * lanes.length * Math.max(1, last - first)));
+  }
+  findBin(time) { return Math.max(0, Math.min(this.binCount - 1, Math.floor(time / this.duration * this.binCount))); }
+  /** Whether all events of a lane from begin to end are on the page. */
+  isCarried(lane, begin, end) { return this.cover[lane].some(([from, to]) => from <= begin && end <= to); }
+  getName(track, i) { return this.names[track.name[i]]; }
+  getClass(track, i) { return this.classes[this.nameClasses[track.name[i]]]; }
+  /** The events of a collective on all lanes that carry it, as [lane, number]. */
+  getCollective(number) {
+    if (!this.collectives) {
+      this.collectives = new Map();
+      this.lanes.forEach((_, lane) => {
+        const track = this.getTrack(lane, "n");
+        for (let i = 0; i < (track?.count ?? 0); i++) {
+          if (!track.collective[i]) continue;
+          if (!this.collectives.has(track.collective[i])) this.collectives.set(track.collective[i], []);
+          this.collectives.get(track.collective[i]).push([lane, i]);
+        }
+      });
+    }
+    return this.collectives.get(number) || [];
+  }
+  /** The event of a kind on a lane that covers a time, innermost; null for none. */
+  findEventAt(lane, kind, time) {
+    const track = this.getTrack(lane, kind);
+    for (const list of [...(track?.depths ?? [])].reverse()) {
+      const at = findFirstEnding(list, track.end, time);
+      if (at < list.length && track.begin[list[at]] <= time) return { track, i: list[at] };
+    }
+    return null;
+  }
+  /** The call that launched an event, null where it is not known or not on the page. */
+  findLaunch(lane, track, i) {
+    const calls = this.getTrack(lane, "h"), sent = track.begin[i] - (track.before?.[i] ?? 0);
+    if (!calls || !track.before?.[i]) return null;
+    for (const [depth, list] of calls.depths.entries()) {
+      const at = findFirstEnding(list, calls.end, sent);
+      if (at < list.length && calls.begin[list[at]] === sent)
+        return { begin: sent, end: calls.end[list[at]], depth, name: this.getName(calls, list[at]) };
+    }
+    return null;
+  }
+  nameLane(lane) { return this.lanes[lane].who; }
+  describeLane(lane) { return [this.lanes[lane].who, this.lanes[lane].label].filter(Boolean).join(" · "); }
+  /** Levels of NVTX ranges; of many lanes only some are looked at. */
+  get nvtxDepth() {
+    return (this.deepest ??= Math.max(0, ...this.lanes.slice(0, 16).map((_, lane) => this.getTrack(lane, "x")?.depths.length ?? 0)));
+  }
+  findIteration(time) {
+    const edges = this.iterations;
+    let low = 0, high = edges.length;
+    while (low < high) { const middle = (low + high) >> 1; if (edges[middle] <= time) low = middle + 1; else high = middle; }
+    return low > 0 && low < edges.length ? low - 1 : -1;
+  }
+}

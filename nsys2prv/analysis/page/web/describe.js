@@ -1,0 +1,134 @@
+// What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
+import { findFirstEnding } from "./data.js";
+import { formatBytes, formatCount, formatShare, formatTime } from "./format.js";
+
+const PRODUCTS = { gemm: "on tensor cores", "gemm-slow": "without tensor cores" };
+
+/** found: as Timeline.find returns it. */
+export const describePlace = (data, found) => {
+  const { row } = found;
+  if (found.gutter) return describeName(data, row);
+  if (found.lanes) return describeBins(data, found);
+  if (found.track) return describeEvent(data, row.lane, found.track, found.i);
+  if (found.gap) return describeGap(data, found);
+  return null;
+};
+
+const describeName = (data, row) => {
+  if (row.type === "group") return [row.group.label, row.group.note, row.group.open ? "click: fold" : "click: show its ranks"];
+  const { who, label } = data.lanes[row.lane];
+  return [who, label, row.detailed ? "click: one line" : "click: all its tracks"];
+};
+
+export const describeShares = (data, lanes, bin) => {
+  const shares = data.averageBins(lanes, bin, bin + 1), rest = 1 - shares.reduce((sum, share) => sum + share, 0);
+  const parts = data.binParts.map((part, number) => [part.title, formatShare(shares[number])]);
+  return [...parts, [data.lanes[lanes[0]].device ? "idle" : "in no recorded call", formatShare(Math.max(0, rest))]];
+};
+
+const describeBins = (data, { row, lanes, time }) => {
+  const isGroup = row.type === "group", bin = data.findBin(time), half = data.duration / data.binCount / 2;
+  return [
+    isGroup ? `${row.group.label}, mean of ${lanes.length}` : data.describeLane(row.lane),
+    ...describeShares(data, lanes, bin),
+    ["around", `${formatTime(time)} ± ${formatTime(half)}`],
+    isGroup ? null : "no single events of this time are on this page",
+  ];
+};
+
+export const describeEvent = (data, lane, track, i) => {
+  const kind = data.getClass(track, i), length = track.end[i] - track.begin[i];
+  const lines = [
+    track.kind === "n" ? `NCCL ${data.getName(track, i)}` : data.getName(track, i), data.describeLane(lane),
+    ["duration", formatTime(length)], ["begins at", formatTime(track.begin[i], 4)],
+  ];
+  if (PRODUCTS[kind]) lines.push(["matrix product", PRODUCTS[kind]]);
+  if (track.stream) lines.push(["stream", String(track.stream[i])]);
+  if (track.thread?.[i]) lines.push(["thread", data.threads[track.thread[i]]]);
+  if (track.communicator?.[i]) lines.push(["among", data.communicators[track.communicator[i]]]);
+  if (track.bytes?.[i]) lines.push(["bytes", formatBytes(track.bytes[i])]);
+  if (track.kind === "m" && track.bytes[i] && length) lines.push(["speed", `${(track.bytes[i] / length).toFixed(1)} GB/s`]);
+  if (track.collective?.[i]) lines.push(...describeCollective(data, track, i));
+  if (track.before?.[i]) {
+    const call = data.findLaunch(lane, track, i);
+    lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]);
+  }
+  return lines;
+};
+
+const describeCollective = (data, track, i) => {
+  const last = findLast(data, track.collective[i]);
+  return [
+    ["came after the first", formatTime(track.late[i])], ["waits for the last", formatTime(track.wait[i])],
+    ["transfer", formatTime(track.end[i] - track.begin[i] - track.wait[i])], last && ["last", data.nameLane(last.lane)],
+  ];
+};
+
+/** Who comes last to a collective, and who first, of those on the page: lane, and how late (ns). */
+export const findLast = (data, number) => {
+  const members = data.getCollective(number).map(([lane, i]) => {
+    const track = data.getTrack(lane, "n");
+    return { lane, i, track, late: track.late[i], wait: track.wait[i] };
+  });
+  members.sort((one, two) => two.late - one.late);
+  return members.length ? { ...members[0], members } : null;
+};
+
+const describeGap = (data, { row, place, gap, time }) => {
+  const isGpu = place.kind !== "h" && place.kind !== "x", [begin, end] = gap;
+  const lines = [isGpu ? "nothing runs here" : "the host is in no recorded call", data.describeLane(row.lane),
+    ["duration", formatTime(end - begin)], ["begins at", formatTime(begin, 4)]];
+  for (const [kind, text] of isGpu ? [["h", "host then in"], ["x", "NVTX range"]] : []) {
+    const event = data.findEventAt(row.lane, kind, time);
+    if (event) lines.push([text, data.getName(event.track, event.i)]);
+    else if (kind === "h") lines.push([text, "no recorded call"]);
+  }
+  return lines;
+};
+
+/** The time without any event around a time, in a track. */
+export const findGap = (place, time, duration) => {
+  let [from, to] = [0, duration];
+  for (const { track, list } of place.rows.flat()) {
+    const at = findFirstEnding(list, track.end, time);
+    if (at < list.length && track.begin[list[at]] <= time) return null;
+    if (at < list.length) to = Math.min(to, track.begin[list[at]]);
+    if (at > 0) from = Math.max(from, track.end[list[at - 1]]);
+  }
+  return [from, to];
+};
+
+/** The moment of a finding in a sentence or two, by the events that are on the page. */
+export const describeMoment = (data, moment) => {
+  const { begin, end, culprits } = moment, iteration = data.findIteration((begin + end) / 2);
+  const when = `${formatTime(begin)} to ${formatTime(end)} (${formatTime(end - begin)})`;
+  const sentences = [`${when}${iteration >= 0 ? `, in iteration ${formatCount(iteration + 1)}` : ""}.`];
+  const lane = culprits[0] ?? moment.lanes[0];
+  if (lane !== undefined && data.isCarried(lane, begin, end)) sentences.push(describeLaneThen(data, lane, begin, end));
+  const last = moment.collective ? findLast(data, moment.collective) : null;
+  if (last?.late) {
+    const { track, i, members } = last, waiting = members.filter(one => one.wait > 0);
+    const among = track.communicator[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
+    const size = track.bytes[i] ? ` of ${formatBytes(track.bytes[i])}` : "", longest = Math.max(...waiting.map(one => one.wait), 0);
+    sentences.push(`To ${data.getName(track, i)}${size}${among} ${data.nameLane(last.lane)} comes ${formatTime(last.late)} after the first`
+      + (waiting.length > 1 ? `; ${waiting.length} wait for it, up to ${formatTime(longest)}.` : "."));
+  }
+  return sentences.join(" ");
+};
+
+const describeLaneThen = (data, lane, begin, end) => {
+  const middle = (begin + end) / 2, range = data.findEventAt(lane, "x", middle), call = data.findEventAt(lane, "h", middle);
+  const host = [range && `the NVTX range ${data.getName(range.track, range.i)}`, call && data.getName(call.track, call.i)].filter(Boolean);
+  const inside = host.length ? `its host is in ${host.join(" and ")}` : "its host is in no recorded call";
+  if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: ${inside}.`;
+  let busy = 0, reached = begin;
+  const kernels = data.getTrack(lane, "k");
+  for (let i = 0; i < (kernels?.count ?? 0); i++) {
+    const from = Math.max(kernels.begin[i], reached), to = Math.min(kernels.end[i], end);
+    if (to > from) { busy += to - from; reached = to; }
+  }
+  const computes = busy ? `computes for ${formatTime(busy)} of it` : "does not compute then";
+  return `The GPU of ${data.nameLane(lane)} ${computes}; in the middle ${inside}.`;
+};
+
+const capitalize = text => text[0].toUpperCase() + text.slice(1);

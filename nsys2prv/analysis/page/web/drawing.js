@@ -1,0 +1,352 @@
+// Draw a timeline: lanes with events, or shares of bins where single events are not on the page; what
+// belongs together over lanes; marks.
+import { findFirstEnding } from "./data.js";
+import { cutFront, FONT } from "./dom.js";
+import { formatTime, makeTimeTicks, shortenName } from "./format.js";
+import { AXIS, GUTTER } from "./layout.js";
+
+/** Classes on whose colours texts are dark. */
+const LIGHT = new Set(["sync", "nvtx", "copy", "kernel", "os"]);
+const INK = { nvtx: "nvtx-ink" };
+/** More collectives than these are not joined, but the one pointed at. */
+const MOST_JOINS = 160, MOST_LOOKED_AT = 3000, MOST_MESSAGES = 1500;
+
+/** Draws one timeline in one frame. */
+export class Drawing {
+  constructor(timeline, context, width, height, colours) {
+    const [begin, end] = timeline.view;
+    Object.assign(this, { timeline, c: context, width, height, colours, begin, end, data: timeline.data });
+    this.scale = (width - GUTTER) / (end - begin);
+    this.top = AXIS - timeline.scroll;
+    this.rows = timeline.rows.filter(row => row.y + this.top + row.height > 0 && row.y + this.top < height);
+  }
+  x(time) { return GUTTER + (time - this.begin) * this.scale; }
+
+  draw() {
+    const { c, width, height } = this;
+    c.textBaseline = "middle";
+    c.save();
+    this.clip(0);
+    for (const row of this.rows) if (row.type === "group") this.drawGroup(row); else this.drawLane(row);
+    this.clip(GUTTER);
+    const strong = this.drawCollectives();
+    const marks = this.timeline.marks.map(mark => this.placeMark(mark)).filter(Boolean);
+    this.c.fillStyle = this.colours.mark;
+    for (const { x, y, width, height } of marks) this.c.fillRect(x, y, width, height);
+    for (const row of this.rows) if (row.type === "lane") this.drawEvents(row);
+    this.drawMessages();
+    if (strong) this.joinEvents(strong, true, true);
+    this.drawPointed();
+    for (const mark of marks) this.frameMark(mark);
+    c.restore();
+    this.drawAxis();
+    if (this.timeline.selecting) this.drawSelection(...this.timeline.selecting);
+    c.textAlign = "left";
+    return { width, height };
+  }
+  clip(x) {
+    this.c.beginPath();
+    this.c.rect(x, AXIS, this.width - x, this.height - AXIS);
+    this.c.clip();
+  }
+
+  // ---- the axis -------------------------------------------------------------------------------
+  drawAxis() {
+    const { c, colours, begin, end, width, height } = this, edges = this.data.iterations;
+    const line = (x, from, to) => { c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke(); };
+    c.lineWidth = 1;
+    c.strokeStyle = colours.iteration;
+    c.setLineDash([2, 3]);
+    if ((end - begin) / (edges[1] - edges[0]) < 300)
+      for (const edge of edges) if (edge >= begin && edge <= end) line(Math.round(this.x(edge)) + .5, AXIS, height);
+    c.setLineDash([]);
+    c.strokeStyle = colours.line;
+    c.fillStyle = colours.soft;
+    c.font = FONT(10.5);
+    for (const [time, text] of makeTimeTicks(begin, end, (width - GUTTER) / 110)) {
+      const x = Math.round(this.x(time)) + .5;
+      line(x, AXIS - 4, AXIS);
+      c.textAlign = x > width - 30 ? "right" : "center";
+      c.fillText(text, Math.max(x, GUTTER + 12), 8);
+    }
+    c.textAlign = "left";
+    c.beginPath(); c.moveTo(GUTTER, AXIS - .5); c.lineTo(width, AXIS - .5); c.stroke();
+    const iteration = this.data.findIteration((begin + end) / 2);
+    if (iteration < 0) return;
+    const isOne = end - begin <= 1.2 * (edges[iteration + 1] - edges[iteration]);
+    c.fillText(isOne ? `iteration ${iteration + 1}` : "iterations", 6, 9);
+  }
+  drawSelection(x0, x1) {
+    const { c, colours, timeline } = this;
+    c.fillStyle = colours.select;
+    c.fillRect(Math.min(x0, x1), AXIS, Math.abs(x1 - x0), this.height - AXIS);
+    c.fillStyle = colours.ink;
+    c.textAlign = "center";
+    c.fillText(formatTime(Math.abs(timeline.getTime(x1) - timeline.getTime(x0))), (x0 + x1) / 2, AXIS + 10);
+  }
+
+  // ---- hosts and lanes ------------------------------------------------------------------------
+  drawGroup({ group, y }) {
+    const { c, colours } = this, top = y + this.top;
+    c.fillStyle = colours.ink;
+    c.font = `600 ${FONT(11)}`;
+    c.fillText(`${group.open ? "▾" : "▸"} ${cutFront(c, group.label, GUTTER - 28)}`, 5, top + 8);
+    c.font = FONT(9.5);
+    c.fillStyle = colours.soft;
+    c.fillText(group.note, 16, top + 18);
+    c.fillStyle = colours.ground;
+    c.fillRect(GUTTER, top + 2, this.width - GUTTER, 20);
+    this.drawBins(group.lanes, top + 2, 20, this.begin, this.end);
+  }
+  drawLane(row) {
+    const { c, colours, begin, end } = this, top = row.y + this.top;
+    this.nameLane(row, top);
+    // The ground is time in which nothing runs.
+    c.fillStyle = colours.ground;
+    const across = this.width - GUTTER;
+    if (row.detailed) for (const place of row.tracks) c.fillRect(GUTTER, top + place.y, across, place.rows.length * place.size);
+    else c.fillRect(GUTTER, top + 2, across, 13);
+    const [y, size] = row.detailed ? [top + 3, this.measureWork(row)] : [top + 2, 13];
+    let since = begin;
+    const fill = (from, to) => { if (to > from) this.drawBins([row.lane], y, size, from, to); };
+    for (const [from, to] of this.data.cover[row.lane]) {
+      if (to <= begin || from >= end) continue;
+      fill(since, Math.min(from, end));
+      since = Math.max(since, to);
+    }
+    fill(since, end);
+  }
+  /** Height of the tracks whose time the bins have: of the GPU, or of a rank's calls. */
+  measureWork(row) {
+    const own = row.tracks.filter(place => this.data.lanes[row.lane].device ? "knms".includes(place.kind) : true);
+    return Math.max(13, ...own.map(place => place.y + place.rows.length * place.size)) - 3;
+  }
+  nameLane(row, top) {
+    const { c, colours, data } = this, lane = data.lanes[row.lane], isCulprit = this.timeline.culprits.has(row.lane);
+    c.font = `${isCulprit ? 700 : 600} ${FONT(11)}`;
+    c.fillStyle = isCulprit ? colours["mark-line"] : colours.ink;
+    const left = 5 + row.indent, name = cutFront(c, `${isCulprit ? "► " : ""}${lane.who}`, GUTTER - 40);
+    c.fillText(name, left, top + 9);
+    const taken = c.measureText(name).width;
+    c.font = FONT(9.5);
+    c.fillStyle = colours.soft;
+    if (row.detailed) {
+      if (row.height > 26) c.fillText(cutFront(c, lane.label, 84), left, top + 21);
+      c.textAlign = "right";
+      for (const place of row.tracks) {
+        const more = place.hidden ? ` +${place.hidden}` : "";
+        c.fillText(place.label + more, GUTTER - 6, top + place.y + place.rows.length * place.size / 2 + .5);
+      }
+      c.strokeStyle = colours.line;
+      c.lineWidth = 1;
+      c.beginPath(); c.moveTo(0, top + row.height - 1.5); c.lineTo(this.width, top + row.height - 1.5); c.stroke();
+    } else {
+      c.textAlign = "right";
+      const label = row.indent ? lane.label.split(" ").slice(-1)[0] : lane.label;
+      c.fillText(cutFront(c, label, GUTTER - 16 - left - taken), GUTTER - 6, top + 9);
+    }
+    c.textAlign = "left";
+  }
+  /** Shares of the parts of time, their mean over lanes; several bins on a pixel are one. */
+  drawBins(lanes, y, size, from, to) {
+    const { data, c, colours } = this, length = data.duration / data.binCount;
+    const step = Math.max(1, Math.floor(1.5 / (length * this.scale)));
+    const first = data.findBin(from), last = data.findBin(to);
+    for (let bin = first - first % step; bin <= last; bin += step) {
+      const x0 = Math.max(this.x(Math.max(bin * length, from)), GUTTER), x1 = this.x(Math.min((bin + step) * length, to));
+      if (x1 <= x0) continue;
+      const shares = data.averageBins(lanes, bin, Math.min(bin + step, data.binCount));
+      let bottom = y + size;
+      shares.forEach((share, part) => {
+        if (size * share < .15) return;
+        bottom -= size * share;
+        c.fillStyle = colours[data.binParts[part].colour];
+        c.fillRect(x0, bottom, x1 - x0 + .3, size * share);
+      });
+    }
+  }
+
+  // ---- events ---------------------------------------------------------------------------------
+  drawEvents(row) {
+    for (const place of row.tracks) place.rows.forEach((lists, depth) => {
+      const y = row.y + this.top + place.y + depth * place.size, size = place.size - (row.detailed ? 1 : 0);
+      for (const { track, list } of lists) this.drawList(track, list, y, size);
+    });
+    this.c.globalAlpha = 1;
+  }
+  drawList(track, list, y, size) {
+    const { c, colours, data, begin, end, scale, width } = this, { matches } = this.timeline;
+    let reached = -1;
+    for (let at = findFirstEnding(list, track.end, begin); at < list.length; at++) {
+      const i = list[at], from = track.begin[i];
+      if (from >= end) break;
+      const x1 = Math.min(GUTTER + (track.end[i] - begin) * scale, width + 2);
+      if (x1 < reached + .35) continue;
+      const x0 = Math.max(GUTTER + (from - begin) * scale, GUTTER - 2, reached), wide = Math.max(x1 - x0, .7);
+      reached = x0 + wide;
+      const kind = data.getClass(track, i), gap = wide > 4 ? .6 : 0;
+      if (matches) c.globalAlpha = matches.has(track.name[i]) ? 1 : .18;
+      const wait = track.kind === "n" ? Math.min(Math.max(this.x(from + track.wait[i]), x0), reached) : x0;
+      if (wait > x0) { c.fillStyle = this.hatch(); c.fillRect(x0, y, wait - x0, size); }
+      c.fillStyle = colours[kind];
+      c.fillRect(wait, y, Math.max(reached - wait - gap, wait > x0 ? 0 : .7), size);
+      if (wide <= 26 || size <= 8) continue;
+      if (wait - x0 > 60) this.write(`waits ${formatTime(track.wait[i])}`, x0, y, wait - x0, size, "wait-ink");
+      if (reached - wait > 26) this.write(shortenName(data.getName(track, i)), wait, y, reached - wait, size,
+        INK[kind] || (LIGHT.has(kind) ? "bar-ink-dark" : "bar-ink"));
+    }
+  }
+  write(text, x, y, width, size, ink) {
+    const room = Math.floor((width - 6) / 5.7);
+    if (room < 3) return;
+    this.c.font = FONT(size > 10 ? 10 : 9);
+    this.c.fillStyle = this.colours[ink];
+    this.c.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
+  }
+  /** Stripes, which stand for waiting. */
+  hatch() {
+    const { colours, timeline } = this;
+    if (timeline.hatched?.colour !== colours.wait) {
+      const tile = document.createElement("canvas"), c = tile.getContext("2d");
+      tile.width = tile.height = 6;
+      c.fillStyle = colours.wait;
+      c.fillRect(0, 0, 6, 6);
+      c.strokeStyle = colours["wait-line"];
+      c.lineWidth = 1.1;
+      c.beginPath();
+      for (const offset of [-6, 0, 6]) { c.moveTo(offset, 6); c.lineTo(offset + 6, 0); }
+      c.stroke();
+      timeline.hatched = { colour: colours.wait, pattern: this.c.createPattern(tile, "repeat") };
+    }
+    return timeline.hatched.pattern;
+  }
+
+  // ---- what belongs together ------------------------------------------------------------------
+  /** Join collectives over the lanes; returns the one to point out, which is drawn over the events. */
+  drawCollectives() {
+    const lanes = new Map(this.rows.filter(row => row.type === "lane").map(row => [row.lane, row])), wanted = new Set();
+    for (const lane of lanes.keys()) {
+      const track = this.data.getTrack(lane, "n");
+      let seen = 0;
+      for (const list of track?.depths ?? [])
+        for (let at = findFirstEnding(list, track.end, this.begin); at < list.length && track.begin[list[at]] < this.end; at++) {
+          const i = list[at];
+          if (track.collective[i] && (track.end[i] - track.begin[i]) * this.scale > 3) wanted.add(track.collective[i]);
+          if (++seen > MOST_LOOKED_AT) break;
+        }
+    }
+    const pointed = this.timeline.hover?.track;
+    const special = pointed?.kind === "n" ? pointed.collective[this.timeline.hover.i] : this.timeline.collective;
+    if (wanted.size > MOST_JOINS) { wanted.clear(); if (special) wanted.add(special); }
+    let strong = null;
+    for (const number of wanted) {
+      const members = this.data.getCollective(number).filter(([lane]) => lanes.has(lane))
+        .map(([lane, i]) => this.placeCollective(lanes.get(lane), i)).sort((one, two) => one.top - two.top);
+      if (number === special) strong = members;
+      this.joinEvents(members, number === special);
+    }
+    return strong;
+  }
+  placeCollective(row, i) {
+    const track = this.data.getTrack(row.lane, "n"), [y, size] = this.placeTrack(row, "n");
+    const [begin, ready, end] = [track.begin[i], track.begin[i] + track.wait[i], track.end[i]].map(time => this.x(time));
+    return { top: y, bottom: y + size - 1, begin, ready, end };
+  }
+  /** Top and height of a kind's track in a row, or of the first one. */
+  placeTrack(row, kind) {
+    const place = row.tracks.find(one => one.kind === kind) || row.tracks[0] || { y: 2, size: 13 };
+    return [row.y + this.top + place.y, place.size];
+  }
+  /** Connect events of neighbouring lanes: what they transfer is filled, under the events; their begins are
+   * lines, of the one to point out over the events. */
+  joinEvents(members, strong, isOver = false) {
+    const { c, colours } = this;
+    for (let at = 1; at < members.length; at++) {
+      const [one, two] = [members[at - 1], members[at]];
+      if (!isOver) {
+        c.fillStyle = colours.nccl;
+        c.globalAlpha = strong ? .18 : .07;
+        c.beginPath();
+        c.moveTo(one.ready, one.bottom); c.lineTo(one.end, one.bottom); c.lineTo(two.end, two.top); c.lineTo(two.ready, two.top);
+        c.fill();
+      }
+      if (strong !== isOver) continue;
+      c.strokeStyle = strong ? colours.join : colours.nccl;
+      c.globalAlpha = strong ? .9 : .3;
+      c.lineWidth = strong ? 1.3 : .8;
+      c.beginPath();
+      for (const side of strong ? ["begin", "ready", "end"] : ["begin"]) { c.moveTo(one[side], one.bottom); c.lineTo(two[side], two.top); }
+      c.stroke();
+    }
+    c.globalAlpha = 1;
+  }
+  /** Lines from sends to receives. */
+  drawMessages() {
+    const { c, colours, data } = this, { messages } = data;
+    if (!messages.count) return;
+    const lanes = new Map(this.rows.filter(row => row.type === "lane").map(row => [row.lane, row]));
+    let drawn = 0;
+    c.strokeStyle = colours.message;
+    c.lineWidth = 1;
+    c.fillStyle = colours.message;
+    c.globalAlpha = .75;
+    for (let i = 0; i < messages.count && drawn < MOST_MESSAGES; i++) {
+      const [sent, received] = [messages.begin[i], messages.end[i]], rows = [messages.from[i], messages.to[i]].map(lane => lanes.get(lane));
+      if (received < this.begin || sent > this.end || !rows[0] || !rows[1]) continue;
+      const kind = messages.on_gpu[i] ? "n" : "h", [one, two] = rows.map(row => this.placeTrack(row, kind));
+      const [x0, x1] = [this.x(sent), this.x(received)], [y0, y1] = [one, two].map(([y, size]) => y + size / 2);
+      drawn++;
+      c.beginPath(); c.moveTo(x0, y0); c.lineTo(x1, y1); c.stroke();
+      c.beginPath(); c.arc(x1, y1, 2, 0, 7); c.fill();
+    }
+    c.globalAlpha = 1;
+  }
+  /** Outline the event pointed at, and draw the arrow from the call that launched it. */
+  drawPointed() {
+    const { c, colours, data, timeline } = this, target = timeline.hover?.track ? timeline.hover : timeline.selected;
+    if (!target?.track || !timeline.rows.includes(target.row)) return;
+    const { row, track, i, place, depth } = target, top = row.y + this.top;
+    const y = top + place.y + depth * place.size, x = this.x(track.begin[i]);
+    c.strokeStyle = c.fillStyle = colours.ink;
+    c.lineWidth = 1.6;
+    c.strokeRect(x, y - .5, Math.max(this.x(track.end[i]) - x, 1.5), place.size);
+    const launch = row.detailed && data.findLaunch(row.lane, track, i), calls = row.tracks.find(one => one.kind === "h");
+    if (!launch || !calls) return;
+    const from = this.x(launch.begin), down = top + calls.y + Math.min(launch.depth, calls.rows.length - 1) * calls.size;
+    const up = y + place.size - 1, middle = (down + up) / 2;
+    c.lineWidth = 1.3;
+    c.strokeRect(from, down - .5, Math.max(this.x(launch.end) - from, 2), calls.size);
+    c.beginPath();
+    c.moveTo(from, down);
+    c.bezierCurveTo(from + (x - from) * .1, middle, x - (x - from) * .1, middle, x, up + 4);
+    c.stroke();
+    c.beginPath(); c.moveTo(x, up); c.lineTo(x - 3, up + 6); c.lineTo(x + 3, up + 6); c.fill();
+  }
+
+  // ---- marks ----------------------------------------------------------------------------------
+  /** Where the mark of a time of a lane is; null for nowhere to be seen. */
+  placeMark({ lane, begin, end, text }) {
+    const row = this.rows.find(one => one.type === "lane" && one.lane === lane);
+    const x = Math.max(this.x(begin), GUTTER - 4), right = Math.min(this.x(end), this.width + 4);
+    if (!row || right < GUTTER || x > this.width) return null;
+    return { x, y: row.y + this.top + 1, width: Math.max(right - x, 1), height: row.height - 4, text: row.detailed ? text : "" };
+  }
+  frameMark({ x, y, width, height, text }) {
+    const { c, colours } = this;
+    c.strokeStyle = colours["mark-line"];
+    c.lineWidth = 1.2;
+    c.setLineDash([4, 2]);
+    c.strokeRect(x, y, width, height);
+    c.setLineDash([]);
+    if (text && width > 40) this.drawTag(text, x + 3, y + height - 15);
+  }
+  drawTag(text, x, y) {
+    const { c, colours } = this;
+    c.font = `700 ${FONT(10.5)}`;
+    const width = c.measureText(text).width + 8, left = Math.min(Math.max(x, GUTTER + 3), this.width - width - 2);
+    c.fillStyle = colours["mark-line"];
+    c.fillRect(left, y, width, 14);
+    c.fillStyle = colours.back;
+    c.fillText(text, left + 4, y + 7.5);
+  }
+}

@@ -1,0 +1,56 @@
+// Numbers and names as people read them.
+
+export const formatTime = (ns, digits = 2) => {
+  const size = Math.abs(ns);
+  if (size < 1e3) return `${Math.round(ns)} ns`;
+  if (size < 1e6) return `${(ns / 1e3).toFixed(digits)} µs`;
+  if (size < 1e9) return `${(ns / 1e6).toFixed(digits)} ms`;
+  return `${(ns / 1e9).toFixed(Math.max(digits, 3))} s`;
+};
+
+export const formatBytes = bytes => {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (Math.abs(bytes) >= 1000 && unit < units.length - 1) { bytes /= 1000; unit++; }
+  return `${unit ? bytes.toFixed(2) : bytes} ${units[unit]}`;
+};
+
+export const formatShare = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+
+export const formatCount = number => Math.round(number).toLocaleString("en-US");
+
+/** A count with its noun: "1 rank", "2 ranks". */
+export const countNoun = (number, noun) => `${formatCount(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+/** Ticks of a time axis, as [time, text]: about so many, at round times. */
+export const makeTimeTicks = (begin, end, count) => {
+  const step = roundStep((end - begin) / Math.max(1, count));
+  const [size, unit] = end < 1e3 ? [1, "ns"] : end < 1e6 ? [1e3, "µs"] : end < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const digits = Math.min(9, Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9)));
+  const ticks = [];
+  for (let time = Math.ceil(begin / step) * step; time <= end; time += step)
+    ticks.push([time, `${(time / size).toFixed(digits)} ${unit}`]);
+  return ticks;
+};
+
+/** The least of 1, 2, 5 times a power of ten that is not below a number. */
+export const roundStep = least => {
+  if (!(least > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].find(factor => factor * power >= least) * power;
+};
+
+/** The name of a kernel or a range, short enough for a bar: without its types and namespaces. */
+export const shortenName = name => {
+  const plain = name.replace(/^void\s+/, "").replace(/\(anonymous namespace\)::/g, "");
+  let depth = 0, outside = "";
+  for (const letter of plain) {
+    if (letter === "<" || letter === "(") depth++;
+    if (!depth) outside += letter;
+    if ((letter === ">" || letter === ")") && depth) depth--;
+  }
+  return outside.trim().split("::").slice(-1)[0] || plain;
+};
+
+/** The words of a search: lower case; all must be in what is found. */
+export const splitWords = text => text.toLowerCase().split(/\s+/).filter(Boolean);

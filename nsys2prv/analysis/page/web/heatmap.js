@@ -1,0 +1,71 @@
+// A map of lanes over iterations or time: hover for values, click for what is there.
+import { cutFront, FONT, getColours, make, Painter, showTip } from "./dom.js";
+import { GUTTER } from "./layout.js";
+
+/** Cividis at eight points, from dark to light: the same to all eyes. */
+const RAMP = [[0, 34, 78], [28, 55, 109], [67, 78, 108], [102, 105, 112], [135, 132, 121], [173, 163, 112], [214, 196, 86], [254, 232, 56]];
+const HIGHEST = 460;  // Height of the rows together (px).
+
+export const getRampColour = share => {
+  const x = Math.min(Math.max(share, 0), 1) * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
+  return `rgb(${RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at))).join(",")})`;
+};
+
+export class HeatMap {
+  /** options: `rows` ({label}), `columns` (their number), `getValue(row, column)` as a share of the greatest,
+   * null for unknown, `describe(row, column)`, lines, `pick(column, row)`, `label`. */
+  constructor(root, options) {
+    Object.assign(this, { picked: -1, hover: null }, options);
+    this.canvas = make("canvas", { role: "img", "aria-label": this.label, class: "heat" });
+    root.replaceChildren(this.canvas);
+    this.size = Math.max(3, Math.min(20, Math.floor(HIGHEST / this.rows.length)));
+    this.canvas.style.height = `${this.size * this.rows.length}px`;
+    this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
+    this.listen();
+  }
+  listen() {
+    const find = event => {
+      const { left, top, width } = this.canvas.getBoundingClientRect();
+      const column = Math.floor((event.clientX - left - GUTTER) / ((width - GUTTER) / this.columns));
+      const row = Math.floor((event.clientY - top) / this.size);
+      return this.rows[row] && column >= 0 && column < this.columns ? [row, column] : null;
+    };
+    this.canvas.addEventListener("pointermove", event => {
+      this.hover = find(event);
+      showTip(this.hover && [this.rows[this.hover[0]].label, ...this.describe(...this.hover)], event.clientX, event.clientY);
+      this.painter.ask();
+    });
+    this.canvas.addEventListener("pointerleave", () => { this.hover = null; showTip(null); this.painter.ask(); });
+    this.canvas.addEventListener("click", event => {
+      const found = find(event);
+      if (found) this.pick?.(found[1], found[0]);
+    });
+  }
+  draw(c, width, height) {
+    const colours = getColours(), cell = (width - GUTTER) / this.columns, { size } = this;
+    const every = Math.ceil(11 / size), step = Math.max(1, Math.floor(1 / cell));
+    c.textBaseline = "middle";
+    c.font = FONT(10);
+    this.rows.forEach(({ label }, row) => {
+      const y = row * size;
+      if (row % every === 0) {
+        c.fillStyle = colours.soft;
+        c.fillText(cutFront(c, label, GUTTER - 10), 5, Math.max(y + size / 2, 6));
+      }
+      for (let column = 0; column < this.columns; column += step) {
+        // Of several columns on a pixel the greatest.
+        let value = null;
+        for (let at = column; at < Math.min(column + step, this.columns); at++) {
+          const one = this.getValue(row, at);
+          if (one !== null) value = Math.max(value ?? -Infinity, one);
+        }
+        c.fillStyle = value === null ? colours.ground : getRampColour(value);
+        c.fillRect(GUTTER + column * cell, y, cell * step + (cell > 6 ? -1 : .4), size - (size > 6 ? 1 : 0));
+      }
+    });
+    c.lineWidth = 1.6;
+    c.strokeStyle = colours.ink;
+    if (this.picked >= 0) c.strokeRect(GUTTER + this.picked * cell - .5, .8, Math.max(cell, 3), height - 1.6);
+    if (this.hover) c.strokeRect(GUTTER + this.hover[1] * cell, this.hover[0] * size, Math.max(cell, 2), size);
+  }
+}

@@ -1,0 +1,200 @@
+// A timeline: lanes of ranks over time, zoomed with the mouse, the keyboard or its buttons; searched by name.
+import { describePlace, findGap } from "./describe.js";
+import { getColours, make, makeButton, Painter, showTip } from "./dom.js";
+import { Drawing } from "./drawing.js";
+import { formatCount, formatTime, splitWords } from "./format.js";
+import { listenToPointer } from "./input.js";
+import { AXIS, findEvent, GUTTER, layOut, locateEvent } from "./layout.js";
+
+const SHORTEST = 200;  // The shortest time that a timeline shows (ns).
+const SOFTLY = 140;  // How long a change of the view takes (ms).
+const HINT = "w/s zoom · a/d move · Ctrl+wheel · Shift+drag";
+
+export class Timeline {
+  /** options: `lanes` (numbers) or `groups` ({label, note, lanes, open}); `view` [begin, end]; `label`, for
+   * screen readers; `detailed`, the lanes that have all their tracks (default: all); `marks` ({lane, begin,
+   * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`; `onview`. */
+  constructor(root, data, options) {
+    root.timeline = this;
+    Object.assign(this, { root, data, marks: [], collective: 0, highest: Infinity, detailed: null, options: {} }, options);
+    this.culprits = new Set(this.culprits);
+    this.home = [...this.view];
+    this.toggled = new Set();
+    Object.assign(this, { hover: null, selected: null, selecting: null, matches: null, scroll: 0 });
+    this.build(options.label || "Timeline");
+    this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
+    this.layOut();
+    listenToPointer(this);
+    this.tell();
+  }
+  build(label) {
+    this.canvas = make("canvas", { role: "img", "aria-label": label });
+    this.spacer = make("div", { class: "spacer" });
+    const keys = "Keys: w and s zoom, a and d move, 0 shows the first view, comma and point step through events.";
+    this.box = make("div", { class: "tl-box", tabindex: "0", role: "application", "aria-roledescription": "timeline",
+      "aria-label": `${label}. ${keys}` }, this.canvas, this.spacer);
+    this.live = make("div", { class: "sr", "aria-live": "polite" });
+    this.range = make("span", { class: "tl-range" });
+    this.found = make("small", { class: "tl-found", "aria-live": "polite" });
+    this.search = make("input", { type: "search", placeholder: "find events …", "aria-label": "find events by name; Enter: the next one",
+      oninput: () => this.searchFor(this.search.value), onkeydown: event => event.key === "Enter" && this.showMatch(event.shiftKey ? -1 : 1) });
+    const toggle = (name, text, title) => makeButton(text, title, event => {
+      this.options = { ...this.options, [name]: !this.options[name] };
+      event.target.setAttribute("aria-pressed", String(this.options[name]));
+      this.layOut();
+    }, { "aria-pressed": "false", class: "toggle" });
+    const lanes = this.lanes || this.groups.flatMap(group => group.lanes);
+    const toggles = [
+      this.data.hasStreams ? toggle("streams", "streams", "each stream of a GPU in a row of its own") : null,
+      this.data.nvtxDepth > 3 && lanes.length ? toggle("deep", "all NVTX", "all levels of NVTX ranges") : null,
+    ];
+    const bar = make("div", { class: "tl-bar" },
+      makeButton("−", "zoom out (s)", () => this.zoom(1 / .6)), makeButton("+", "zoom in (w)", () => this.zoom(.6)),
+      makeButton("◂", "earlier (a)", () => this.pan(-.3)), makeButton("▸", "later (d)", () => this.pan(.3)),
+      makeButton("reset", "back to the first view (0)", () => this.show(...this.home)), ...(this.buttons || []), ...toggles,
+      this.search, this.found, this.range, make("span", { class: "tl-hint" }, HINT));
+    this.root.replaceChildren(bar, this.box, this.live);
+  }
+
+  // ---- rows -----------------------------------------------------------------------------------
+  layOut() {
+    const isDetailed = lane => (this.detailed ? this.detailed.has(lane) : true) !== this.toggled.has(lane);
+    const { rows, height } = layOut(this.data, { ...this, isDetailed });
+    const shown = Math.min(height, this.highest) + AXIS + 4;
+    this.rows = rows;
+    for (const [element, size] of [[this.canvas, shown], [this.box, shown], [this.spacer, height + AXIS + 4 - shown]])
+      element.style.height = `${Math.max(0, size)}px`;
+    this.box.classList.toggle("scrolls", height + AXIS + 4 > shown);
+    for (const name of ["hover", "selected"]) this[name] = this.replace(this[name]);
+    this.painter?.ask();
+  }
+  /** An event pointed at, in the rows as they are now. */
+  replace(target) {
+    const row = target?.track && this.rows.find(one => one.lane === target.row.lane), place = row && locateEvent(row, target.track, target.i);
+    return place ? { ...target, row, ...place } : null;
+  }
+  toggleLane(lane) { if (!this.toggled.delete(lane)) this.toggled.add(lane); this.layOut(); }
+  toggleGroup(group) { group.open = !group.open; this.layOut(); }
+  /** Unfold the groups of some lanes. */
+  reveal(lanes) {
+    for (const group of this.groups || []) group.open ||= group.lanes.some(lane => lanes.includes(lane));
+    this.layOut();
+  }
+
+  // ---- the view -------------------------------------------------------------------------------
+  show(begin, end, softly = true) {
+    const length = Math.min(Math.max(end - begin, SHORTEST), this.data.duration), middle = (begin + end) / 2;
+    const first = Math.min(Math.max(middle - length / 2, 0), this.data.duration - length), to = [first, first + length];
+    cancelAnimationFrame(this.moving);
+    if (!softly || matchMedia("(prefers-reduced-motion: reduce)").matches) return this.set(to);
+    const from = [...this.view], start = performance.now();
+    const step = now => {
+      const part = Math.min(1, (now - start) / SOFTLY), eased = 1 - (1 - part) ** 3;
+      this.set(from.map((side, at) => side + (to[at] - side) * eased));
+      if (part < 1) this.moving = requestAnimationFrame(step);
+    };
+    this.moving = requestAnimationFrame(step);
+  }
+  set(view) { this.view = view; this.tell(); this.painter.ask(); }
+  zoom(factor, at = null, softly = true) {
+    const [begin, end] = this.view, middle = at ?? (begin + end) / 2;
+    this.show(middle - (middle - begin) * factor, middle + (end - middle) * factor, softly);
+  }
+  pan(part, softly = true) { this.show(...this.view.map((side, _, [begin, end]) => side + (end - begin) * part), softly); }
+  tell() {
+    const [begin, end] = this.view;
+    this.range.textContent = `${formatTime(begin)} – ${formatTime(end)} (${formatTime(end - begin)})`;
+    this.onview?.(this.view);
+  }
+  getTime(x) {
+    const [begin, end] = this.view;
+    return begin + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (end - begin);
+  }
+  draw(context, width, height) { new Drawing(this, context, width, height, getColours()).draw(); }
+
+  // ---- what is there --------------------------------------------------------------------------
+  find(x, y) {
+    const inside = y - AXIS + this.scroll, row = y < AXIS ? null : this.rows.find(one => inside >= one.y && inside < one.y + one.height);
+    if (!row) return null;
+    if (x < GUTTER) return { row, gutter: true };
+    const time = this.getTime(x), [begin, end] = this.view, slack = 2.5 * (end - begin) / (this.canvas.clientWidth - GUTTER);
+    if (row.type === "group") return { row, time, lanes: row.group.lanes };
+    const event = findEvent(row, inside - row.y, time, slack);
+    if (event?.track) return { row, time, ...event };
+    if (!this.data.isCarried(row.lane, time, time)) return { row, time, lanes: [row.lane] };
+    return event ? { row, time, ...event, gap: findGap(event.place, time, this.data.duration) } : { row, time };
+  }
+  describe(found) { return describePlace(this.data, found); }
+  select(found) {
+    this.selected = found;
+    const lines = this.describe(found) || [];
+    this.live.textContent = lines.filter(Boolean).map(line => Array.isArray(line) ? line.join(" ") : line).join(", ");
+    this.painter.ask();
+  }
+  click(found) {
+    if (!found) return;
+    if (found.row.type === "group") this.toggleGroup(found.row.group);
+    else if (found.gutter) this.toggleLane(found.row.lane);
+    else if (found.track) this.select(found);
+  }
+  /** Select the event before or behind the selected one; without one the first in the view. */
+  step(by) {
+    let { selected } = this;
+    if (!selected) {
+      const row = this.rows.find(one => one.type === "lane" && one.tracks.some(place => place.rows[0].length));
+      const place = row && (row.tracks.find(one => one.kind === "n") || row.tracks.find(one => one.rows[0].length));
+      if (!place) return;
+      const { track, list } = place.rows[0][0], first = list.findIndex(i => track.end[i] > this.view[0]);
+      selected = { row, place, depth: 0, track, list, at: (first < 0 ? list.length : first) - by };
+    }
+    const at = selected.at + by, i = selected.list[at];
+    if (i !== undefined) this.pointOut({ ...selected, at, i });
+  }
+  /** Select an event, bring it into the view, and show what it is. */
+  pointOut(found) {
+    const { track, i, row } = found, [begin, end] = this.view, length = end - begin, middle = (track.begin[i] + track.end[i]) / 2;
+    this.select(found);
+    if (track.begin[i] < begin || track.end[i] > end) this.show(middle - length / 2, middle + length / 2, false);
+    if (row.y < this.scroll || row.y + row.height > this.scroll + this.box.clientHeight - AXIS) this.box.scrollTop = row.y;
+    const { left, top, width } = this.canvas.getBoundingClientRect(), scale = (width - GUTTER) / (this.view[1] - this.view[0]);
+    showTip(this.describe(found), left + GUTTER + (track.begin[i] - this.view[0]) * scale, top + row.y - this.scroll + AXIS + 30);
+  }
+  clear() { this.selected = null; showTip(null); this.painter.ask(); }
+
+  // ---- search ---------------------------------------------------------------------------------
+  /** Point out the events with all these words in their names; the others pale. */
+  searchFor(text) {
+    const words = splitWords(text), names = new Set();
+    this.data.names.forEach((name, number) => {
+      const low = name.toLowerCase();
+      if (words.every(word => low.includes(word))) names.add(number);
+    });
+    this.matches = words.length ? names : null;
+    this.hits = this.matches && this.listHits(names);
+    this.hit = -1;
+    this.found.textContent = this.hits ? `${formatCount(this.hits.length)} on this page; Enter: the next` : "";
+    this.painter.ask();
+  }
+  listHits(names) {
+    const hits = [], lanes = this.lanes || this.groups.flatMap(group => group.lanes);
+    for (const lane of lanes) for (const kind of "knmxh") {
+      const track = this.data.getTrack(lane, kind);
+      for (let i = 0; i < (track?.count ?? 0); i++) if (names.has(track.name[i])) hits.push({ lane, track, i });
+    }
+    return hits.sort((one, two) => one.track.begin[one.i] - two.track.begin[two.i]);
+  }
+  showMatch(by) {
+    if (!this.hits?.length) return;
+    this.hit = this.hit < 0 ? this.hits.findIndex(({ track, i }) => track.end[i] > this.view[0]) : this.hit + by;
+    this.hit = (this.hit + this.hits.length) % this.hits.length;
+    const { lane, track, i } = this.hits[this.hit];
+    this.reveal([lane]);
+    let row = this.rows.find(one => one.lane === lane), place = locateEvent(row, track, i);
+    if (!place && !row.detailed) { this.toggleLane(lane); row = this.rows.find(one => one.lane === lane); place = locateEvent(row, track, i); }
+    if (!place && !this.options.deep) { this.options = { ...this.options, deep: true }; this.layOut(); row = this.rows.find(one => one.lane === lane); place = locateEvent(row, track, i); }
+    this.found.textContent = `${formatCount(this.hit + 1)} of ${formatCount(this.hits.length)}`;
+    const length = track.end[i] - track.begin[i];
+    if (length * 20 < this.view[1] - this.view[0]) this.show(track.begin[i] - 10 * length, track.end[i] + 10 * length, false);
+    if (place) this.pointOut({ row, track, i, ...place });
+  }
+}

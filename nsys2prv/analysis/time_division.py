@@ -1,0 +1,233 @@
+"""Where the time of each GPU went, in parts that exclude each other: over the steady state (or the
+whole job), by iteration, and over time; in a job without work on GPUs, where that of ranks went.
+
+Of each moment the first part counts that applies: computing (kernels that do not communicate, graphs),
+alone or beside communication; communication alone, divided into waiting for the last rank and moving
+data (unknown where a kernel was not matched with those of other ranks); memory operations alone;
+idle, by what the threads that drive the GPU do. Times are of what the reports of all processes cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.device_group import (
+    COMMUNICATING,
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    WORK,
+    DeviceGroup,
+    find_host_states,
+    find_io_spans,
+    to_arrays,
+)
+from nsys2prv.analysis.host_time import OS, choose_thread
+from nsys2prv.analysis.intervals import Spans, merge_spans, unite
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+
+#: Parts of the time of a GPU -> what people call them.
+PARTS = {
+    "compute": "computing",
+    "both": "computing and communicating",
+    "transfer": "communication alone: moving data",
+    "wait": "communication alone: waiting for late ranks",
+    "unmatched": "communication alone: not matched with other ranks",
+    "copies": "memory operations alone",
+    "idle_mpi": "idle: host in MPI",
+    "idle_nccl": "idle: host in NCCL calls",
+    "idle_io": "idle: host in I/O",
+    "idle_synchronisation": "idle: host waits for the GPU",
+    "idle_launch": "idle: host in other CUDA calls",
+    "idle_unknown": "idle: host in none of these calls",
+}
+#: The same of a rank's main thread, in a job without work on GPUs.
+HOST_PARTS = {
+    "mpi": "in MPI",
+    "io": "in file or network I/O",
+    "os": "in other calls of the operating system",
+    "rest": "in none of these calls",
+}
+#: The parts by iteration and over time, as sums of parts; the rest is idle.
+COARSE = {
+    "compute": ("compute", "both"),
+    "communication": ("transfer", "unmatched"),
+    "wait": ("wait",),
+    "copies": ("copies",),
+}
+#: Layouts that say how long a kernel of NCCL waits for other ranks.
+WAITS = ("nccl_collective", "nccl_point_to_point")
+#: Bins over time: so many of all lanes together, and of each.
+ALL_BINS, FEWEST_BINS, MOST_BINS = 100_000, 200, 800
+#: Stands for no GPU.
+NO_DEVICE = -1
+
+
+def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
+    """Return task and device of all work on GPUs, and the tasks of ranks that have none (with
+    NO_DEVICE), by task.
+    """
+    tasks = group.list_tasks(group.work).to_numpy()
+    lanes = set(zip(tasks.tolist(), group.work["device"].to_list(), strict=True))
+    busy = {task for task, _ in lanes}
+    rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
+    if group.has(*WORK):
+        rows = rows.filter(pl.col("rank").is_not_null())
+    return sorted(lanes | {(task, NO_DEVICE) for task in set(rows["task"]) - busy})
+
+
+def divide_time(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
+    """Divide the covered time of a GPU into PARTS, without one that of a rank into HOST_PARTS."""
+    if device == NO_DEVICE:
+        thread = choose_thread(group, task)
+        calls = {
+            "mpi": group.find_mpi_spans([thread]),
+            "io": find_io_spans(group, [thread]),
+            "os": unite(*(group.find_thread_spans(layout, [thread]) for layout in OS)),
+        }
+        return _take_first({**calls, "rest": group.covered})
+    compute, communication, memory = (
+        group.find_device_spans(device, *what)
+        for what in ((COMPUTE, GRAPH), COMMUNICATING, (MEMORY,))
+    )
+    waits, transfers = _find_nccl_spans(group, device)
+    idle = {f"idle_{name}": spans for name, spans in find_host_states(group, device).items()}
+    alone = {
+        "both": compute & communication,
+        "compute": compute,
+        "transfer": transfers & communication,
+        "wait": waits & communication,
+        "unmatched": communication,
+        "copies": memory,
+        **idle,
+        "idle_unknown": group.covered,
+    }
+    return _take_first(alone)
+
+
+def _take_first(sets: Mapping[str, Spans]) -> dict[str, Spans]:
+    """Return of each set what is in none before it."""
+    parts, taken = {}, sets[next(iter(sets))]
+    for name, spans in sets.items():
+        parts[name] = spans - taken if parts else spans
+        taken = unite(taken, spans)
+    return parts
+
+
+def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
+    """Return when kernels of NCCL on a device wait for other ranks, and when they move data."""
+    frames = [group.read_begins(layout, ("late", "wait")) for layout in WAITS if group.has(layout)]
+    if not frames:
+        return merge_spans(*np.zeros((2, 0), np.int64)), merge_spans(*np.zeros((2, 0), np.int64))
+    known = pl.concat(frames).filter(pl.col("late") >= 0)
+    known = known.filter(pl.Series(group.device_of[known["thread"].to_numpy()] == device))
+    begin, end, wait = to_arrays(known, "begin", "end", "wait")
+    ready = np.minimum(begin + wait, end)
+    return merge_spans(begin, ready), merge_spans(ready, end)
+
+
+def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the parts of each lane: task and GPU (`lanes`), by iteration (`iterations`) and over
+    time (`bins`), ns.
+    """
+    steady, covered = group.options.steady, group.options.covered_steady
+    bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
+    edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
+    for task, device in list_lanes(group):
+        lane = {"task": pl.lit(task, pl.Int64), "device": pl.lit(device, pl.Int64)}
+        if device in group.options.lossy_devices:
+            yield "lanes", pl.select(**lane, length=pl.lit(None, pl.Int64))
+            continue
+        if device == NO_DEVICE and group.has(*WORK):
+            yield "lanes", pl.select(**lane, length=pl.lit(None, pl.Int64))
+            continue
+        parts = divide_time(group, task, device)
+        lengths = {name: pl.lit((covered & one).length, pl.Int64) for name, one in parts.items()}
+        yield "lanes", pl.select(**lane, length=pl.lit(covered.length, pl.Int64), **lengths)
+        coarse = parts
+        if device != NO_DEVICE:
+            coarse = {name: unite(*(parts[one] for one in names)) for name, names in COARSE.items()}
+        for key, limits in (("bins", bins), ("iterations", edges)):
+            times = {name: one.within(limits[:-1], limits[1:]) for name, one in coarse.items()}
+            numbers = pl.int_range(len(limits) - 1, eager=True)
+            yield key, pl.DataFrame({"number": numbers, **times}).with_columns(**lane)
+
+
+def count_bins(group: DeviceGroup) -> int:
+    """Return the number of bins over time."""
+    lanes = max(group.reader.rows.devices.height, 1)
+    return min(max(ALL_BINS // lanes, FEWEST_BINS), MOST_BINS)
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the parts by GPU (or rank), by iteration and over time."""
+    lanes = frames["lanes"]
+    if not lanes.height:
+        result.missing.append(f"where the time went: {context.explain_absence(tuple(WORK))}")
+        return
+    lanes = lanes.sort("task", "device").with_row_index("lane")
+    numbers = lanes.select("lane", "task", "device")
+    devices = context.reader.rows.devices.select(
+        pl.col("device").cast(pl.Int64), pl.col("label").alias("gpu")
+    )
+    named = lanes.join(devices, "device", "left", maintain_order="left")
+    named = lanes.join(devices, "device", "left", maintain_order="left")
+    named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
+    parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
+    title = "Where the time of each GPU went" if context.devices.height else "Where the time went"
+    if KERNEL_NAMES not in context.available and "compute" in parts:
+        result.notes.append(
+            f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"
+        )
+    columns = [pl.col(name).alias(f"{name}_ns") for name in ("length", *parts)]
+    places = ("rank", "node", pl.col("gpu").alias("device"), "paraver_task")
+    result.add("lanes", title, named.select(*places, *columns), __doc__)
+    if frames["bins"].height:
+        count = int(frames["bins"]["number"].max()) + 1
+        shares = [
+            (pl.col(name) / (context.duration / count)).round(4).alias(f"{name}_share")
+            for name in (*COARSE, *HOST_PARTS)
+            if name in frames["bins"].columns
+        ]
+        over_time = frames["bins"].join(numbers, ["task", "device"]).sort("lane", "number")
+        over_time = over_time.select("lane", pl.col("number").alias("bin"), *shares)
+        result.add("over_time", "Where the time went, over time (bins)", over_time)
+    if frames["iterations"].height:
+        each = frames["iterations"].join(numbers, ["task", "device"]).sort("lane", "number")
+        each = each.join(_sum_lateness(context, numbers), ["lane", "number"], "left")
+        columns = [pl.col("^.*$").exclude("lane", "number", "task", "device").name.suffix("_ns")]
+        each = each.select("lane", (pl.col("number") + 1).alias("iteration"), *columns)
+        result.add("by_iteration", "Where the time of each iteration went", each.fill_null(0))
+
+
+def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
+    """Return by lane and iteration (`number`) how late it comes at collectives of NCCL (`late`), and
+    for how long others wait for it alone (`delays`): until the rank before it came.
+    """
+    rows, steady = context.reader.rows, context.options.steady
+    schema = {"lane": lanes["lane"].dtype, "number": pl.Int64, "late": pl.Int64, "delays": pl.Int64}
+    if steady is None or "nccl_collective" not in context.reader.layouts:
+        return pl.DataFrame(schema=schema)
+    known = context.reader.read_begins("nccl_collective", ("collective", "late"))
+    known = known.filter(pl.col("late") >= 0)
+    second = pl.col("late").sort(descending=True).slice(1, 1).first()
+    limits = known.group_by("collective").agg(last=pl.col("late").max(), second=second)
+    known = known.join(limits, "collective", "left", maintain_order="left")
+    is_last = (pl.col("late") == pl.col("last")) & (pl.col("late") > 0)
+    number = np.searchsorted(steady.iteration_begins, known["begin"].to_numpy(), "right") - 1
+    thread = known["thread"].to_numpy()
+    known = known.with_columns(
+        number=pl.Series(number, dtype=pl.Int64),
+        task=pl.Series(rows.get_column("task")[thread], dtype=pl.Int64),
+        device=pl.Series(rows.get_column("device")[thread], dtype=pl.Int64),
+        delays=pl.when(is_last).then(pl.col("last") - pl.col("second")).fill_null(0),
+    )
+    known = known.filter((pl.col("number") >= 0) & (pl.col("begin") < steady.end))
+    sums = known.join(lanes, ["task", "device"]).group_by("lane", "number")
+    return sums.agg(pl.col("late", "delays").sum()).cast(schema)
+
+
+ANALYSIS = Analysis("time", "Where the time went", (), collect, conclude, is_of_covered=True)

@@ -1,0 +1,169 @@
+"""The page has the figures of the JSON, the events of the reports, and nothing that is outside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.pages import Page, list_references
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis.page import _load_environment, make_page
+from nsys2prv.analysis.page.excerpts import choose_excerpts
+from nsys2prv.analysis.page.pack import encode_varints
+from nsys2prv.cli import main
+from nsys2prv.cli.report import describe_job
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", params=["training", "cluster", "graphs", "machine"])
+def page_and_json(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict]:
+    """Write a page, and the JSON of the same run."""
+    folder, job = tmp_path_factory.mktemp(request.param), ROOT / "sample_reports" / request.param
+    page, data = folder / "r.html", folder / "r.json"
+    assert main(["report", str(job), "-q", "--html", str(page), "--json", str(data)]) == 0
+    return page.read_text(encoding="utf-8"), json.loads(data.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
+    page = Page(text)
+    (job,) = page.jobs
+    drawn = {
+        "metrics.map",
+        "time.over_time",
+        "time.by_iteration",
+        "kernels.durations",
+        "stacks.flame",
+    }
+    known = {
+        f"{analysis}.{name}": table["columns"]
+        for analysis, one in data["analyses"].items()
+        for name, table in one["tables"].items()
+    }
+    assert set(job.tables) == set(known) - drawn
+    for source, columns in job.tables.items():
+        for name, values in columns.items():
+            for shown, value in zip(values, known[source][name], strict=False):
+                expected = (
+                    {True: "yes", False: "no"}.get(value, value)
+                    if isinstance(value, bool)
+                    else value
+                )
+                assert shown == (
+                    pytest.approx(expected, rel=1e-5) if isinstance(expected, float) else expected
+                )
+    for finding in data["findings"]:
+        assert finding["title"] in page.text.replace(" µs", " us")
+    notes = [line for one in job.facts["tables"] for line in (*one["notes"], *one["missing"])]
+    for one in data["analyses"].values():
+        assert {*one["missing"], *one["notes"]} <= {*notes}
+    for note in [*data["job"]["notes"], *data["job"]["warnings"]]:
+        assert note in page.text
+    assert not [*list_references(text)]
+    assert not re.search(r"https?:|file:|xmlns|unsafe", text, re.IGNORECASE)
+    shown = sorted(
+        float(one["data-v"]) for tag, one in page.tags if tag == "span" and "data-v" in one
+    )
+    nodes = len(data["job"]["nodes"])
+    tables = data["analyses"]["efficiencies"]["tables"]
+    efficiencies = [
+        column[0]
+        for name in ("device", "host")
+        for key, column in tables[name]["columns"].items()
+        if key.endswith("efficiency") and (nodes > 1 or ("_in_" not in key and "_out_" not in key))
+    ]
+    assert shown == pytest.approx(sorted(one for one in efficiencies if one is not None))
+
+
+def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
+    """Where the time went adds up, and is what the efficiencies are made of."""
+    text, data = page_and_json
+    lanes = pl.DataFrame(data["analyses"]["time"]["tables"]["lanes"]["columns"])
+    lanes = lanes.unique(["node", "device"]).drop_nulls("length_ns")
+    parts = lanes.select(pl.exclude("rank", "node", "device", "paraver_task", "length_ns"))
+    assert parts.sum_horizontal().to_list() == lanes["length_ns"].to_list()
+    computing = (lanes["compute_ns"].sum() + lanes["both_ns"].sum()) / lanes["length_ns"].sum()
+    assert f"compute for {100 * computing:.0f} % of" in text
+    assert f"GPUs compute for {computing:.1%}" in data["analyses"]["findings"]["notes"][0]
+    shares = re.findall(r"<b>([\d.]+) %</b>", text.split('class="legend"')[1].split("</ul>")[0])
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [100_000, 3_000])
+def test_events_are_those_of_the_reports(budget: int) -> None:
+    """All of them in the times that the page covers, whole and unchanged."""
+    with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
+        results = job.analyse()
+        excerpts = choose_excerpts(job, results, budget)
+        (data,) = Page(make_page(describe_job(job, ["x"]), results, excerpts)).jobs
+        assert data.facts["carried"] <= 1.3 * budget
+        layouts = {"k": "cuda_kernel", "n": "nccl_kernel", "m": "memory_operation"}
+        frames = {kind: job.frame(layout) for kind, layout in layouts.items()}
+        waits = job.frame("nccl_collective", "late", "wait").filter(pl.col("late") >= 0)
+        for lane, cover in enumerate(data.facts["cover"]):
+            inside = [(pl.col("begin") < end) & (pl.col("end") > begin) for begin, end in cover]
+            assert inside
+            for kind, frame in frames.items():
+                events = data.read_track(lane, kind)
+                known = frame.filter((pl.col("rank") == lane) & pl.any_horizontal(inside))
+                shown = pl.DataFrame({name: events[name] for name in ("begin", "end")})
+                shown = shown.filter(pl.any_horizontal(inside))
+                assert shown.height == known.height > 0
+                for name in ("begin", "end"):
+                    assert shown[name].sort().to_list() == known[name].sort().to_list()
+            if budget > 3_000:
+                own = waits.filter(pl.col("rank") == lane)
+                assert data.read_track(lane, "n")["wait"].sum() >= own["wait"].sum()
+                assert data.read_track(lane, "h")["begin"].size > 1000
+
+
+def test_numbers_are_packed() -> None:
+    values = np.array([0, 1, 127, 128, 300, 2**31, 2**55 - 1, -5])
+    packed = encode_varints(values)
+    assert packed[:5] == bytes([0, 1, 127, 128, 1])
+    assert packed[-1] == 0
+    assert encode_varints(values[:0]) == b""
+
+
+def test_what_cannot_be_printed() -> None:
+    template = _load_environment().from_string("{{ text }}")
+    assert template.render(text="\ud800<\0\u202e 5.00 us") == "\ufffd&lt;\ufffd\ufffd 5.00 µs"
+
+
+def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [str(path) for path in SAMPLES["graphs"]]
+    data, both = str(tmp_path / "a.json"), str(tmp_path / "both.json")
+    assert main(["report", *reports, "-q", "--only", "kernels", "--json", data]) == 0
+    assert main(["diff", data, data, "--json", both]) == 0
+    capsys.readouterr()
+    for arguments, status, message in (
+        ([both], 1, "holds the difference of two jobs"),
+        ([data, data], 2, "give it alone"),
+        ([data, "--iterations", "x"], 2, "give it alone"),
+        ([data, "--ranks", "0"], 2, "give it alone"),
+        ([data, "--only", "idle"], 2, "there are kernels"),
+        ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "no such folder"),
+    ):
+        assert main(["report", *arguments]) == status
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+    # A page of a single analysis.
+    assert main(["report", data, "--html", str(tmp_path / "x.html")]) == 0
+
+
+@pytest.mark.slow
+def test_beside_a_conversion(tmp_path: Path) -> None:
+    assert main([*map(str, SAMPLES["graphs"]), str(tmp_path / "out.prv"), "--report", "-q"]) == 0
+    assert (tmp_path / "out.report.html").read_text().startswith("<!doctype html>")

@@ -1,0 +1,239 @@
+"""The page in Chromium, with real mouse and keys: what it shows, does, and does not ask for."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.view_answers import SAMPLES
+
+from nsys2prv.cli import main
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH"),
+]
+SCRIPT, QUOTED = "<script>document.title='caught'</script>", '" onmouseover="alert(1)" x=\''
+IMAGE = "</title></style><img src=x onerror=alert(1)>{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        started = engine.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(tmp_path_factory.mktemp("page"), SAMPLES["training"])
+
+
+def write_page(folder: Path, reports: list[Path]) -> Path:
+    page = folder / "page <i>.html"
+    assert main(["report", *map(str, reports), "-q", "--html", str(page)]) == 0
+    return page
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Return what opens a page; in the end nothing was said on a console, or asked for."""
+    said: list[str] = []
+    contexts = []
+
+    def open_page(path: Path, **options: Any) -> Any:
+        contexts.append(
+            browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options)
+        )
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: (
+                said.append(request.url) if not request.url.startswith(("file:", "data:")) else None
+            ),
+        )
+        page.goto(path.as_uri())
+        page.wait_for_function("document.documentElement.dataset.ready")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def read_tip(page: Any) -> str:
+    return page.evaluate("(e => e && !e.hidden ? e.innerText : '')(document.querySelector('.tip'))")
+
+
+def read_view(page: Any, root: str) -> tuple[float, float]:
+    return tuple(page.evaluate(f"document.querySelector('{root}').timeline.view"))
+
+
+def test_timeline_of_a_finding(training: Path, visit: Callable[..., Any]) -> None:
+    """Hover names events, keys and the mouse move and zoom, and a click folds a rank."""
+    page, root = visit(training), "#finding-2 .excerpt"
+    page.locator("#finding-2").scroll_into_view_if_needed()
+    canvas = page.locator(f"{root} canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    seen = set()
+    for part in (0.3, 0.5, 0.7, 0.9):
+        for y in (30, 45, 95, 240):
+            page.mouse.move(box["x"] + part * box["width"], box["y"] + y)
+            seen.add(read_tip(page).partition("\n")[0])
+    assert len(seen) >= 4
+    first = read_view(page, root)
+    page.keyboard.press("w")
+    zoomed = read_view(page, root)
+    assert zoomed[1] - zoomed[0] < first[1] - first[0]
+    page.keyboard.down("d")
+    page.wait_for_timeout(300)
+    page.keyboard.up("d")
+    assert read_view(page, root)[0] > zoomed[0] + (zoomed[1] - zoomed[0]) * 0.06, "held keys repeat"
+    page.keyboard.press("0")
+    page.wait_for_timeout(300)
+    assert read_view(page, root) == pytest.approx(first)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 240, steps=3)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    page.wait_for_timeout(300)
+    part = read_view(page, root)
+    assert part[1] - part[0] < 0.5 * (first[1] - first[0])
+    before = canvas.bounding_box()["height"]
+    page.mouse.click(box["x"] + 30, box["y"] + 30)
+    assert canvas.bounding_box()["height"] < before
+    page.locator(f"{root} .tl-box").focus()
+    page.keyboard.press(".")
+    assert "duration" in page.inner_text(f"{root} div[aria-live]")
+    page.get_by_role("button", name="show this moment").nth(1).click()
+    page.wait_for_timeout(900)
+    assert read_view(page, "#whole") == pytest.approx(first)
+
+
+def test_search_strip_and_iterations(training: Path, visit: Callable[..., Any]) -> None:
+    page, whole = visit(training), "#whole"
+    page.locator(f"{whole} input").fill("load_batch")
+    assert page.inner_text(f"{whole} .tl-found").startswith("80 ")
+    page.keyboard.press("Enter")
+    assert "load_batch" in page.inner_text(f"{whole} div[aria-live]")
+    assert page.inner_text(f"{whole} .tl-found").endswith(" of 80")
+    for name in ("streams", "all NVTX"):
+        before = page.locator(f"{whole} canvas").bounding_box()["height"]
+        rows = page.evaluate("document.querySelector('#whole').timeline.rows[0].height")
+        page.locator(f"{whole} button", has_text=name).click()
+        assert page.evaluate("document.querySelector('#whole').timeline.rows[0].height") > rows
+        assert page.locator(f"{whole} canvas").bounding_box()["height"] >= before
+    strip = page.locator("#strip canvas")
+    strip.scroll_into_view_if_needed()
+    box, before = strip.bounding_box(), read_view(page, whole)
+    page.mouse.move(box["x"] + 600, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 760, box["y"] + 30, steps=3)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    assert read_view(page, whole) != before
+    bars = page.locator("#iteration-bars canvas")
+    bars.scroll_into_view_if_needed()
+    box = bars.bounding_box()
+    # The longest one, in which a rank was held up.
+    edges = page.evaluate("document.querySelector('#whole').timeline.data.iterations")
+    lengths = [end - begin for begin, end in pairwise(edges)]
+    longest, across = lengths.index(max(lengths)), box["width"] - 136
+    page.mouse.move(box["x"] + 136 + across * (longest + 0.5) / len(lengths), box["y"] + 150)
+    assert read_tip(page).startswith(f"iteration {longest + 1}\n")
+    page.mouse.down()
+    page.mouse.up()
+    assert page.inner_text("#iteration-title").startswith(f"Iteration {longest + 1}: 2")
+    assert page.evaluate("document.querySelector('#iteration-timeline').timeline.marks.length") > 0
+    heat = page.locator("#heat canvas").bounding_box()
+    page.mouse.click(heat["x"] + 136 + 0.5 * (heat["width"] - 136) / 20, heat["y"] + 30)
+    assert page.inner_text("#iteration-title").startswith("Iteration 1: ")
+
+
+def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> None:
+    page = visit(training)
+    page.fill("#kernel-filter", "gemm no")
+    assert " of " in page.inner_text("#kernel-count")
+    page.fill("#kernel-filter", "")
+    page.click("#kernel-table th >> nth=3")
+    counts = page.evaluate(
+        "[...document.querySelectorAll('#kernel-table tbody tr')].map(row => Number(row.cells[3].dataset.v))"
+    )
+    assert counts == sorted(counts, reverse=True)
+    tree = page.locator("details[data-source='operations.tree']")
+    tree.locator("summary").click()
+    assert tree.locator("tbody tr").count() > 20
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    assert len(page.pdf(print_background=True)) > 100_000
+    assert page.locator(".excerpt canvas").count() == page.locator("article[data-moment]").count()
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_nothing_is_wider_than_the_window(
+    training: Path, visit: Callable[..., Any], width: int
+) -> None:
+    page = visit(training, viewport={"width": width, "height": 900}, color_scheme="dark")
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    page.wait_for_timeout(300)
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wider) <= 0
+    assert page.locator("#all-tables table").count() == page.locator("#all-tables details").count()
+    # Something is drawn, in more colours than a ground.
+    colours = page.evaluate("""new Set(new Uint32Array(document.querySelector('#whole canvas').getContext('2d')
+      .getImageData(0, 0, 400, 200).data.buffer)).size""")
+    assert colours > 12
+
+
+def test_hostile_names_are_text(visit: Callable[..., Any], tmp_path: Path) -> None:
+    changes = [
+        ("NVTX_EVENTS SET text", "text = 'zero_grad'", SCRIPT),
+        ("StringIds SET value", "value = 'forward'", SCRIPT),
+        ("StringIds SET value", "value = 'optimizer'", QUOTED),
+        ("StringIds SET value", "value LIKE 'nvjet%'", f"void {IMAGE}<x>(int)"),
+        ("TARGET_INFO_SYSTEM_ENV SET value", "name = 'Hostname'", IMAGE),
+    ]
+    reports = [Path(shutil.copy(path, tmp_path)) for path in SAMPLES["training"][:2]]
+    for path in reports:
+        with sqlite3.connect(path) as export:
+            for column, condition, name in changes:
+                export.execute(f"UPDATE {column} = ? WHERE {condition}", (name,))
+    page = visit(write_page(tmp_path, reports))
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    page.locator("#whole canvas").scroll_into_view_if_needed()
+    box = page.locator("#whole canvas").bounding_box()
+    for x in range(200, 1000, 60):
+        page.mouse.move(box["x"] + x, box["y"] + 80)
+    text = page.evaluate("document.body.textContent")
+    assert IMAGE in text
+    assert SCRIPT in text
+    assert page.evaluate("document.images.length") == 0
+    assert page.title().endswith(" - nsys2prv report")
+
+
+def test_no_other_script_runs(training: Path, browser: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.html"
+    text = training.read_text(encoding="utf-8")
+    other.write_text(text.replace("</main>", "</main><script>document.title = 'ran'</script>"))
+    page = browser.new_page()
+    page.goto(other.as_uri())
+    assert page.title() != "ran"
+    page.close()
