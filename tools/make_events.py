@@ -24,7 +24,7 @@ A range is one record at its begin, with all its event types, and one at its end
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
 Types with an NVTX domain in their code are base + 100 · n, where n is the domain's number: 0 for the default domain, a fixed one
 for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
-*Optional* types stand only in the records of events that have the attribute. Numbers without labels (sizes, ids, counts; 9107 and 9108, for
+*Optional* types stand only in the records of events that have the attribute, types marked *--args* only where they are asked for. Numbers without labels (sizes, ids, counts; 9107 and 9108, for
 instance) are left out of records where they are 0, unless ranges lie within each other or the record is a change of state: between
 records they are 0 anyway.
 
@@ -162,7 +162,8 @@ def _field(field: Field) -> str:
         base = [] if field.code.only_named else [f"{field.code.base} + 100 · n"]
         code = "; ".join([*base, *(f"{domain}: {number}" for domain, number in field.code.named)])
     label = field.label.replace("{domain}", "*domain*")
-    return f"| {code} | {label} | {_values(field)} | {'optional' if field.optional else ''} |"
+    present = "--args" if field.detail else "optional" if field.optional else ""
+    return f"| {code} | {label} | {_values(field)} | {present} |"
 
 
 def _values(field: Field) -> str:

@@ -26,6 +26,7 @@ from nsys2prv.events.catalogue import (
     NameSet,
     find_code,
     find_hashed_types,
+    list_details,
     load_catalogue,
     load_counter_tables,
 )
@@ -440,7 +441,12 @@ def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
         f"any type from {_describe_types(spec['from'], codes)} to {_describe_types(spec['to'], codes)}"
         for spec in ranges
     ]
-    return ("any of " if suffices else "") + ", ".join(dict.fromkeys(parts))
+    asked = {list_details().get(code) for name in names for code in _get_codes(name, codes)}
+    return (
+        ("any of " if suffices else "")
+        + ", ".join(dict.fromkeys(parts))
+        + "".join(f"; convert with --args {kind}=all" for kind in sorted(filter(None, asked)))
+    )
 
 
 def _describe_types(name: str, codes: Codes) -> str:

@@ -244,7 +244,7 @@ class OpenJob:
             raise UsageError(
                 f"{layout}: no such kind of record; this job holds {', '.join(sorted(self.layouts)) or 'none'}"
             )
-        declared = {field.name: field.values for field in known.fields}
+        declared = {field.name: field.values for field in known.fields if not field.sums_up}
         declared |= {"domain": None} if known.has_domain else {}
         wanted = columns or tuple(declared)
         if unknown := set(wanted) - set(declared):

@@ -90,7 +90,8 @@ a part of the job (docs/cutting.md)
   --no-args
       write events without their attributes
   --args KIND=NAMES ...
-      keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable
+      write these attributes of this kind, as in kernels=class,registers, or kernels=all; default: all, but of
+      kernels their launch configuration in one value; `--args all` writes all of every kind; repeatable
   --no-lines
       write no communication lines
   --sample KIND=N ...
@@ -180,10 +181,10 @@ def _parse_min_duration(text: str) -> tuple[str, int]:
 
 
 def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
-    kind, _, names = text.partition("=")
+    kind, _, names = text.partition("=") if text != "all" else (text, "", text)
     if not kind or not names:
         raise UsageError(
-            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers"
+            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers or kernels=all"
         )
     return kind, tuple(name.strip() for name in names.split(",") if name.strip())
 

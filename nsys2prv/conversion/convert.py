@@ -19,7 +19,6 @@ from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import make_comment_lines
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
@@ -110,7 +109,8 @@ def write_job(
     if record:
         clock.write_text(record.format(), encoding="utf-8")
     events = job.written - repeated
-    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
+    masks = {name: mask for name, mask in job.plan.cut.field_masks.items() if name in events}
+    codes = list_codes(masks, dict(job.domain_codes))
     repeats = {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
     summary = Summary.from_job(
         job,
@@ -168,7 +168,12 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
         domain_codes=job.domain_codes,
         runs=runs,
         global_ids=global_ids,
-        layouts=[layout for source in sources for layout in source.layouts if layout in present],
+        layouts={
+            layout: job.plan.cut.field_masks[layout]
+            for source in sources
+            for layout in source.layouts
+            if layout in present
+        },
         metrics=job.collect_metrics(),
         sampled=sampled,
         lines=frozenset(run.shape.name for run in job.runs if run.shape.stream == LINE),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv.clock.maps import ClockMap
@@ -176,8 +175,7 @@ class _Cutter:
     def _append_ranges(
         self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray, ties: np.ndarray
     ) -> None:
-        """Write ranges by their begin and end in the whole trace, with the fields that are wanted
-        alone. ties: what begin records hold in
+        """Write ranges by their begin and end in the whole trace. ties: what begin records hold in
         place of the end, by which the writer puts outer ranges first: the end before it is clipped,
         for that of the cut is the same for all that it clips.
         """
@@ -190,21 +188,11 @@ class _Cutter:
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
             begin, end, ties = begin[order], end[order], ties[order]
-        shape = run.shape
-        if (wanted := self.spec.field_mask.get(shape.name)) is not None:
-            dropped = (1 << len(load_catalogue().layouts[shape.name].fields)) - 1 & ~wanted
-            unknown = shape.unknown | dropped
-            shape = replace(shape, field_mask=shape.field_mask & wanted, unknown=unknown)
-        if shape != run.shape:
-            fewer = np.empty(len(records), shape.dtype)
-            for column in shape.dtype.names:
-                fewer[column] = records[column]
-            records = fewer
         records["time"], records["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
         self.writer.task = run.task
-        self.out.runs += append_events(self.writer, shape, records, end, last)
-        self.out.events[shape.name] += len(records)
+        self.out.runs += append_events(self.writer, run.shape, records, end, last)
+        self.out.events[run.shape.name] += len(records)
 
     def _write_heads(self) -> None:
         """Write the ranges that nest and are open when the cut begins, the outer ones first: in the

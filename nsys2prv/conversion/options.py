@@ -30,7 +30,7 @@ from nsys2prv.events import (
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import ReadingSettings
 from nsys2prv.events.kernel_classes import load_rules
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import ALL, EventKind
 from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack
 from nsys2prv.export.info import ReportInfo
@@ -167,8 +167,6 @@ class CutSpec(Struct, frozen=True):
 
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
-    #: Layout -> bits of the fields that its events may keep (all elsewhere).
-    field_mask: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
 
@@ -188,14 +186,16 @@ class CutPlan(Struct, frozen=True):
     spec: CutSpec = field(default_factory=CutSpec)
     #: Ranks to keep, as (first, last), for each of the options'.
     ranks: tuple[tuple[int, int], ...] = ()
+    #: Layout -> bits of the fields that are written.
+    field_masks: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
         ranks = _parse_ranks(cut.ranks)
         away = frozenset() if cut.lines else frozenset(load_catalogue().lines)
-        spec = CutSpec(away, _find_present_fields(cut), _find_rates(cut.rates))
-        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec, ranks)
+        spec, region = CutSpec(away, _find_rates(cut.rates)), _parse_region(cut.region)
+        return cls(cut, *parse_span(cut.time), region, spec, ranks, _choose_fields(cut))
 
     @property
     def changes_runs(self) -> bool:
@@ -228,13 +228,10 @@ def find_layouts(name: str) -> list[str]:
     return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
-def _find_present_fields(cut: CutOptions) -> dict[str, int]:
+def _choose_fields(cut: CutOptions) -> dict[str, int]:
+    """Return layout -> bits of the fields to write."""
     layouts = load_catalogue().layouts
-    masks = (
-        {}
-        if cut.arguments
-        else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    )
+    masks = {name: one.usual_mask if cut.arguments else 1 for name, one in layouts.items()}
     for kind, names in cut.fields.items():
         known = find_layouts(kind)
         chosen = [layouts[name] for name in known if layouts[name].fields]
@@ -247,15 +244,30 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
             raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
         field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
-            if name not in field_names:
+            if name not in field_names and name != ALL:
                 raise UsageError(
-                    f"--args {kind}={name}: no such attribute; there are: {', '.join(field_names)}"
+                    f"--args {kind}={name}: no such attribute; there are: {', '.join((*field_names, ALL))}"
                 )
         for layout in chosen:
-            masks[layout.name] = 1 + sum(
-                1 << bit for bit, field in enumerate(layout.fields) if bit and field.name in names
-            )
+            masks[layout.name] = sum(
+                1 << bit
+                for bit, field in enumerate(layout.fields)
+                if not bit or field.name in names
+            ) | (layout.every_mask if ALL in names else 0)
     return masks
+
+
+def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection) -> dict[str, int]:
+    """Return layout -> bits of the fields to store: those to write, and what any stage reads."""
+    layouts, masks = load_catalogue().layouts, dict(plan.field_masks)
+    needed = dict.fromkeys(masks, 0)
+    if options.report or any(kind.name == "critical_path" for kind in selection.kinds):
+        needed = {name: layout.every_mask for name, layout in layouts.items()}
+    elif options.states:
+        needed = {name: layout.state_mask for name, layout in layouts.items()}
+    if plan.region:
+        needed |= {name: -1 for kind in NAMED_RANGES for name in find_layouts(kind)}
+    return {name: mask | needed[name] for name, mask in masks.items()}
 
 
 def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
@@ -407,17 +419,18 @@ class Plan(Struct, frozen=True):
         """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
         of rules or clocks that cannot be read.
         """
+        kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
+        selection, cut = add_regions(
+            select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)
+        )
         settings = ReadingSettings(
             min_durations=parse_least_durations(options.min_duration),
             kernel_rules=load_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
             callstack=check_callstack(options.callstack),
             stacks=options.report,
+            field_masks=_choose_stored_fields(cut, options, selection),
         )
         method = timeline.parse_method(options.align)
-        kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         base = read_base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = add_regions(
-            select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)
-        )
         return cls(selection, settings, method, base, cut, options)

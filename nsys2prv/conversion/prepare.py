@@ -22,7 +22,7 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, place_reports
 from nsys2prv.conversion import derive, device_states
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.opening import list_wanted_parts, open_reports
-from nsys2prv.conversion.options import CutPlan, Plan
+from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.reading import read_all, read_reports, warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     Timeline,
@@ -88,7 +88,7 @@ def prepare(
             paths = kept
             unread.append(str(error))
     job.unread += unread
-    if plan.cut == CutPlan():
+    if plan.cut.options == CutOptions():
         return job
     # Not before it is needed.
     from nsys2prv.conversion.cut_job import cut_job

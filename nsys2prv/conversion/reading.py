@@ -140,7 +140,12 @@ def read_task(task: ReadingWork) -> WorkResult:
     result = WorkResult(task.number, task.report, task.rows)
     with (
         FrameWriter(task.folder / f"launches-{task.number}.bin") as launches,
-        SpillWriter(task.folder / f"runs-{task.number}.bin", task.report, task.number) as writer,
+        SpillWriter(
+            task.folder / f"runs-{task.number}.bin",
+            task.report,
+            task.number,
+            task.settings.field_masks,
+        ) as writer,
         Database(task.info.path) as database,
     ):
         launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
@@ -181,6 +186,7 @@ def _read_piece(
         if shared is not None and not shared.mask_meeting(number).any():
             continue
         extraction.condition = kind.make_condition(task.info)
+        extraction.stores = wanted
         extraction.min_duration = task.settings.min_durations.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
         own_rows = piece if shared is None or kind.columns else shared.narrow(number)

@@ -3,7 +3,8 @@
 Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
 that traces of the same reports can be laid over each other. Of the tables that are not read for the
 trace the columns of times are, and where these exceed what is known, the few pieces of the table
-with the earliest and the latest times.
+with the earliest and the latest times; of kinds whose times differ from their columns' by reading
+them as for a trace.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Counters, EventKind, Rows
+from nsys2prv.events.kind import Account, Counters, EventKind, Rows
+from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
 from nsys2prv.export.info import ENDS, TIMES, ReportInfo
-from nsys2prv.export.source import TIME_LIMIT, Part, mask_usable
+from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.runs import Span, SpillWriter
+from nsys2prv.store.spilling import repair_times
 from nsys2prv.store.work_result import WorkResult
 
 #: Rows of a piece of a table of which the earliest or latest events are sought.
@@ -92,7 +97,10 @@ def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanWork]:
         and not (kind.opt_in or kind.rereads_rows)
         and (kind not in selection.kinds or asked.min_durations.get(kind.name))
     ]
-    settings = ReadingSettings(kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules)
+    names = dict.fromkeys(load_catalogue().layouts, 1)
+    settings = ReadingSettings(
+        kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules, field_masks=names
+    )
     for report, info in enumerate(job.infos):
         if kinds := tuple(one.name for one in left_out if info.parts.keys() & set(one.tables)):
             yield SpanWork(report, info, kinds, known.get(report), job.folder, settings)
@@ -166,12 +174,24 @@ def _list_pieces(
 
 
 def _read_span(task: SpanWork, database: Database, kind: EventKind, part: Part) -> Span | None:
-    """Return the span of the events of a kind in a piece of its table, by reading them."""
+    """Return the span of the events of a kind in a piece of its table, by reading them, or their
+    times where that is enough.
+    """
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)
+    rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
+    if kind.plain_times and all(rule.replace is not None for rule in rules):
+        columns = extraction.read(part, ("start", "end"))
+        begin, end = columns["start"], columns["end"]
+        none = np.zeros(0, np.int64)
+        rows = extraction.drop_far_rows(Rows(kind.layouts[0], begin, end, none, {}))
+        kept, end = repair_times(rows, kind.open_ended, Account())
+        begin, end = begin[kept], end[kept]
+        lasts = end[end != OPEN].max(initial=NULL)
+        return (int(begin.min()), max(int(begin.max()) + 1, int(lasts))) if len(begin) else None
     result = WorkResult(0, task.report, 0)
     path = task.folder / f"span-of-{task.report}.bin"
-    with SpillWriter(path, task.report, 0) as writer:
+    with SpillWriter(path, task.report, 0, task.settings.field_masks) as writer:
         for rows in extract_rows(kind, extraction, part):
             result.store(rows, writer, extraction.account, kind.open_ended)
     path.unlink()

@@ -139,8 +139,7 @@ def _find_name_states(job: Job) -> NameStates:
 
 
 def _find_deciding_field(layout: Layout) -> Field:
-    wanted = layout.state.field or layout.fields[0].name
-    return next(field for field in layout.fields if field.name == wanted)
+    return list_present_fields(layout, layout.state_mask)[0]
 
 
 def _find_default(layout: Layout) -> int:

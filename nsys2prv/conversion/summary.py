@@ -325,6 +325,7 @@ def collect_notes(job: Job) -> list[str]:
     return [
         *(note for result in job.results for note in result.notes),
         *_note_unrequested_kinds(job.infos, job.selection),
+        *_note_details(job),
         *job.notes,
     ]
 
@@ -386,6 +387,20 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
             if hint := kind.hint_when_missing(source):
                 return f": {hint}"
     return ""
+
+
+def _note_details(job: Job) -> list[str]:
+    """Return a note for each kind of which attributes are written only where they are asked for."""
+    cut, notes = job.plan.options.cut, []
+    for kind in job.selection.kinds if cut.arguments else ():
+        layouts = [load_catalogue().layouts[name] for name in kind.layouts if job.written[name]]
+        names = [field.name for layout in layouts[:1] for field in layout.fields if field.detail]
+        if names and not any(kind.is_called(name) for name in cut.fields):
+            notes.append(
+                f"{kind.name}: {len(names)} attributes left out ({names[0]} … {names[-1]}); "
+                f"--args {kind.name}=all writes them"
+            )
+    return notes
 
 
 def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:

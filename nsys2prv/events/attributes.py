@@ -53,20 +53,30 @@ THREAD_COLUMNS = ("start", "end", "globalTid")
 
 
 @cache
-def list_columns(*layouts: str) -> tuple[str, ...]:
-    """Return the columns that :func:`read_fields` takes for these layouts."""
-    fields = (field for layout in layouts for field in load_catalogue().layouts[layout].fields)
+def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
+    """Return the columns that :func:`read_fields` takes for these layouts. mask: bits of the fields
+    that are wanted.
+    """
+    fields = (
+        field
+        for layout in layouts
+        for bit, field in enumerate(load_catalogue().layouts[layout].fields)
+        if mask >> bit & 1
+    )
     return tuple(dict.fromkeys(field.column for field in fields if field.column))
 
 
 def read_fields(
-    extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray]
+    extraction: Extraction,
+    layout: str,
+    columns: Columns | Mapping[str, np.ndarray],
+    mask: int = -1,
 ) -> dict[str, np.ndarray]:
-    """Return the fields of a layout that name a column, by name."""
+    """Return the fields of a layout that name a column, by name. mask: bits of those wanted."""
     return {
         field.name: _read_field(extraction, field, columns[field.column])
-        for field in load_catalogue().layouts[layout].fields
-        if field.column
+        for bit, field in enumerate(load_catalogue().layouts[layout].fields)
+        if field.column and mask >> bit & 1
     }
 
 

@@ -21,7 +21,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches
-from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
@@ -54,6 +54,12 @@ NO_ID = 0xFFFFFFFF
 HOST_LAUNCH, HOST_NODE, DECOMPRESSION = 1, 2, 1
 #: Columns of every operation of a stream.
 OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+#: Columns that a launch configuration sums up, and the bit of its field.
+CONFIGURATION = (
+    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+)
+CONFIGURED = ~load_catalogue().layouts["cuda_kernel"].every_mask
 #: Fact about work on GPUs that begins before its launch: globalPid, deviceId, count, most (ns).
 EARLY_WORK = "early_work"
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -120,7 +126,6 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     kinds = pl.DataFrame(dict(zip(KIND_COLUMNS, distinct, strict=True)))
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
-
     if extraction.min_duration:
         long = extraction.mask_long_enough(begin, end)
         begin, end, correlation, codes, stacks = (
@@ -128,12 +133,14 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         )
         used, codes = factorize(codes)
         kinds = kinds[used]
+    objects = extraction.intern_threads(kinds["thread"].to_numpy())[codes]
+    if not extraction.stores:
+        return
     fields = {
         "call": label_calls(extraction, kinds["name"].to_numpy())[codes],
         "correlation": blank_nonpositive(correlation),
         "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
     }
-    objects = extraction.intern_threads(kinds["thread"].to_numpy())[codes]
     rows = Rows("cuda_api", begin, end, objects, fields)
     yield add_callers(extraction, CUDA_STACKS, stacks, rows)
 
@@ -242,17 +249,25 @@ def make_launch_lines(
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield kernels on their streams, those of NCCL in a layout of their own."""
-    columns = extraction.read(
-        part, (*OPERATION, "demangledName", "shortName", *list_columns("cuda_kernel"))
-    )
+    wanted = extraction.settings.field_masks.get("cuda_kernel", -1)
+    named = ("demangledName", "shortName", "graphNodeId")
+    integers = (*OPERATION, *named, *list_columns("cuda_kernel", mask=wanted))
+    has_configuration = wanted & CONFIGURED
+    columns = extraction.read(part, integers + CONFIGURATION if has_configuration else integers)
     (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
     shorts = np.array(extraction.read_strings(short), object)
     full = np.array(extraction.read_strings(demangled), object)
     names = np.where(full == "", shorts, full)
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.intern_streams(columns)
-    attributes = read_fields(extraction, "cuda_kernel", columns)
+    attributes = read_fields(extraction, "cuda_kernel", columns, wanted)
     attributes |= _classify(extraction, names, codes)
+    if has_configuration:
+        configured = [columns[name] for name in CONFIGURATION]
+        known = np.maximum(*(columns[name] for name in ("gridX", "blockX"))) >= 0
+        attributes["launch"] = extraction.name_rows(
+            "launch_configuration", configured, _describe_configurations, known
+        )
     launches = extraction.find_launches(columns)
     lines = make_launch_lines(extraction, "launch", columns, objects, launches=launches)
     if not of_nccl.all():
@@ -269,6 +284,15 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields |= attach_payloads(extraction, columns, launches.take(rows), objects, names, codes)
         times = columns["start"], columns["end"]
         yield Rows("nccl_kernel", *times, objects, fields, lines=lines)
+
+
+def _describe_configurations(*columns: np.ndarray) -> list[str]:
+    """Return the texts of launch configurations; what is not known is a question mark."""
+    texts = "grid {}x{}x{}, block {}x{}x{}, {} registers, {} + {} bytes of shared memory"
+    return [
+        texts.format(*("?" if number < 0 else number for number in numbers))
+        for numbers in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 def _name_wanted(

@@ -168,6 +168,8 @@ class ReadingSettings(Struct, frozen=True):
     min_durations: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.
     kernel_rules: tuple[ClassRule, ...] | None = None
+    #: Layout -> bits of the fields to store; all of a layout that is not here.
+    field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
     #: True if whole stacks are set aside, for analyses.
@@ -215,6 +217,8 @@ class Extraction:
         self.condition = ""
         #: What was read for this kind and others at once, and the number of its condition there.
         self.shared: tuple[Shared, int] | None = None
+        #: False where rows are read for the indexes alone.
+        self.stores = True
         #: Ranges shorter than this are not wanted, ns.
         self.min_duration = 0
         self._strings: dict[int, str] = {NULL: ""}

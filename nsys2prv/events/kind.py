@@ -105,6 +105,8 @@ class EventKind(Struct, frozen=True):
     #: Its rows last. False for points in time and for what follows from other kinds: these take no
     #: least duration.
     has_duration: bool = True
+    #: Each of its rows is an event, from the row's `start` to its `end`.
+    plain_times: bool = False
     #: A range without an end lasts to the end of the trace.
     open_ended: bool = False
     #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of

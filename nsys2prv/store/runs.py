@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import FileIO
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -36,6 +37,8 @@ OBJECTS, DOMAINS = "objects", "domains"
 SAMPLE_EVERY = 256
 #: Records put together at a time.
 BLOCK_RECORDS = 8192
+#: Events keep all fields.
+NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
@@ -195,10 +198,15 @@ def choose_chunks(runs: Sequence[Run], records: int) -> list[int]:
 
 
 class SpillWriter:
-    """Appends runs to one spill file."""
+    """Appends runs to one spill file. field_masks: layout -> bits of the fields that events keep
+    there; all of a layout that is not in it.
+    """
 
-    def __init__(self, path: Path, report: int, task: int) -> None:
+    def __init__(
+        self, path: Path, report: int, task: int, field_masks: Mapping[str, int] = NO_MASKS
+    ) -> None:
         self.path, self.report, self.task = path, report, task
+        self.field_masks = field_masks
         self._open_file = path.open("wb")
 
     def append(

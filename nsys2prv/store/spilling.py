@@ -40,10 +40,11 @@ def spill_rows(
     layout = load_catalogue().layouts[rows.layout]
     if layout.is_state:
         rows = replace(rows, end=rows.begin + 1)
-    kept, end = _repair_times(rows, open_ended, account)
+    kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
-        for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept):
+        mask = writer.field_masks.get(layout.name, -1)
+        for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept, mask):
             shape = RecordFormat(BEGIN, layout.name, present, unknown=unknown)
             yield from _spill_events(rows, shape, chosen, end, plain, writer)
     if rows.lines is not None:
@@ -94,7 +95,7 @@ def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice 
     )
 
 
-def _repair_times(
+def repair_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
     """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
@@ -124,11 +125,11 @@ def _repair_times(
 
 
 def _split_by_fields(
-    layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray
+    layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray, mask: int
 ) -> Iterator[tuple[int, int, slice | np.ndarray]]:
-    """Yield the bits of the fields that rows carry, all that are not optional and the optional ones
-    that they have; the bits of the numbers that all rows have, but that are not known in these; and
-    the kept rows of which that holds.
+    """Yield the bits of the fields that rows carry, all in the mask that are not optional and the
+    optional ones that they have; the bits of the numbers that all rows have, but that are not known
+    in these; and the kept rows of which that holds.
 
     Of the others a plain number of 0 is not written where rows of the layout follow one another:
     between them it is 0 anyway.
@@ -146,6 +147,9 @@ def _split_by_fields(
             held.append(has[kept])
 
     for bit, field in enumerate(layout.fields):
+        if not mask >> bit & 1:
+            always |= 1 << fields + bit
+            continue
         if field.optional and field.name not in columns:
             continue
         column, is_number = columns[field.name], field.values is None

@@ -172,12 +172,14 @@ class PerfettoWriter(Struct, dict=True):
     decimals: list[int] = field(default_factory=list)
     #: Layout of states -> time (ns) of the first one of each row.
     first_states: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Layout -> bits of the fields to write.
+    field_masks: Mapping[str, int] = field(default_factory=dict)
     #: True if calls are joined to the work that they launched.
     has_launches: bool = False
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the clock, the processes, rows and counters, and all names."""
-        tree = content.model.tree
+        tree, self.field_masks = content.model.tree, content.layouts
         rows_of_tasks = [len(task.threads) for task in tree.tasks]
         self.tasks = np.repeat(np.arange(len(tree.tasks)), rows_of_tasks)
         keys, self.parents = _find_parents(content.model.rows, tree.threads)
@@ -360,7 +362,9 @@ class PerfettoWriter(Struct, dict=True):
     ) -> tuple[list[Packets], Packets]:
         """Return the packets of begins, and before them those of names that they alone have."""
         numbers = load_numbers()
-        fields = list_present_fields(load_catalogue().layouts[shape.name], shape.field_mask)
+        fields = list_present_fields(
+            load_catalogue().layouts[shape.name], shape.field_mask & self.field_masks[shape.name]
+        )
         names: list[Packets] = []
         kind = Event.INSTANT if shape.name in numbers.points else Event.SLICE_BEGIN
         parts: list[Part] = [

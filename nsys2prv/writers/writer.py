@@ -38,8 +38,9 @@ class TraceContent(Struct, frozen=True):
     #: Runs of records of the whole job, and what their times and indices mean.
     runs: Sequence[Run]
     global_ids: GlobalIds
-    #: Names of the layouts that records are of, in the order of the kinds of events.
-    layouts: Sequence[str]
+    #: Layouts that records are of, in the order of the kinds of events -> bits of the fields to
+    #: write, of those that records have.
+    layouts: Mapping[str, int]
     #: Layout -> its sampled numbers.
     metrics: Mapping[str, set[Metric]]
     #: Row -> the sampled numbers that it has, by layout and label.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tools import cut_filter
+from tools.conversions import convert_and_read
 from tools.cut_filter import CutRequest, ParsedTrace, Row
 from tools.exports import (
     KERNEL,
@@ -34,6 +36,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.kind import Reason
+from nsys2prv.writers.paraver.views import find_views_for_trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.parent.name for path in SAMPLES.glob("*/truth.json"))
@@ -326,6 +329,19 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
     assert len(registers) == 1
     assert {code for item in kernels for code in item.others} == registers
     assert not any(item.others for item in trace.list_intervals(63000001))
+
+
+def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
+    """In place of attributes that are written where they are asked for."""
+    prv, rows = tmp_path / "o.prv", [make_kernel(5, 9, gridX=3, blockX=32, registersPerThread=40)]
+    trace, summary = convert_and_read([make_export(tmp_path / "r.sqlite", {KERNEL: rows})], prv)
+    (kernel,) = trace.list_intervals(63000006)
+    assert set(kernel.others) <= {63000060, 63000061, 63000063, 9200}
+    label = trace.get_label(63000063, kernel.others[63000063])
+    assert re.match(r"grid 3x.*, block 32x.*, 40 registers, ", label)
+    assert any("--args kernels=all" in note for note in summary.notes)
+    lacking = {fit.path: fit.lacking for fit in find_views_for_trace(prv)}
+    assert "--args kernels=all" in lacking["basics/grid_x_value.cfg"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from events.test_nccl_names import NOT_OF_NCCL, OF_NCCL
+from tools.conversions import EVERY_ATTRIBUTE
 from tools.corpus import read_rows_from_corpus
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.tables import read_table
@@ -285,7 +286,7 @@ def sum_by_class_in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
 @pytest.mark.parametrize("sample", ["graphs", "training"])
 def test_time_by_class_is_that_of_the_reports(sample: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
-    convert(reports, tmp_path / "out.prv", Options(align="utc"))
+    convert(reports, tmp_path / "out.prv", Options(align="utc", cut=EVERY_ATTRIBUTE))
     trace = read_trace(tmp_path / "out.prv")
     assert not trace.violations, str(trace.violations)
     result = sum_by_class(trace)
@@ -318,8 +319,11 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{class: Optimizer, name: ^jacobi_kernel$, tensor_cores: no}]")
     for options, jacobi in (
-        (Options(full_kernel_names=True), (OTHER, UNKNOWN, "")),
-        (Options(full_kernel_names=True, jobs=2, kernel_rules=rules), (OPTIMIZER, NO, "")),
+        (Options(full_kernel_names=True, cut=EVERY_ATTRIBUTE), (OTHER, UNKNOWN, "")),
+        (
+            Options(full_kernel_names=True, jobs=2, kernel_rules=rules, cut=EVERY_ATTRIBUTE),
+            (OPTIMIZER, NO, ""),
+        ),
     ):
         convert([report], tmp_path / "out.prv", options)
         trace = read_trace(tmp_path / "out.prv")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import find_time_zero
+from tools.conversions import EVERY_ATTRIBUTE, find_time_zero
 from tools.corpus import EXPORTS, REPORTS, name_report, skip_without_corpus
 from tools.pertalde import check_with_pertalde, needs_pertalde
 from tools.sql_truth import GEOMETRY, Truth, make_label
@@ -73,7 +73,9 @@ def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
-    options = Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none")
+    options = Options(
+        KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none", cut=EVERY_ATTRIBUTE
+    )
     try:
         convert([request.param], output, options)
     except NothingToWrite:

@@ -12,7 +12,10 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.conversion.options import CutOptions
 
+#: Every attribute of every kind.
+EVERY_ATTRIBUTE = CutOptions(fields={"all": ("all",)})
 #: Shorter than any time since 1970 and longer than any capture, ns.
 A_YEAR = 365 * 86400 * 10**9
 

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
+from tools.conversions import EVERY_ATTRIBUTE
 from tools.installed_views import VIEWS, install_views
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
@@ -152,7 +153,7 @@ def answer_views(sample: str) -> Answers:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
     trace = folder / "trace.prv"
-    convert(exports, trace, Options(jobs=1, align="utc", states=True))
+    convert(exports, trace, Options(jobs=1, align="utc", states=True, cut=EVERY_ATTRIBUTE))
     lines = trace.read_text().splitlines()
     present = {
         int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]

@@ -115,6 +115,10 @@ class Field(Struct, frozen=True):
     plus: int = 0
     #: Value of numbers that have no label; None where rows lack the field then.
     unknown: int | None = None
+    #: Written only where it is asked for, by its name or with all others.
+    detail: bool = False
+    #: Says in one value what details say, and is written where these are not.
+    sums_up: bool = False
 
 
 class State(Struct, frozen=True):
@@ -164,6 +168,22 @@ class Layout(Struct, frozen=True, dict=True):
     hashed: tuple[int, int] | None = None
     #: State that an object is in during its rows, None for none.
     state: StateRule | None = None
+
+    @cached_property
+    def usual_mask(self) -> int:
+        """Bits of the fields that are written unless others are asked for."""
+        return sum(1 << bit for bit, field in enumerate(self.fields) if not field.detail)
+
+    @cached_property
+    def every_mask(self) -> int:
+        """Bits of all fields but those that sum up others."""
+        return sum(1 << bit for bit, field in enumerate(self.fields) if not field.sums_up)
+
+    @cached_property
+    def state_mask(self) -> int:
+        """Bit of the field that decides in which state a row is, 0 where none does."""
+        wanted = self.state and (self.state.field or self.fields[0].name)
+        return sum(1 << bit for bit, field in enumerate(self.fields) if field.name == wanted)
 
     @cached_property
     def has_domain(self) -> bool:
@@ -547,6 +567,21 @@ def find_code(layout: str, name: str) -> int:
     if not codes:
         raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
     return codes[0]
+
+
+@cache
+def list_details() -> dict[int, str]:
+    """Return the event types that are written only where they are asked for, each with the kind of
+    events that has it.
+    """
+    layouts = load_catalogue().layouts
+    return {
+        field.code: kind
+        for kind, spec in load_catalogue().kinds.items()
+        for layout in spec.get("layouts", ())
+        for field in layouts[layout].fields
+        if field.detail
+    }
 
 
 @cache

@@ -6,7 +6,7 @@ are merged by time, and formatted by the compiled `native/lines.c`, where the in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import DomainCode, load_catalogue
+from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
@@ -56,10 +56,13 @@ class ParaverWriter(Struct, dict=True):
     closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     #: Length of the trace, ns.
     duration: int = 0
+    #: Layout -> bits of the fields to write.
+    field_masks: Mapping[str, int] = field(default_factory=dict)
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the header, and what is known of the clocks as comments."""
         self.addresses, self.duration = content.model.tree.addresses, content.duration
+        self.field_masks = content.layouts
         self.domain_codes, self.counter_codes = (
             content.domain_codes,
             number_metrics(content.metrics),
@@ -148,14 +151,14 @@ class ParaverWriter(Struct, dict=True):
             # Every part of a table closes what it saw; once is enough.
             objects, first = np.unique(records.column("object"), return_index=True)
             times = times[first]
-        fields = list_present_fields(layout, shape.field_mask)
+        fields = self._list_written_fields(shape)
         codes = [self._make_code(one.code, b":0", records) for one in fields]
         return _make_batch(times, [(self._choices[1], objects), times, *codes])
 
     def _make_begin_batch(self, shape: RecordFormat, records: WindowRecords) -> Batch:
         layout = load_catalogue().layouts[shape.name]
         parts = [(self._choices[1], _read_column(records, "object")), records.times]
-        for one in list_present_fields(layout, shape.field_mask):
+        for one in self._list_written_fields(shape):
             column = _read_column(records, one.name)
             if one.offset:
                 column = np.add(records.column(one.name), one.offset, dtype=np.int64)
@@ -163,6 +166,10 @@ class ParaverWriter(Struct, dict=True):
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
         return _make_batch(records.times, parts, -records.column("end") if layout.nests else None)
+
+    def _list_written_fields(self, shape: RecordFormat) -> list[Field]:
+        mask = shape.field_mask & self.field_masks[shape.name]
+        return list_present_fields(load_catalogue().layouts[shape.name], mask)
 
     def _make_code(self, code: int | DomainCode, behind: bytes, records: WindowRecords) -> Part:
         """Return `:code` and what follows it."""

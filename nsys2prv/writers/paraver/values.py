@@ -23,6 +23,7 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
 )
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
+from nsys2prv.store.runs import list_present_fields
 from nsys2prv.writers.paraver.pcf import (
     LONGEST_LABEL,
     NO_NAMES,
@@ -282,16 +283,16 @@ def _read_batches(files: Mapping[int, NameFile]) -> Iterator[Batch]:
 
 
 def make_event_types(
-    layouts: Sequence[str],
+    layouts: Mapping[str, int],
     values: Mapping[str, NameValues],
     domains: Mapping[str, int],
     counters: Sequence[EventType] = (),
 ) -> list[EventType]:
-    """Return every event type of these layouts, and the counters, by code. A type that several
-    layouts share is listed once.
+    """Return every event type of these layouts (with the bits of the fields that are written), and
+    the counters, by code. A type that several layouts share is listed once.
     """
     types = {event_type.code: event_type for event_type in counters}
-    fields = [field for layout in layouts for field in load_catalogue().layouts[layout].fields]
+    fields = _list_fields(layouts)
     beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
     beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
     fields += [
@@ -306,12 +307,18 @@ def make_event_types(
     return _make_labels_unique([types[code] for code in sorted(types)])
 
 
-def list_codes(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
-    """Return the event types that all records of these layouts have; `domains`: the numbers of the
-    NVTX domains of the trace.
+def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
+    """Return the fields of these layouts of which the bits are set."""
+    known = load_catalogue().layouts
+    return [one for name, mask in layouts.items() for one in list_present_fields(known[name], mask)]
+
+
+def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:
+    """Return the event types that all records of these layouts have, of fields with these bits;
+    `domains`: the numbers of the NVTX domains of the trace.
     """
     codes: set[int] = set()
-    for field in (field for layout in layouts for field in load_catalogue().layouts[layout].fields):
+    for field in _list_fields(layouts):
         if isinstance(field.code, DomainCode) and not field.optional:
             codes.update(field.code.code_of(*domain) for domain in domains.items())
         elif not field.optional:

@@ -13,7 +13,7 @@ structure.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,7 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.writers.paraver.cfg import CfgError, Single, View, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
+    Contents,
     explain_empty_view,
     make_contents,
     narrow_types,
@@ -62,9 +63,15 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
     by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
     return [
-        ViewFit(view.path, view.title, explain_empty_view(view.cfg, contents, names))
+        ViewFit(view.path, view.title, _explain(view, contents, names))
         for view in load_views().views
     ]
+
+
+def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
+    """Return what the trace lacks for a view, and the option that writes it; "" for nothing."""
+    lacking, option = explain_empty_view(view.cfg, contents, names), view.needs.partition("; ")[2]
+    return f"{lacking}; {option}" if lacking and option else lacking
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> list[str]:
