@@ -32,6 +32,7 @@ from nsys2prv.analysis.study.tables import (
     list_missing,
     list_region_figures,
     list_run_figures,
+    measure_focus,
     name_runs,
 )
 from nsys2prv.analysis.text import format_nanoseconds
@@ -104,6 +105,7 @@ def _load_environment() -> Environment:
         "figure": format_figure,
         "shade_of": _choose_shade,
         "name_of": find_name,
+        "measure": measure_focus,
     }
     return environment
 

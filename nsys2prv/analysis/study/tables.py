@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.text import escape_to_one_line, format_count, list_some
 from nsys2prv.analysis.result import Finding
@@ -64,6 +65,11 @@ def find_name(run: Mapping[str, Any]) -> str:
     return escape_to_one_line(str(run.get("label") or run["name"]))
 
 
+def measure_focus(run: Mapping[str, Any]) -> float:
+    """Return the time that the figures of a run are of (ns)."""
+    return run["metrics"]["elapsed_ns"] * max(1, run["interval"]["iterations"])
+
+
 def describe_comparison(study: Study) -> str:
     """Return what the runs are compared with, and how their work grows."""
     scaling, runs = study["scaling"], study["runs"]
@@ -107,7 +113,13 @@ def list_run_figures(study: Study) -> Figures:
         run["metrics"] if count or not any(counts) else {**run["metrics"], "elapsed_ns": None}
         for run, count in zip(study["runs"], counts, strict=True)
     ]
-    return Figures(name_runs(study), list_known_rows(metrics))
+    rows, above = [], []
+    for row, values in list_known_rows(metrics):
+        # What it is a factor of may not be known.
+        above = [depth for depth in above if depth < row.depth]
+        rows.append((replace(row, depth=len(above)), values))
+        above += [row.depth] if "." in row.path else []
+    return Figures(name_runs(study), rows)
 
 
 def list_region_figures(study: Study) -> list[tuple[str, Figures]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv._util.files import write_complete_file
-from nsys2prv.analysis.study.tables import Study, find_name
+from nsys2prv.analysis.study.tables import Study, find_name, measure_focus
 
 #: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
 DLB, WHOLE = "3.7.0", "Global"
@@ -51,9 +51,7 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
     paths: list[Path] = []
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for number, run in enumerate(runs, 1):
-        repeated = max(1, run["interval"]["iterations"])
-        elapsed = run["metrics"]["elapsed_ns"] * repeated
-        application = {WHOLE: _describe(run, run["metrics"], elapsed)}
+        application = {WHOLE: _describe(run, run["metrics"], measure_focus(run))}
         application |= {
             name: _describe(run, run["regions"][name], run["regions"][name]["elapsed_ns"])
             for name in names

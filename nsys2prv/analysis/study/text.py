@@ -23,6 +23,7 @@ from nsys2prv.analysis.study.tables import (
     list_missing,
     list_region_figures,
     list_run_figures,
+    measure_focus,
     name_runs,
 )
 from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds
@@ -86,17 +87,15 @@ def _list_runs(study: Study, style: Style) -> list[str]:
             for head, key in (("GPUs", "devices"), ("nodes", "nodes"), ("ranks", "ranks"))
         ),
         Column("GPU", [", ".join(run.get("gpu_models") or ()) or "-" for run in runs]),
-        Column("time of the focus", [format_nanoseconds(_measure(run)) for run in runs], False),
+        Column(
+            "time of the focus", [format_nanoseconds(measure_focus(run)) for run in runs], False
+        ),
     ]
     whats = dict.fromkeys(run["interval"]["what"] for run in runs)
     lines = [describe_comparison(study), f"focus of analysis: {'; '.join(whats)}"]
     if threads := dict.fromkeys(run["threads"] for run in runs if run.get("threads")):
         lines.append(f"host threads: {'; '.join(threads)}")
     return [*lay_out_table(columns, style.width), *_wrap(lines, style)]
-
-
-def _measure(run: Study) -> float:
-    return float(run["interval"]["end_ns"] - run["interval"]["begin_ns"])
 
 
 def _list_efficiencies(study: Study, style: Style) -> list[str]:
