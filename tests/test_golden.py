@@ -4,6 +4,7 @@ them; read the difference.
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from nsys2prv import Options, convert
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 SAMPLES = HERE.parent / "sample_reports"
+#: Changed lines of a golden file that are shown.
+MOST_LINES = 12
 #: Golden trace -> reports and options. Small ones: whoever changes the output should read it.
 TRACES = {
     "graphs": (sorted((SAMPLES / "graphs").glob("rank*.sqlite")), Options(metadata=False)),
@@ -43,8 +46,18 @@ def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
     assert [path.name for path in written] == [
         path.name for path in sorted(GOLDEN.glob(f"{name}.*"))
     ]
-    for path in written:
-        assert path.read_bytes() == (GOLDEN / path.name).read_bytes(), f"{path.name} differs"
+    changes = [_describe_change(GOLDEN / path.name, path) for path in written]
+    assert not any(changes), "\n".join(filter(None, changes))
+
+
+def _describe_change(golden: Path, written: Path) -> str:
+    """Return how many lines of a golden file change, and the first ones; "" where none does."""
+    if golden.read_bytes() == written.read_bytes():
+        return ""
+    old, new = (path.read_text().splitlines() for path in (golden, written))
+    lines = [line for line in unified_diff(old, new, lineterm="", n=0) if line[:1] in "-+"][2:]
+    shown = "\n".join(line[:200] for line in lines[:MOST_LINES])
+    return f"{golden.name}: {len(lines)} lines differ, at first\n{shown}"
 
 
 if __name__ == "__main__":

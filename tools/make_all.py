@@ -1,7 +1,7 @@
 """Make everything anew that is made from declarations: ``python tools/make_all.py``.
 
 These are views, the page of analyses, the man page, and the golden traces of the tests. ``git diff`` then shows
-what a change of a declaration comes to. Needs ruff, which formats the code in pages.
+what a change of a declaration comes to.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAKERS = (
 
 
 def main() -> int:
-    """Run the makers, then format; returns the exit status of the first that fails, else 0."""
-    for command in (*([maker] for maker in MAKERS), ["-m", "ruff", "format", "--quiet", "."]):
-        if status := subprocess.run([sys.executable, *command], cwd=ROOT).returncode:
-            print(f"make_all: {' '.join(command)} failed", file=sys.stderr)
+    """Run the makers; returns the exit status of the first that fails, else 0."""
+    for maker in MAKERS:
+        if status := subprocess.run([sys.executable, maker], cwd=ROOT).returncode:
+            print(f"make_all: {maker} failed", file=sys.stderr)
             return status
     return 0
 

@@ -88,7 +88,9 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 def load_views(path: Path) -> tuple[View, ...]:
     """Return all views of a catalogue. Raises CfgError naming one that cannot be made."""
     codes = load_codes(path)
-    listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
+    topics = _read_topics(path)
+    files = {name: file for file, topic in topics.items() for name, _ in _read_specs(topic)}
+    listed = [spec for topic in topics.values() for spec in _read_specs(topic)]
     core = {name for menu in _read_menu_places(path).values() for name in menu}
     specs = [*listed]
     if core:
@@ -103,7 +105,7 @@ def load_views(path: Path) -> tuple[View, ...]:
             views.append(_make_view(name, spec, codes))
         except (CfgError, KeyError, TypeError, ValueError) as error:
             raise CfgError(
-                f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
+                f"{path / files.get(name, '')}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
             ) from error
     return tuple(views)
 

@@ -28,12 +28,13 @@ def read_data_text(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def read_data_texts(package: str, suffix: str) -> list[str]:
-    """Return the texts of all files of a package's folder whose names end so, by name."""
+def read_data_texts(package: str, suffix: str) -> dict[str, str]:
+    """Return name -> text of all files of a package's folder whose names end so, by name."""
     data_files = (file for file in files(package).iterdir() if file.name.endswith(suffix))
-    return [
-        file.read_text(encoding="utf-8") for file in sorted(data_files, key=lambda file: file.name)
-    ]
+    return {
+        file.name: file.read_text(encoding="utf-8")
+        for file in sorted(data_files, key=lambda file: file.name)
+    }
 
 
 def load_shipped_file(package: str, name: str) -> Any:

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.data_files import load_shipped_file
-from nsys2prv.events.catalogue import Metric, load_catalogue
+from nsys2prv.events.catalogue import Metric, load_catalogue, name_entry
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
@@ -156,11 +156,14 @@ def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
     """Return the kind that the catalogue declares under this name. more: what it does not say, such
     as a condition that differs from report to report.
     """
-    spec = {"row": "host thread", "layouts": (name,), **load_catalogue().kinds[name], **more}
-    if isinstance(tables := spec.get("tables"), dict):
-        spec["tables"], spec["layouts"] = tuple(tables), tuple(chain.from_iterable(tables.values()))
-    lists = {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}
-    return EventKind(**{"name": name, **spec, **lists, "extract": extract})
+    catalogue = load_catalogue()
+    with name_entry(catalogue.files.get(("kinds", name), ""), "kinds", name):
+        spec = {"row": "host thread", "layouts": (name,), **catalogue.kinds[name], **more}
+        if isinstance(tables := spec.get("tables"), dict):
+            spec["tables"] = tuple(tables)
+            spec["layouts"] = tuple(chain.from_iterable(tables.values()))
+        lists = {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}
+        return EventKind(**{"name": name, **spec, **lists, "extract": extract})
 
 
 class Rows(Struct):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Set
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from functools import cache, cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -121,9 +122,11 @@ class Field(Struct, frozen=True):
     sums_up: bool = False
 
 
-class State(Struct, frozen=True):
+class State(Struct, frozen=True, forbid_unknown_fields=True):
     """A value of state records."""
 
+    #: What declarations call it.
+    name: str
     #: Value in the trace.
     value: int
     #: Label in the .pcf.
@@ -297,26 +300,37 @@ class Catalogue(Struct, frozen=True):
     states: tuple[State, ...]
     #: Layout -> event type -> names of sampled numbers.
     counters: dict[str, dict[int, list[str]]]
+    #: (section, entry) -> the file that declares it.
+    files: dict[tuple[str, object], str]
 
 
 @cache
 def load_catalogue() -> Catalogue:
-    """Load the files in ``events`` as one catalogue. Raises ValueError or TypeError for what is
-    wrong in them.
+    """Load the files in ``events`` as one catalogue. Raises ValueError, which names the file and the
+    entry, for what is wrong in them.
     """
-    data = _read_sections()
-    calls = _make_each(CallTable, data["calls"])
-    _add_section(data, "layouts", {name: call.make_layout() for name, call in calls.items()})
-    _add_section(data, "name_sets", {name: {} for name in calls})
-    value_sets = {
-        name: ValueSet(name, tuple(sorted(labels.items())))
-        for name, labels in data["value_sets"].items()
-    }
-    name_sets = _make_each(
-        NameSet, {name: {"space": name, **spec} for name, spec in data["name_sets"].items()}
+    data, files = _read_sections()
+
+    def make_each(section: str, make: Callable[[str, Any], Any]) -> dict[Any, Any]:
+        made = {}
+        for name, spec in data.get(section, {}).items():
+            with name_entry(files.get((section, name), ""), section, name):
+                made[name] = make(name, spec)
+        return made
+
+    calls = make_each("calls", partial(_make_struct, CallTable, "name"))
+    data["layouts"] |= {name: call.make_layout() for name, call in calls.items()}
+    data["name_sets"] |= {name: {} for name in calls}
+    files |= {("layouts", name): files["calls", name] for name in calls}
+    value_sets = make_each(
+        "value_sets", lambda name, labels: ValueSet(name, tuple(sorted(labels.items())))
     )
-    states = _make_each(State, data["states"], "value")
-    by_label = {state.label: state.value for state in states.values()}
+    name_sets = make_each(
+        "name_sets",
+        lambda name, spec: _make_struct(NameSet, "name", name, {"space": name, **spec}),
+    )
+    states = make_each("states", partial(_make_struct, State, "value"))
+    state_values = {state.name: state.value for state in states.values()}
 
     def make_field(name: str, spec: dict[str, Any]) -> Field:
         code, values = spec["code"], None
@@ -332,13 +346,13 @@ def load_catalogue() -> Catalogue:
         # The field that names the event is first, whatever YAML's merge key did to the order.
         fields.sort(key=lambda field: field.values is None or field.optional)
         rest = {key: value for key, value in spec.items() if key != "fields_of"}
-        rest["state"] = _make_state_rule(spec.get("state"), data["state_rules"], by_label)
+        rest["state"] = _make_state_rule(spec.get("state"), data["state_rules"], state_values)
         rest["hashed"] = tuple(spec["hashed"]) if "hashed" in spec else None
         return Layout(**{"name": name, **rest, "fields": tuple(fields)})
 
     return Catalogue(
-        {name: make_layout(name, spec) for name, spec in data["layouts"].items()},
-        _make_each(LineKind, data["lines"]),
+        make_each("layouts", make_layout),
+        make_each("lines", partial(_make_struct, LineKind, "name")),
         name_sets,
         value_sets,
         tuple(data["domains"]),
@@ -346,11 +360,23 @@ def load_catalogue() -> Catalogue:
         data.get("kinds", {}),
         tuple(state for _, state in sorted(states.items())),
         data.get("counters", {}),
+        files,
     )
 
 
-def _make_each(kind: type, specs: dict[Any, dict[str, Any]], key: str = "name") -> dict[Any, Any]:
-    return {name: msgspec.convert({key: name, **spec}, kind) for name, spec in specs.items()}
+def _make_struct(kind: type, key: str, name: Any, spec: dict[str, Any]) -> Any:
+    """Return an entry as a struct, which has its name in the field `key`."""
+    return msgspec.convert({key: name, **(spec or {})}, kind)
+
+
+@contextmanager
+def name_entry(file: str, section: str, name: object) -> Iterator[None]:
+    """Raise ValueError with the file and the entry for what is wrong in a declaration."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        reason = f"nothing is called {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"catalogue/events/{file}: {section}: {name}: {reason}") from error
 
 
 def _make_state_rule(
@@ -358,8 +384,8 @@ def _make_state_rule(
     rules: Mapping[str, Mapping[str, Any]],
     values: Mapping[str, int],
 ) -> StateRule | None:
-    """Return the rule of a layout's key ``state``: the label of a state, or the name of a rule and
-    whether it yields. values: those of states by label.
+    """Return the rule of a layout's key ``state``: a state, or the name of a rule and whether it
+    yields. values: those of states by name.
     """
     if spec is None:
         return None
@@ -367,34 +393,34 @@ def _make_state_rule(
         return StateRule(values[spec])
     rule = rules[spec["rule"]]
     # Blanks are for the eye.
-    names = {label: pattern.replace(" ", "") for label, pattern in rule.get("names", {}).items()}
-    of_labels = rule.get("values", {}).items()
+    names = {state: pattern.replace(" ", "") for state, pattern in rule.get("names", {}).items()}
+    of_states = rule.get("values", {}).items()
     return StateRule(
         values[rule["otherwise"]] if "otherwise" in rule else None,
         rule.get("field", ""),
-        tuple((values[label], pattern) for label, pattern in names.items()),
-        tuple((value, values[label]) for label, numbers in of_labels for value in numbers),
+        tuple((values[state], pattern) for state, pattern in names.items()),
+        tuple((value, values[state]) for state, numbers in of_states for value in numbers),
         spec.get("yields", False),
     )
 
 
-def _read_sections() -> dict[str, Any]:
-    """Return section -> its entries of all files."""
+def _read_sections() -> tuple[dict[str, Any], dict[tuple[str, object], str]]:
+    """Return section -> its entries of all files, and (section, entry) -> its file."""
     sections: dict[str, Any] = {}
-    for topic in read_data_texts(f"{__package__}.events", ".yaml"):
+    files: dict[tuple[str, object], str] = {}
+    for file, topic in read_data_texts(f"{__package__}.events", ".yaml").items():
         for section, entries in load_shipped(topic).items():
             if isinstance(entries, list):
                 sections.setdefault(section, []).extend(entries)
-            else:
-                _add_section(sections, section, entries)
-    return sections
-
-
-def _add_section(sections: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
-    present = sections.setdefault(section, {})
-    if twice := present.keys() & entries.keys():
-        raise ValueError(f"{section}: {', '.join(sorted(twice))} stands there twice")
-    present.update(entries)
+                continue
+            for name in entries:
+                if other := files.get((section, name)):
+                    raise ValueError(
+                        f"catalogue/events/{file}: {section}: {name}: is in {other}, too"
+                    )
+                files[section, name] = file
+            sections.setdefault(section, {}).update(entries)
+    return sections, files
 
 
 @cache

@@ -17,10 +17,11 @@ OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
 
 def build_catalogue(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> Catalogue:
     """Build the catalogue as its files are, with further entries of sections."""
-    data = module._read_sections()
+    data, files = module._read_sections()
     for section, entries in added.items():
-        module._add_section(data, section, entries)
-    monkeypatch.setattr(module, "_read_sections", lambda: data)
+        data[section].update(entries)
+        files.update(dict.fromkeys(((section, name) for name in entries), "new.yaml"))
+    monkeypatch.setattr(module, "_read_sections", lambda: (data, files))
     result = module.load_catalogue.__wrapped__()
     check_event_types(result)
     return result
@@ -48,16 +49,20 @@ def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        ({"layouts": {"new": {"fields": {}}}}, "title"),
-        ({"layouts": {"new": {"title": "", "fields": {}, "tilte": ""}}}, "tilte"),
-        ({"name_sets": {"new": {"frist": 1}}}, "frist"),
-        ({"calls": {"new": {"tabel": "NEW"}}}, "tabel"),
+        ({"layouts": {"new": {"fields": {}}}}, "layouts: new: .*title"),
+        ({"layouts": {"new": {"title": "", "fields": {}, "tilte": ""}}}, "layouts: new: .*tilte"),
+        (
+            {"layouts": {"new": {"title": "", "state": "runing"}}},
+            "layouts: new: nothing is called 'runing'",
+        ),
+        ({"name_sets": {"new": {"frist": 1}}}, "name_sets: new: .*frist"),
+        ({"calls": {"new": {"tabel": "NEW"}}}, "calls: new: .*tabel"),
     ],
 )
 def test_what_is_wrong_in_a_declaration_is_named(
     monkeypatch: pytest.MonkeyPatch, added: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(ValueError, match=f"^catalogue/events/new.yaml: {message}"):
         build_catalogue(monkeypatch, **added)
 
 

@@ -22,7 +22,7 @@ _TASK = rf"{_NUMBER}:{_NUMBER}"
 _APPLICATION = rf"({_NUMBER}):?\(({_TASK}(?:,{_TASK})*)\)"
 #: Duration, unit, nodes, their CPUs, number of applications, these, number of communicators.
 _HEADER = re.compile(
-    rf"#Paraver \([^)]*\):({_NUMBER})([^:]*):({_NUMBER})(?:\(({_NUMBER}(?:,{_NUMBER})*)\))?"
+    rf"#Paraver \([^)]*\):(\d{{1,19}})([^:]*):({_NUMBER})(?:\(({_NUMBER}(?:,{_NUMBER})*)\))?"
     rf":({_NUMBER}):({_APPLICATION}(?:[,:]{_APPLICATION})*)(?:,({_NUMBER}))?"
 )
 UNITS = ("_ns", "_us", "_ms")
@@ -91,7 +91,7 @@ def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
         [int(number) for number in cpus.split(",")] if cpus else [1] * min(int(node_count), 1 << 17)
     )
     header = Header(
-        int(duration),
+        min(int(duration), 2**63 - 1),
         unit,
         nodes if int(node_count) else [],
         [len(tasks) for _, tasks in found],
