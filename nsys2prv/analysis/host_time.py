@@ -17,6 +17,7 @@ from nsys2prv.analysis.device_group import DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
+from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -52,11 +53,11 @@ PARTS = {
     "ended": "past its last recorded event",
     "unknown": "in no recorded call",
 }
-#: What is not recorded -> the option of nsys that records it.
-RECORDED_BY = {
-    "calls of the operating system": "--trace=osrt",
-    "states of threads": "--cpuctxsw=process-tree",
-    "CPU samples": "--sample=process-tree",
+#: What tells more of hosts -> its layouts.
+TOLD_BY = {
+    "calls of the operating system": OS,
+    "states of threads": STATES_OF_THREADS,
+    "CPU samples": SAMPLES,
 }
 #: What sets CUDA up, or something of it, takes at least this (ns).
 SET_UP = 10_000_000
@@ -126,13 +127,12 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
     ranges = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
-    return ", ".join([*ranges, *(RECORDED_BY[one] for one in what)])
+    return ", ".join([*ranges, *(WOULD_TELL[one][1] for one in what)])
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
-    """Return what would tell more about hosts, of what is not recorded: keys of RECORDED_BY."""
-    layouts = zip(RECORDED_BY, (OS, STATES_OF_THREADS, SAMPLES), strict=True)
-    return [what for what, names in layouts if not unit.has(*names)]
+    """Return what would tell more about hosts, of what is not recorded: keys of TOLD_BY."""
+    return [what for what, names in TOLD_BY.items() if not unit.has(*names)]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:

@@ -16,6 +16,7 @@ from nsys2prv.analysis.host_time import PARTS, describe_parts, describe_unrecord
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
+from nsys2prv.events.stacks import strip_arguments
 
 #: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
 #: and of a job with a steady state.
@@ -224,13 +225,7 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     if not length:
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
-    most = ""
-    if kernels.height:
-        sums = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name")
-        name, lasts = sums.row(-1)
-        if label := context.find_label(name, "kernels"):
-            share = lasts / max(sums["time"].sum(), 1)
-            most = f" ({share:.0%} of kernel time in {shorten_name(label)})"
+    most = _describe_longest_kernel(kernels, context) if kernels.height else ""
     shares = (
         (compute, "compute", most),
         (active - compute - copies, "only communicate", ""),
@@ -243,6 +238,29 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
         if lasts >= 0.0005 * length
     ]
     return f"Of {time} GPUs {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}."
+
+
+def _describe_longest_kernel(kernels: pl.DataFrame, context: Context) -> str:
+    """Say in brackets which function takes most time of kernels, all instances of a template
+    together; empty where its name is not known. kernels: name, time (ns).
+    """
+    labels = context.labels["kernels"].select(pl.col("value").alias("name"), "label")
+    sums = kernels.group_by("name").agg(pl.col("time").sum()).join(labels, on="name", how="left")
+    functions = [_strip_template(label) for label in sums["label"].fill_null("")]
+    sums = sums.group_by(function=pl.Series(functions, dtype=pl.String)).agg(
+        pl.col("time").sum(), count=pl.len()
+    )
+    function, lasts, count = sums.sort("time", "function").row(-1)
+    if not function:
+        return ""
+    share = lasts / max(sums["time"].sum(), 1)
+    instances = f", {count:,} instances of a template" if count > 1 else ""
+    return f" ({share:.0%} of kernel time in {shorten_name(function)}{instances})"
+
+
+def _strip_template(label: str) -> str:
+    """Return the function of a kernel: `fill` of `fill<float#2>` and of `void fill<float>(float*)`."""
+    return strip_arguments(label).partition("<")[0].partition("#")[0] or label
 
 
 def describe_loss(

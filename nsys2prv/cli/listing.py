@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.terminal import Column, find_width, lay_out_table
 from nsys2prv._util.text import format_count, list_some
+from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason
 from nsys2prv.export import job_checks
@@ -56,7 +57,10 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     kinds = _describe_kinds(inspected)
     marked = any(MARK in line for line in (*reports, *kinds))
     first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
-    text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected)])
+    tables = {table for one in inspected for table in one.counts}
+    more = [f"  {what}: {how}" for what, how in list_unrecorded(tables).items()]
+    more = ["", "not recorded, and would tell more:", *more] if more else []
+    text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected), *more])
     infos = [one.info for one in inspected]
     if len(infos) < 2:
         return text, []

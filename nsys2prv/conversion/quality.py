@@ -6,7 +6,7 @@ reports.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import polars as pl
@@ -16,13 +16,14 @@ from nsys2prv._util.text import format_count, list_some
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import GRAPH_TABLE
-from nsys2prv.events.kind import UNKNOWN_TABLE, explain_unread_table
+from nsys2prv.events.kind import NOT_USED, UNKNOWN_TABLE, explain_unread_table
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
+from nsys2prv.events.stacks import NO_SYMBOLS
 from nsys2prv.export.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
 from nsys2prv.export.sqlite import Database
 
-#: The kind of notes that are left to those who ask for everything, and how many others are shown.
-MINOR, MOST_SHOWN = "nsight_warning", 5
+#: Kinds of notes that are left to those who ask for everything, and how many others are shown.
+MINOR, MOST_SHOWN = ("nsight_warning", "not_recorded", "not_used"), 5
 #: Names that stand in StringIds, and what those are called that are not there.
 NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
@@ -56,6 +57,30 @@ TRACED = {
 }
 
 
+#: What tells more of hosts and GPUs where it is recorded -> its tables, the option that records it, and
+#: what that tells.
+WOULD_TELL = {
+    "calls of the operating system": (("OSRT_API",), "--trace=osrt", "names what hosts wait for"),
+    "states of threads": (
+        ("SCHED_EVENTS",),
+        "--cpuctxsw=process-tree",
+        "tells threads that wait from those that compute",
+    ),
+    "CPU samples": (("COMPOSITE_EVENTS",), "--sample=process-tree", "names the code"),
+    "call stacks": (
+        ("CUDA_CALLCHAINS", "OSRT_CALLCHAINS", "SAMPLING_CALLCHAINS"),
+        "--cudabacktrace=all --sample=process-tree",
+        "names who makes calls",
+    ),
+    "NVTX ranges": (("NVTX_EVENTS",), "--trace=nvtx", "names phases and iterations"),
+    "GPU metrics": (
+        ("GPU_METRICS",),
+        "--gpu-metrics-devices=cuda-visible",
+        "tells how busy multiprocessors and memory are",
+    ),
+}
+
+
 class QualityNote(Struct, frozen=True):
     """A note on something that a capture lacks."""
 
@@ -72,7 +97,7 @@ class QualityNote(Struct, frozen=True):
 
 def assess_quality(job: Job) -> list[QualityNote]:
     """Return what the reports of a job lack, causes before what follows from them."""
-    notes = [*_note_unknown_tables(job.infos), *_note_missing_names(job)]
+    notes = [*_note_unused_tables(job.infos), *_note_missing_names(job)]
     if any(kind.gpu_work for kind in job.selection.kinds):
         lossy = {one.report for one in job.lost}
         idle = [info for number, info in enumerate(job.infos) if number not in lossy]
@@ -82,12 +107,28 @@ def assess_quality(job: Job) -> list[QualityNote]:
         notes += _note_whole_graphs(job.infos)
     notes += _note_missing_payloads(job)
     notes += _note_differences(job.infos)
-    return [*notes, *_quote_messages(job.infos)]
+    notes += _note_stacks_without_names(job)
+    notes += _quote_messages(job.infos)
+    unrecorded = list_unrecorded({table for info in job.infos for table in info.parts})
+    lines = "; ".join(f"no {what}: {how}" for what, how in unrecorded.items())
+    advice = "profile again with what you lack" if lines else ""
+    return [*notes, *([QualityNote("not_recorded", lines, advice)] if lines else [])]
+
+
+def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
+    """Return what would tell more, and how to record it: `--sample=process-tree names the code`.
+    tables: those with rows.
+    """
+    return {
+        what: f"{option} {tells}"
+        for what, (of_it, option, tells) in WOULD_TELL.items()
+        if not set(of_it) & set(tables)
+    }
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
     """Return the notes for people, a line each. full: all, also those that hardly matter."""
-    shown = [str(note) for note in notes if full or note.kind != MINOR]
+    shown = [str(note) for note in notes if full or note.kind not in MINOR]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
     return shown
@@ -167,23 +208,32 @@ def _note_whole_graphs(infos: Sequence[ReportInfo]) -> list[QualityNote]:
     )
 
 
-def _note_unknown_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield a note on each table with events that this version does not know."""
+def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
+    """Yield a note on each table with events that no kind reads."""
     known = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     rows: dict[str, Counter[str]] = {}
     for info in infos:
-        unread = info.parts.keys() - known
-        if unknown := [one for one in unread if explain_unread_table(one) == UNKNOWN_TABLE]:
+        reasons = {one: explain_unread_table(one) for one in info.parts.keys() - known}
+        unread = [
+            one for one, why in reasons.items() if why == UNKNOWN_TABLE or why.startswith(NOT_USED)
+        ]
+        if unread:
             with Database(info.path) as source:
-                for table in sorted(unknown):
+                for table in sorted(unread):
                     if any(column in source.tables[table] for column in TIMES):
                         rows.setdefault(table, Counter())[info.name] += source.count(table)
     for table, counts in rows.items():
+        text = (
+            f"{list_some([*counts])}: {counts.total():,} rows in the table {table} are not read: "
+        )
+        if (reason := explain_unread_table(table)) != UNKNOWN_TABLE:
+            text += reason.removeprefix(NOT_USED)
+            yield QualityNote("not_used", text, "look at them in Nsight Systems")
+            continue
         alike = max((one for one in known if table.startswith(one)), key=len, default="")
         yield QualityNote(
             "unknown_table",
-            f"{list_some([*counts])}: {counts.total():,} rows in the table {table} are not read: this version does not know it"
-            + (f", only {alike}" if alike else ""),
+            f"{text}this version does not know it{f', only {alike}' if alike else ''}",
             "use a newer nsys2prv, or export again with the nsys that recorded",
         )
 
@@ -198,6 +248,17 @@ def _note_missing_payloads(job: Job) -> list[QualityNote]:
         "their order and ends",
         "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
     )
+
+
+def _note_stacks_without_names(job: Job) -> Iterator[QualityNote]:
+    """Yield a note on call stacks of which no function of the program has a name."""
+    callers = job.values["caller"].labels["label"] if "caller" in job.values else pl.Series()
+    if len(callers) and callers.str.ends_with(NO_SYMBOLS).all():
+        yield QualityNote(
+            "stacks_without_names",
+            f"call stacks are recorded, but no function of the program has a name, in {list_some(callers.to_list(), 3)}",
+            "compile with symbols (-g, and do not strip)",
+        )
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:

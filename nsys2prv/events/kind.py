@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SEPARATOR = ": "
 #: Of tables that ``tables.yaml`` does not know.
 UNKNOWN_TABLE = "unknown to this version"
+#: How the reasons for other tables with events begin there.
+NOT_USED = "not used: "
 #: Indexes that some kinds fill while they are read, and others look up
 #: (:mod:`nsys2prv.events.call_indexes`).
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"

@@ -27,6 +27,8 @@ CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 LOOKED_AT = 200
 #: Column of calls with the number of their stack.
 CHAIN = "callchainId"
+#: Behind the module of a frame without a name.
+NO_SYMBOLS = " (no symbols)"
 #: Layouts of what has stacks: samples are the last two.
 STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_sample_stack")
 #: Facts: the stack of each call and sample that has one, and the texts of stacks.
@@ -339,7 +341,7 @@ def take_file_name(module: str) -> str:
 def label_frame(name: str, path: str) -> str:
     """Return what a trace calls a frame: `setup (jacobi)`; without a name, its module alone."""
     module = take_file_name(path)
-    return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module} (no symbols)"
+    return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module}{NO_SYMBOLS}"
 
 
 def fold_frame(name: str, path: str) -> str:

@@ -33,6 +33,21 @@ NAMES = ("kern", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "cudaM
 LAUNCH, SYNCHRONIZE, MALLOC = 2, 3, 4
 
 
+def test_instances_of_a_template_are_one_kernel(tmp_path: Path) -> None:
+    """Each takes less than `other`, all of them together more."""
+    names = ("other(int)", *(f"void at::fill<{one}>(int)" for one in ("int", "float", "double")))
+    lengths = (40, 30, 20, 20)
+    kernels = [
+        make_kernel(100 * number, 100 * number + length, demangledName=number, shortName=number)
+        for number, length in enumerate(lengths, 1)
+    ]
+    strings = [{"id": number, "value": name} for number, name in enumerate(names, 1)]
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: kernels, "StringIds": strings})
+    with nsys2prv.open(report, quiet=True, jobs=1) as job:
+        (note, *_) = job.analyse("findings")["findings"].notes
+    assert "(64% of kernel time in fill, 3 instances of a template)" in note
+
+
 def find(
     path: Path,
     calls: Sequence[tuple[int, int, int]],

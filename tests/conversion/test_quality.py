@@ -73,7 +73,7 @@ def write_lossy(path: Path, work: int = 6) -> Path:
 
 def list_notes(*reports: Path) -> dict[str, str]:
     with nsys2prv.open([*reports]) as job:
-        return {note.kind: note.text for note in job.quality}
+        return {note.kind: note.text for note in job.quality if note.kind != "not_recorded"}
 
 
 def test_launches_without_work_are_counted_by_process_in_both_commands(
@@ -86,12 +86,14 @@ def test_launches_without_work_are_counted_by_process_in_both_commands(
     page, data = tmp_path / "r.html", tmp_path / "r.json"
     assert main(["report", str(report), "--json", str(data), "--html", str(page)]) == 0
     assert wanted in " ".join(capsys.readouterr().out.split())
-    (note,) = json.loads(data.read_text())["job"]["quality"]
+    note, lacks = json.loads(data.read_text())["job"]["quality"]
+    assert "no CPU samples: --sample=process-tree names the code" in lacks["text"]
+    assert "no CPU samples" in page.read_text()
     assert note["kind"] == "launches_without_work"
     assert wanted in note["text"]
     assert wanted in page.read_text()
     written = json.loads((tmp_path / "o.nsys2prv.json").read_text())
-    assert written["quality"] == [note]
+    assert written["quality"] == [note, lacks]
     assert list_notes(write_lossy(tmp_path / "whole.sqlite", work=10)) == {}
 
 
@@ -133,12 +135,14 @@ def test_tables_of_another_version_and_missing_names_are_told(tmp_path: Path) ->
         "StringIds": NAMES,
         RUNTIME: [call(1, 1)],
         f"{KERNEL}_V2": [make_kernel(1, 5, correlationId=1)],
+        "ETW_EVENTS": [{"timestamp": 5}],
         # No events.
         "TARGET_INFO_FUTURE": [{"start": 1}],
         "Notes": [{"text": "x"}],
     }
     notes = list_notes(make_export(tmp_path / "new.sqlite", tables))
-    assert notes.keys() == {"launches_without_work", "unknown_table"}
+    assert notes.keys() == {"launches_without_work", "unknown_table", "not_used"}
+    assert "1 rows in the table ETW_EVENTS are not read: Windows' own trace" in notes["not_used"]
     assert f"1 rows in the table {KERNEL}_V2 are not read" in notes["unknown_table"]
     assert notes["unknown_table"].endswith(f"only {KERNEL}")
     tables = {RUNTIME: [call(1, 1)], KERNEL: [make_kernel(1, 5, correlationId=1)]}
