@@ -240,8 +240,10 @@ def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> 
 
 def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
     """Set aside which stack each row of calls or samples has, for who asks for whole stacks."""
-    if extraction.settings.stacks and rows.stack is not None:
-        held = np.flatnonzero(rows.stack)
+    if not extraction.settings.stacks or rows.stack is None:
+        return
+    held = np.flatnonzero(rows.stack)
+    if len(held):
         columns = {"time_begin": rows.begin, "time_end": rows.end, "object_thread": rows.object}
         facts = {name: column[held] for name, column in columns.items()}
         layout = np.full(len(held), STACK_LAYOUTS.index(rows.layout))

@@ -117,6 +117,17 @@ def test_whole_stacks_are_folded(tmp_path: Path) -> None:
     assert flame.filter(depth=0)["time_ns"].to_list() == [110 * MS]
 
 
+def test_a_stack_that_is_not_there(tmp_path: Path) -> None:
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(0, 10, 1, nameId=8, callchainId=5)],
+        "CUDA_CALLCHAINS": [{"id": 1, "stackDepth": 0, "symbol": 1, "module": 1}],
+        "StringIds": make_strings(*TEXTS),
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
+        assert job.stacks(while_idle=False).is_empty()
+        assert "none recorded" in job.analyse("stacks")["stacks"].missing[0]
+
+
 IN_INIT = (("memcpy", LIBC), ("init(int)", APP), ("main", APP))
 
 
