@@ -99,10 +99,9 @@ def test_the_page_is_alone_and_obeys_its_own_style(study: dict[str, Any], tmp_pa
     (report / "job.html").write_text("<title>x - nsys2prv report</title>")
     study["reference"] = study["runs"][0]["name"] = str(report)
     page = make_study_page(study, tmp_path / "study.html")
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
+    assert f"content=\"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; " in page
     assert "<script" not in page
     assert " style=" not in page, "the policy refuses it"
     assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,", "runs/job_4/job.html"]

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.studies import make_study_data
 from tools.view_answers import SAMPLES
 
+from nsys2prv.analysis.study.page import make_study_page
 from nsys2prv.cli import main
 
 CHROMIUM = next(
@@ -236,4 +238,18 @@ def test_no_other_script_runs(training: Path, browser: Any, tmp_path: Path) -> N
     page = browser.new_page()
     page.goto(other.as_uri())
     assert page.title() != "ran"
+    page.close()
+
+
+def test_the_page_of_a_study(browser: Any, tmp_path: Path) -> None:
+    path, said = tmp_path / "study.html", []
+    path.write_text(make_study_page(make_study_data(), path), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 480, "height": 900})
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(path.as_uri())
+    poor = "getComputedStyle(document.querySelector('td.p5')).backgroundColor"
+    assert page.evaluate(poor) == "rgb(249, 193, 182)", "the policy lets its own style through"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 480
+    assert page.locator("svg circle").count() > 40
+    assert said == []
     page.close()
