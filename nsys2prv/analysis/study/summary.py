@@ -16,8 +16,8 @@ from nsys2prv.analysis.study.tables import (
 )
 from nsys2prv.analysis.text import format_nanoseconds
 
-#: Changes of a factor that are told.
-TOLD = 0.02
+#: Changes of a factor that are told, and of a time that are none.
+TOLD, ALIKE = 0.02, 0.005
 #: Factors whose changes are told, of devices and of MPI.
 OF_DEVICES = (
     "device.load_balance",
@@ -92,6 +92,8 @@ def _tell_time(study: Study, pair: tuple[Run, Run], names: tuple[str, str]) -> s
     grown = count_units(pair[1]) / count_units(pair[0])
     times = f"{format_nanoseconds(first)} → {format_nanoseconds(last)}"
     longer = f"takes {last / first:.2f} × as long"
+    if abs(last / first - 1) < ALIKE:
+        longer = "takes as long"
     if grown == 1:
         return f"From {names[0]} to {names[1]} {unit} {longer} ({times})."
     scale = f"From {count_units(pair[0]):,} to {format_units(pair[1])}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,17 @@ def list_findings(study: Study) -> list[Finding]:
 
 
 def list_missing(study: Study) -> list[str]:
-    """Return which figures are not known and why, with the runs where not all lack them."""
+    """Return which figures are not known and why."""
+    return tell_of_runs(study, lambda run: run.get("missing", ()))
+
+
+def tell_of_runs(
+    study: Study, list_lines: Callable[[Mapping[str, Any]], Sequence[str]]
+) -> list[str]:
+    """Return what is said of each run, with the runs it is said of where it is not of all."""
     runs_by_line: dict[str, list[str]] = {}
     for run in study["runs"]:
-        for line in run.get("missing", ()):
+        for line in list_lines(run):
             runs_by_line.setdefault(line, []).append(find_name(run))
     every = len(study["runs"])
     return [

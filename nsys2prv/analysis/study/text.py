@@ -25,6 +25,7 @@ from nsys2prv.analysis.study.tables import (
     list_run_figures,
     measure_focus,
     name_runs,
+    tell_of_runs,
 )
 from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds
 
@@ -86,15 +87,16 @@ def _list_runs(study: Study, style: Style) -> list[str]:
             Column(head, [f"{run[key]:,}" for run in runs], False)
             for head, key in (("GPUs", "devices"), ("nodes", "nodes"), ("ranks", "ranks"))
         ),
-        Column("GPU", [", ".join(run.get("gpu_models") or ()) or "-" for run in runs]),
-        Column(
-            "time of the focus", [format_nanoseconds(measure_focus(run)) for run in runs], False
-        ),
+        Column("focus", [format_nanoseconds(measure_focus(run)) for run in runs], False),
     ]
-    whats = dict.fromkeys(run["interval"]["what"] for run in runs)
-    lines = [describe_comparison(study), f"focus of analysis: {'; '.join(whats)}"]
-    if threads := dict.fromkeys(run["threads"] for run in runs if run.get("threads")):
-        lines.append(f"host threads: {'; '.join(threads)}")
+    lines = [describe_comparison(study)]
+    for title, list_lines in (
+        ("GPUs", lambda run: list(filter(None, [", ".join(run.get("gpu_models") or ())]))),
+        ("focus of analysis", lambda run: [run["interval"]["what"]]),
+        ("host threads", lambda run: list(filter(None, [run.get("threads")]))),
+    ):
+        if told := tell_of_runs(study, list_lines):
+            lines.append(f"{title}: {'; '.join(told)}")
     return [*lay_out_table(columns, style.width), *_wrap(lines, style)]
 
 
