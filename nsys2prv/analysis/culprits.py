@@ -70,9 +70,9 @@ def _find_stage(facts: CauseContext, suspect: Suspect) -> int:
 
 
 def _tell_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
-    edges, new = cause.changes[0]
-    own, usual = float(facts.replay.job.graph.weight[edges].sum()), float(new.sum())
-    worst = facts.replay.list_saved(cause.changes)
+    edges, worst = cause.changes[0][0], facts.replay.list_saved(cause.changes)
+    own = float(facts.replay.job.graph.weight[edges].sum())
+    usual = own - float(worst[1].sum())
     title = f"Data moves slowly {'within' if suspect.kind == LINK_WITHIN else 'to and from'} {suspect.host}."
     evidence = (
         f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; the same ones "
@@ -120,18 +120,20 @@ def _compare_kernels(
     """Return how many times as long as the others' the kernels of some processes take, where they have
     as many, else 0; and what shows it. edges: of the kernel that takes longer, by `saved` (ns).
     """
-    is_own = pl.col("process").is_in(list(processes))
-    sides = {
-        "own": (pl.col("lasts").filter(is_own), len(processes)),
-        "usual": (
-            pl.col("lasts").filter(~is_own),
-            max(len(facts.replay.processes) - len(processes), 1),
-        ),
-    }
-    figures = {name: lasts.sum() / ranks for name, (lasts, ranks) in sides.items()}
-    figures |= {f"{name}_count": lasts.len() / ranks for name, (lasts, ranks) in sides.items()}
-    sums = facts.replay.list_work(facts.replay.tabulate(GPU).edges).group_by("key").agg(**figures)
-    total = sums.select(pl.col(*figures).sum()).row(0, named=True)
+    table = facts.replay.tabulate(GPU)
+    is_own = table.mask_columns(np.searchsorted(facts.replay.processes, processes))
+    _, totals, counts = table.by_key
+    sums = pl.DataFrame(
+        {
+            "key": table.keys,
+            **{
+                f"{name}{what}": figures[:, side].mean(axis=1)
+                for name, side in (("own", is_own), ("usual", ~is_own))
+                for what, figures in (("", totals), ("_count", counts))
+            },
+        }
+    )
+    total = sums.sum().row(0, named=True)
     sums = sums.sort(pl.col("own") - pl.col("usual"), descending=True)
     if len(edges):
         sums = sums.filter(pl.col("key") == int(facts.replay.job.graph.edges.key[edges[0]]))

@@ -441,17 +441,16 @@ class _IdealNetworks(Struct, frozen=True):
             return rated
         name = "serialisation and transfer efficiency of devices"
         ideal = self._replay(name, *TRANSFERS)
-        if ideal is None or not ideal.on_devices.height:
+        if ideal is None:
             return rated
-        device = self.context.reader.rows.get_column("device")[ideal.on_devices["row"].to_numpy()]
-        begin, end, computes = to_arrays(ideal.on_devices, "begin", "end", "computes")
-        most = [
-            max(merge_spans(begin[own], end[own]).length for own in groups)
-            for groups in (
-                [np.flatnonzero((device == one) & kept) for one in np.unique(device)]
-                for kept in (computes, computes | True)
-            )
-        ]
+        device = self.context.reader.rows.get_column("device")[ideal.rows]
+        device[ideal.rows < 0] = -1
+        first, most = self.context.options.covered_steady.find_longest()[0], [0, 0]
+        for one in np.unique(device[device >= 0]):
+            begin, end, computes = ideal.take(np.flatnonzero(device == one))
+            begin = np.maximum(begin, first)
+            for number, kept in enumerate((computes, slice(None))):
+                most[number] = max(most[number], merge_spans(begin[kept], end[kept]).length)
         return _split(rated, "", most[0] / max(most[1], 1))
 
     def add_to_hosts(self, rated: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:

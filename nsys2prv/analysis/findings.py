@@ -24,6 +24,7 @@ from nsys2prv.analysis.device_group import (
     CONVOLUTION,
     GEMM,
     GRAPH,
+    MEMORY,
     TENSOR_NO,
     WORK,
     DeviceGroup,
@@ -40,7 +41,7 @@ from nsys2prv.analysis.host_time import (
     sum_parts,
     sum_ranges,
 )
-from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
+from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.result import Analysis, Context, JobRanks, Result
 from nsys2prv.analysis.stacks import list_places, measure_places
@@ -118,6 +119,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
             "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
             "active": unit.find_active_spans(device),
             "working": unit.find_device_spans(device, COMPUTE, GRAPH, *COMMUNICATING),
+            "busy": unit.find_device_spans(device, COMPUTE, GRAPH, MEMORY),
         }
         row = {name: (window & one).length for name, one in spans.items()}
         lost = {
@@ -212,7 +214,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if not steady and devices.height:
         # What is before and after the GPUs' work is told of by itself.
         time, edges_ = graph.graph.time, graph.graph.edges
-        work = graph.graph.select(GPU_WORK, begin, end)
+        work = np.concatenate([*graph.graph.select(GPU_WORK, begin, end).values()])
         begin = max(begin, int(time[edges_.source[work]].min(initial=end)))
         end = min(end, int(time[edges_.target[work]].max(initial=begin)) + MARGIN)
     elif steady:
@@ -240,7 +242,8 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         replayed = 1.0 if steady else replay.span / covered.length
         causes = [write_finding(cause, facts, names) for cause in find_causes(replay, names.facts)]
         # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
-        idle = _measure_idle(replay, context.reader.rows.get_column("device"))
+        length = covered.length if steady else replay.span
+        idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
         of_job = (
             structs.replace(
                 one, share=replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
@@ -265,27 +268,12 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         result.missing.append(_describe_nothing(frames))
 
 
-def _measure_idle(replay: Replay, devices: np.ndarray) -> float:
-    """Return the share of the replayed time in which the GPU that computes and copies least does
-    nothing, or waits for other ranks; 1 without GPUs. devices: of the rows of the trace.
-    """
-    edges, time = replay.job.graph.edges, replay.job.graph.time
-    rows = replay.select((Kind.KERNEL, Kind.COPY))
-    begin = np.maximum(time[edges.source[rows]], replay.begin)
-    device = devices[replay.job.rows[edges.target[rows]]]
-    busy = [
-        merge_spans(begin[device == one], time[edges.target[rows[device == one]]]).length
-        for one in np.unique(device)
-    ]
-    return 1 - min(busy) / max(replay.span, 1) if busy else 1.0
-
-
 def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
     """Return when the last NCCL kernel ends that meets no other, where such are only near the begin:
     they were launched before the capture.
     """
     edges = graph.graph.edges
-    unmatched = graph.graph.select((Kind.NCCL,), begin, end)
+    unmatched = graph.graph.select((Kind.NCCL,), begin, end)[Kind.NCCL]
     unmatched = unmatched[edges.key[unmatched] == 0]
     last = int(graph.graph.time[edges.target[unmatched]].max(initial=begin))
     return last if last < begin + MOST_SKIPPED * (end - begin) else begin

@@ -181,9 +181,10 @@ def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFram
     """
     outside = find_outside_calls(unit, thread, spans) - _find_profiler_spans(unit, thread)
     is_io = pl.col("call").is_in(list(unit.options.io))
-    frames = []
+    frames, ends = [], (spans.begin[0], spans.end[-1]) if len(spans) else (0, 0)
     for layout, part, calls in _list_calls(unit):
-        calls = calls.filter(pl.col("thread") == thread)
+        within = (pl.col("end") > ends[0]) & (pl.col("begin") < ends[1])
+        calls = calls.filter((pl.col("thread") == thread) & within)
         calls = calls.with_columns(
             time=unit.measure_within(outside if part == "os" else spans, calls),
             part=pl.when(is_io if part == "os" else False)

@@ -80,6 +80,10 @@ class Spans(Struct, frozen=True, eq=False):
 
     def __and__(self, other: Spans) -> Spans:
         """Return the times in both sets."""
+        if core is not None:
+            sides = (self.begin, self.end, other.begin, other.end)
+            found = core.intersect_spans(*map(np.ascontiguousarray, sides))
+            return Spans(*(np.frombuffer(side, np.int64) for side in found))
         first, second = (self, other) if len(self) <= len(other) else (other, self)
         # Each interval of the smaller set with all of the other's that reach into it.
         since = np.searchsorted(second.end, first.begin, "right")

@@ -64,8 +64,7 @@ def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarr
 
 
 def _measure_imbalance(cause: Cause, facts: CauseContext) -> Iterator[str]:
-    table = facts.replay.tabulate(GPU if facts.job.has_gpus else HOST)
-    work = np.bincount(table.column, facts.replay.job.graph.weight[table.edges])
+    work = facts.replay.tabulate(GPU if facts.job.has_gpus else HOST).by_key[1].sum(axis=0)
     mean, least, most = (
         format_nanoseconds(float(one)) for one in (work.mean(), work.min(), work.max())
     )

@@ -194,7 +194,7 @@ def remove_launches(replay: Replay) -> Changes:
     calls = [name for name, label in replay.job.calls.items() if LAUNCHES.match(label)]
     between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
     rows = np.append(replay.select((Kind.CALL,), calls), replay.select((Kind.GAP,), between))
-    return replay.scale_rows(rows[replay.job.graph.weight[rows] < LONGEST_LAUNCH], 0.0)
+    return replay.scale_rows(rows[replay.job.graph.weight.value[rows] < LONGEST_LAUNCH], 0.0)
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

@@ -19,8 +19,7 @@ half a gigabyte. The loops are in `native/replay.c`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from functools import cached_property
 
@@ -97,8 +96,9 @@ NO_KIND = 255
 TO_ESTIMATE, AS_RECORDED, _FIRST_GROUP = -1, -2, -3
 
 
-#: Edges that get other weights (ns), which may name an edge more than once: the least counts.
-Changes = list[tuple[np.ndarray, np.ndarray]]
+#: Edges that get other weights: these (ns), this share of the recorded ones, or NO_WEIGHT. Of an edge
+#: that is named more than once the least counts.
+Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
@@ -121,12 +121,13 @@ class Durations(Struct, frozen=True):
     length: np.ndarray
 
     def __getitem__(self, rows: np.ndarray | int) -> np.ndarray:
-        values = np.asarray(self.value[rows], np.int64)
-        values = np.where(values == _NOT_HELD, NO_WEIGHT, values)
-        if len(self.place):
-            found = np.minimum(np.searchsorted(self.place, rows), len(self.place) - 1)
-            values = np.where(values == LONG, self.length[found], values)
-        return values
+        short = np.atleast_1d(self.value[rows])
+        values = short.astype(np.int64)
+        values[short == _NOT_HELD] = NO_WEIGHT
+        if len(long := np.flatnonzero(short == LONG)):
+            places = np.atleast_1d(rows)[long]
+            values[long] = self.length[np.searchsorted(self.place, places)]
+        return values if np.ndim(rows) else values[0]
 
     def __len__(self) -> int:
         return len(self.value)
@@ -140,31 +141,24 @@ class Durations(Struct, frozen=True):
         """The columns, as the compiled functions take them."""
         return self.value, self.place, self.length
 
-    @contextmanager
-    def change(self, changes: Changes) -> Iterator[Durations]:
-        """Yield the durations with changes, which their columns have meanwhile."""
-        value = self.value
-        recorded = [(rows, value[rows]) for rows, _ in changes]
-        place, length, is_old = [self.place], [self.length], [np.ones(len(self.place), bool)]
-        try:
-            for rows, _ in changes:
-                value[rows] = LONG
-            for rows, new in changes:
-                short = np.clip(new, _NOT_HELD, LONG).astype(np.int32)
-                value[rows] = np.minimum(value[rows], short)
-                long = np.flatnonzero(short == LONG)
-                place.append(rows[long])
-                length.append(new[long])
-                is_old.append(np.zeros(len(long), bool))
-            places, lengths, old = map(np.concatenate, (place, length, is_old))
-            order = np.lexsort((lengths, old, places))
-            places, lengths = places[order].astype(np.int64), lengths[order].astype(np.int64)
-            first = np.append(True, places[1:] != places[:-1])[: len(places)]
-            kept = first & (value[places] == LONG)
-            yield Durations(value, places[kept], lengths[kept])
-        finally:
-            for rows, durations in recorded:
-                value[rows] = durations
+    def change(self, changes: Changes, out: np.ndarray | None = None) -> Durations:
+        """Return the durations with changes, in the column `out` if there are any."""
+        if not changes:
+            return self
+        value = np.empty_like(self.value) if out is None else out
+        value[:], long = self.value, {}
+        for rows, new in changes:
+            if not core.change_durations(self.columns, value, rows, new):
+                continue
+            at = np.flatnonzero(value[rows] == LONG)
+            places = rows[at]
+            lengths = (self[places] * new).astype(np.int64) if isinstance(new, float) else new[at]
+            for place, length in zip(places.tolist(), lengths.tolist(), strict=True):
+                long[place] = min(long.get(place, length), length)
+        recorded = dict(zip(self.place.tolist(), self.length.tolist(), strict=True))
+        long = {place: one for place, one in (recorded | long).items() if value[place] == LONG}
+        place = np.array(sorted(long), np.int64)
+        return Durations(value, place, np.array([long[one] for one in place.tolist()], np.int64))
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
@@ -325,24 +319,28 @@ class Graph(Struct, frozen=True, dict=True):
         return _look_up(rows, self.columns.target, 1)
 
     def run(
-        self, weight: Durations | None = None, counts: np.ndarray | None = None
+        self,
+        weight: Durations | None = None,
+        counts: np.ndarray | None = None,
+        out: np.ndarray | None = None,
     ) -> tuple[Times, int]:
-        """Return the times of all moments with other weights, which hold as long as these do, and the
-        last that counts (ns), of those that :meth:`count_moments` gives.
+        """Return the times of all moments with other weights, which hold as long as these and `out`, for
+        the times of nodes, do; and the last that counts (ns), of those that :meth:`count_moments` gives.
         """
-        weight, nodes = weight or self.weight, self.time.nodes.copy()
-        if counts is None:
-            counts = np.zeros(len(nodes), np.uint8)
-        last = core.replay(self.core, nodes, weight.columns, self.plan, counts)
+        weight, count = weight or self.weight, len(self.row)
+        nodes = np.empty(count, np.int64) if out is None else out
+        counts = np.zeros(count, np.uint8) if counts is None else counts
+        last = core.replay(self.core, self.time.nodes, weight.columns, self.plan, counts, nodes)
         return Times(nodes, weight), last
 
     def run_typical(self) -> Times:
         """Return the times of nodes if every latency were the typical one; ends of work are those of the
         recorded work.
         """
-        rows = np.flatnonzero(~np.isin(self.columns.kind[: len(self.binding)], TRANSFERS))
-        with self.weight.change([(rows, self.typical[rows])]) as weight:
-            return Times(self.run(weight)[0].nodes, self.weight)
+        kinds = self.columns.kind[: len(self.binding)]
+        rows = np.flatnonzero(~np.isin(kinds, TRANSFERS)).astype(np.int32)
+        weight = self.weight.change([(rows, self.typical[rows])])
+        return Times(self.run(weight)[0].nodes, self.weight)
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
         """Return which moments are later than `begin` and not than `end` (ns), for each node."""
@@ -350,10 +348,11 @@ class Graph(Struct, frozen=True, dict=True):
         core.count_moments(*self.recorded, begin, end, counts)
         return counts
 
-    def select(self, kinds: Collection[Kind], begin: int, end: int) -> np.ndarray:
-        """Return the edges of some kinds that end later than `begin` and not than `end` (ns)."""
+    def select(self, kinds: Collection[Kind], begin: int, end: int) -> dict[Kind, np.ndarray]:
+        """Return the edges of each kind that end later than `begin` and not than `end` (ns)."""
         bits = sum(1 << kind for kind in {*kinds})
-        return np.frombuffer(core.select_edges(*self.recorded, bits, begin, end), np.int32)
+        found = core.select_edges(*self.recorded, bits, begin, end)
+        return {Kind(kind): np.frombuffer(rows, np.int32) for kind, rows in found.items()}
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
         """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""

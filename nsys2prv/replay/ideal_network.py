@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nsys2prv.replay.events import MPI_NAMES
-from nsys2prv.replay.graph import TRANSFERS, Kind
+from nsys2prv.replay.graph import TRANSFERS, Kind, Times
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
 from nsys2prv.replay.whatif import Replay
@@ -32,8 +31,22 @@ class IdealNetwork(Struct, frozen=True):
     share: float
     #: Row of the trace -> share of the span that its thread would be in MPI.
     mpi: Mapping[int, float]
-    #: Kernels, those of NCCL among them: row of the trace, whether it computes, begin and end (ns).
-    on_devices: pl.DataFrame
+    #: Edges of kernels, those of NCCL among them, and the times of all moments then.
+    kernels: np.ndarray
+    times: Times
+    #: The graph.
+    graph: JobGraph
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Row of the trace of each kernel, -1 of meetings."""
+        return self.graph.rows[self.graph.graph.edges.target[self.kernels]]
+
+    def take(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return begin and end (ns) of some of the kernels, and whether they compute."""
+        edges, rows = self.graph.graph.edges, self.kernels[chosen]
+        computes = edges.kind[rows] == Kind.KERNEL
+        return self.times[edges.source[rows]], self.times[edges.target[rows]], computes
 
 
 def replay_without_transfers(
@@ -47,7 +60,10 @@ def replay_without_transfers(
         [name for name, label in graph.calls.items() if names.match(label)]
         for names in (_SETS_UP, _BEGINS)
     )
-    transfers = replay.select(kinds)
+    has_mpi = max(graph.calls, default=0) >= MPI_NAMES
+    on_device = (Kind.KERNEL, Kind.NCCL, Kind.MEET)
+    rows = graph.graph.select((*kinds, *on_device, *([Kind.CALL] if has_mpi else [])), begin, end)
+    transfers = np.concatenate([rows[kind] for kind in kinds])
     is_set_up = np.isin(edges.size[transfers] // 1000, setting_up)
     transfers = transfers[~is_set_up | (edges.kind[transfers] != Kind.MPI)]
     if not len(transfers):
@@ -60,25 +76,20 @@ def replay_without_transfers(
             f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
         )
     # What a call of MPI does by itself is part of the transfer.
-    in_mpi = replay.select((Kind.CALL,))
+    in_mpi = rows.get(Kind.CALL, transfers[:0])
     in_mpi = in_mpi[edges.key[in_mpi] >= MPI_NAMES]
     calls = in_mpi[~np.isin(edges.key[in_mpi], setting_up)]
     known = (edges.typical[calls] <= MEETING_CALL) | np.isin(edges.key[calls], beginning)
     lasts = graph.graph.time[edges.target[calls]] - graph.graph.time[edges.source[calls]]
     if lasts[known].sum() < LEAST_MPI * lasts.sum():
         return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
-    gone = np.union1d(transfers, calls[known])
+    gone = np.concatenate([transfers, calls[known]])
     source, target = edges.source[in_mpi], edges.target[in_mpi]
-    busy = replay.select((Kind.KERNEL, Kind.NCCL, Kind.MEET))
-    with graph.graph.weight.change([(gone, np.zeros(len(gone), np.int64))]) as weight:
-        times, last = graph.graph.run(weight, replay.counts)
-        lasts = times[target] - np.maximum(times[source], begin)
-        sides = np.maximum(times[edges.source[busy]], begin), times[edges.target[busy]]
-    kernel = edges.kind[busy] == Kind.KERNEL
-    columns = (graph.rows[edges.target[busy]], kernel, *sides)
-    on_devices = pl.DataFrame(columns, schema=["row", "computes", "begin", "end"])
+    weight = replay.apply([(gone, 0.0)])
+    times, last = graph.graph.run(weight, replay.counts)
+    lasts = times[target] - np.maximum(times[source], begin)
+    kernels = np.concatenate([rows[kind] for kind in on_device])
     ideal = max(last, begin) - begin
     of_row = np.bincount(graph.rows[target], lasts)
     shares = {int(row): of_row[row] / max(ideal, 1) for row in np.flatnonzero(of_row)}
-    share = ideal / max(replay.span, 1)
-    return IdealNetwork(share, shares, on_devices.filter(pl.col("row") >= 0))
+    return IdealNetwork(ideal / max(replay.span, 1), shares, kernels, times, graph)

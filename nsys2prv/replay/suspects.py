@@ -28,7 +28,7 @@ MUCH_ALONE = 0.35
 #: What is longer stands out by so many standard errors, by so many times what the others but one
 #: differ by, or by one moment that is so many times what
 #: nearly all differ by at most, and as the longest one of the others but one.
-MANY_ERRORS, APART, FAR_BEYOND, USUALLY, BEYOND_OTHERS = 4.0, 4.0, 6.0, 0.97, 2.0
+MANY_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 4.0, 6.0, 2.0
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -118,41 +118,31 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """
     if suspect.ratio or suspect.is_link:
         return True
-    table = replay.tabulate(KINDS[suspect.kind])
-    count = len(replay.processes)
-    mean, error, most = (
-        np.array([measure(longer) if len(longer) else 0.0 for longer in table.longer])
-        for measure in (
-            lambda longer: longer.mean(dtype=np.float64),
-            lambda longer: longer.var(dtype=np.float64) / len(longer),
-            lambda longer: max(float(longer.max()), 0.0),
-        )
-    )
+    table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
+    mean, error, most = table.excess.mean, table.excess.error, table.excess.most
     own = np.searchsorted(replay.processes, suspect.processes)
     others = np.delete(np.arange(count), own)
     # One of the others may be a culprit too.
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
-    beyond = np.quantile(np.abs(np.concatenate(table.longer)), USUALLY)
     place = max(len(others) - 2, 0)
-    beyond = max(FAR_BEYOND * beyond, BEYOND_OTHERS * np.sort(most[others])[place])
+    beyond = FAR_BEYOND * table.excess.usually
+    beyond = max(beyond, BEYOND_OTHERS * np.sort(most[others])[place])
     unclear = own[
         (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
         & (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
         & (most[own] <= beyond)
     ]
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)
-    return all(_count_errors(replay, table, one, own) > certain for one in unclear.tolist())
+    return all(_count_errors(table, one, own) > certain for one in unclear.tolist())
 
 
-def _count_errors(replay: Replay, table: WorkTable, column: int, columns: np.ndarray) -> float:
+def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
     """Return by how many standard errors the longest work of a column is longer than the median of
     those not among `columns` more often than in half of its repetitions, as it would be by chance.
     """
-    own = table.durations[:, column]
     others = table.find_medians(~table.mask_columns(columns))
-    key = np.zeros(len(own), np.int64)
-    key[table.row] = replay.job.graph.edges.key[table.edges]
-    rows = pl.DataFrame({"key": key, "own": own, "others": others})
+    key = np.repeat(table.keys, np.diff(table.first))
+    rows = pl.DataFrame({"key": key, "own": table.measure(column), "others": others})
     rows = rows.filter((pl.col("own") >= 0) & ~pl.col("others").is_nan())
     # One long repetition is no long work.
     places = (
@@ -170,7 +160,7 @@ def _count_errors(replay: Replay, table: WorkTable, column: int, columns: np.nda
 def _try_work(replay: Replay) -> Iterator[Suspect]:
     sets = list_sets(replay)
     for name, kinds in KINDS.items():
-        excess = measure_excess(replay, kinds)
+        excess = replay.tabulate(kinds).excess.total
         # Only who has more work than others can gain anything.
         chosen = {
             (int(replay.processes[column]),): ""
@@ -206,12 +196,6 @@ def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Cha
     return changes + (replay.react_as_others(processes) if kind == "host" else [])
 
 
-def measure_excess(replay: Replay, kinds: tuple) -> np.ndarray:
-    """Return how much more work each process has than the median process (ns)."""
-    table = replay.tabulate(kinds)
-    return np.array([longer.sum(dtype=np.float64) for longer in table.longer])
-
-
 def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
     """Return sets of processes that may share a cause, each with the host that it is: hosts, members
     of communicators, equal blocks.
@@ -241,26 +225,14 @@ def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[
     """Yield processes that are slower than the others in nearly all that they do, however their
     work is numbered: by the medians of the durations of each kernel, or at each place.
     """
-    edges, graph = replay.job.graph.edges, replay.job.graph
-    rows = replay.select(kinds)
-    if not len(rows):
+    usual, total, _ = replay.tabulate(kinds).by_key
+    if not len(usual):
         return
-    frame = pl.DataFrame(
-        {
-            "name": edges.key[rows],
-            "process": np.searchsorted(replay.processes, edges.process[rows]),
-            "lasts": graph.weight[rows],
-        }
-    )
-    medians = frame.group_by("name", "process").agg(
-        usual=pl.col("lasts").median(), total=pl.col("lasts").sum()
-    )
-    names = medians["name"].rank("dense").to_numpy().astype(np.int64) - 1
-    table = np.full((int(names.max()) + 1, len(replay.processes)), np.nan)
-    table[names, medians["process"].to_numpy()] = medians["usual"].to_numpy()
-    others = median_of_rows(table)
-    ratio = medians["usual"].to_numpy() / np.maximum(others[names], 1)
-    medians = medians.with_columns(ratio=pl.Series(ratio)).sort("process", "ratio")
+    ratio = usual / np.maximum(median_of_rows(usual), 1)[:, None]
+    names, process = np.nonzero(~np.isnan(usual))
+    medians = pl.DataFrame(
+        {"process": process, "ratio": ratio[names, process], "total": total[names, process]}
+    ).sort("process", "ratio")
     whole = pl.col("total").sum().over("process")
     weighted = medians.with_columns(
         reached=pl.col("total").cum_sum().over("process") / whole,

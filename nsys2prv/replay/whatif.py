@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.native import core
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, Changes, Durations, Kind
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, WORK, Changes, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.work_tables import WorkTable
+from nsys2prv.replay.work_tables import WorkTable, make_work_table
 
 #: Kinds of work that a rank may do slower than others, and what people call it.
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
@@ -24,6 +23,14 @@ COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
 TENSOR_SPEED_UP = 3.0
 #: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
+#: Latencies that tell what is usual, at most.
+CASES = 200_000
+#: Kinds whose edges what-ifs ask for.
+_SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
+#: What stays the same with changes.
+_KEPT = (
+    "counts", "processes", "columns", "span", "path", "_rows", "_tables", "_latencies", "_scratch",
+)  # fmt: skip
 
 
 class Replay(Struct, frozen=True, dict=True):
@@ -35,7 +42,7 @@ class Replay(Struct, frozen=True, dict=True):
     begin: int
     end: int
     #: What is changed already: gains are of what is changed beyond.
-    done: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+    done: tuple[tuple[np.ndarray, np.ndarray | float], ...] = ()
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -56,15 +63,29 @@ class Replay(Struct, frozen=True, dict=True):
         return found[found >= 0]
 
     @cached_property
+    def columns(self) -> np.ndarray:
+        """Index of the process of each row of the trace in `processes`, -1 of meetings (int32)."""
+        processes, column = self.job.graph.processes, np.full(len(self.job.hosts), -1, np.int32)
+        column[self.processes] = np.arange(len(self.processes))
+        return np.where(processes >= 0, column[processes], np.int32(-1))
+
+    @cached_property
     def span(self) -> int:
         """How long the recorded span lasts (ns)."""
-        return self.find_end([]) - self.begin
+        return self._find_end(self.job.graph.weight) - self.begin
 
-    def find_end(self, changes: Changes) -> int:
-        """Return when the last moment of the span is with these changes alone (ns of the trace)."""
+    @cached_property
+    def _scratch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of times and of weights, which each what-if writes anew."""
         graph = self.job.graph
-        with graph.weight.change(changes) as weight:
-            return max(graph.run(weight, self.counts)[1], self.begin)
+        return np.empty_like(graph.time.nodes), np.empty_like(graph.weight.value)
+
+    def _find_end(self, weight: Durations) -> int:
+        return max(self.job.graph.run(weight, self.counts, self._scratch[0])[1], self.begin)
+
+    def apply(self, changes: Changes) -> Durations:
+        """Return the weights with these changes, beside those that are done, until the next ones."""
+        return self.job.graph.weight.change([*self.done, *changes], self._scratch[1])
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
         """Return the share of the recorded span that these changes save, beyond those done; 0 where it is
@@ -72,28 +93,31 @@ class Replay(Struct, frozen=True, dict=True):
         """
         if not changes or self.span <= 0:
             return 0.0
-        graph, (end, path, length) = self.job.graph, self._before
-        with graph.weight.change([*self.done, *changes]) as weight:
-            if least and length - _measure(weight, path) < least * self.span:
-                return 0.0
-            return (end - max(graph.run(weight, self.counts)[1], self.begin)) / self.span
+        end, path, length = self._before
+        weight = self.apply(changes)
+        if least and length - _measure(weight, path) < least * self.span:
+            return 0.0
+        return (end - self._find_end(weight)) / self.span
 
     @cached_property
     def _before(self) -> tuple[int, np.ndarray, int]:
         """When the span ends with what is done, its critical path, and the length of that (ns)."""
-        graph = self.job.graph
-        with graph.weight.change(list(self.done)) as weight:
-            times, end = graph.run(weight, self.counts)
-            path = graph.trace_path(self.counts, self.begin, times)
-            return max(end, self.begin), path, _measure(weight, path)
+        weight = self.apply([])
+        times, end = self.job.graph.run(weight, self.counts, self._scratch[0])
+        path = self.job.graph.trace_path(self.counts, self.begin, times)
+        return max(end, self.begin), path, _measure(weight, path)
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
         changed = Replay(self.job, self.begin, self.end, (*self.done, *changes))
         # What was recorded stays the same.
-        for name in ("counts", "processes", "span", "path", "_tables", "_latencies"):
+        for name in _KEPT:
             changed.__dict__[name] = getattr(self, name)
         return changed
+
+    @cached_property
+    def _rows(self) -> dict[Kind, np.ndarray]:
+        return self.job.graph.select(_SELECTED, self.begin, self.end)
 
     def select(
         self,
@@ -103,11 +127,14 @@ class Replay(Struct, frozen=True, dict=True):
     ) -> np.ndarray:
         """Return the edges of some kinds in the span. keys, processes: only edges with one of these."""
         edges = self.job.graph.edges
-        rows = self.job.graph.select(kinds, self.begin, self.end)
-        for column, wanted in ((edges.key, keys), (edges.process, processes)):
-            if wanted is not None:
-                rows = rows[np.isin(column[rows], [*wanted])]
-        return rows
+        parts = []
+        for kind in kinds:
+            rows = self._rows[kind]
+            for column, wanted in ((edges.key, keys), (edges.process, processes)):
+                if wanted is not None:
+                    rows = rows[np.isin(column[rows], [*wanted])]
+            parts.append(rows)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
         """Return edges as a frame: edge, kind, key, process, lasts (ns; default: their weights)."""
@@ -120,8 +147,12 @@ class Replay(Struct, frozen=True, dict=True):
 
     def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
         """Return the edges that get shorter, and by how much (ns)."""
-        edges, new = (np.concatenate(columns) for columns in zip(*changes, strict=True))
-        saved = np.where(new > -(1 << 62), self.job.graph.weight[edges] - new, 0)
+        weight, parts = self.job.graph.weight, []
+        for edges, new in changes:
+            before = weight[edges]
+            left = (before * new).astype(np.int64) if isinstance(new, float) else new
+            parts.append((edges, np.where(left > -(1 << 62), before - left, 0)))
+        edges, saved = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return edges[saved > 0], saved[saved > 0]
 
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
@@ -146,15 +177,8 @@ class Replay(Struct, frozen=True, dict=True):
         return self._tables[kinds]
 
     def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        edges, graph = self.job.graph.edges, self.job.graph
-        rows = self.select(kinds)
-        column = np.searchsorted(self.processes, edges.process[rows]).astype(np.int32)
-        row = np.empty(len(rows), np.int32)
-        processes = len(self.processes)
-        count = core.number_repetitions((edges.key[rows], column), processes, row)
-        durations = np.full((count, processes), -1)
-        durations[row, column] = graph.weight[rows]
-        return WorkTable(rows, row, column, durations)
+        graph = self.job.graph
+        return make_work_table(graph, self.columns, self.select(kinds), len(self.processes))
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
         """Give processes the work of the others: the median of who did the same, the k-th time. Work
@@ -162,44 +186,31 @@ class Replay(Struct, frozen=True, dict=True):
         """
         table = self.tabulate(kinds)
         members = table.mask_columns(np.searchsorted(self.processes, processes))
-        own = np.flatnonzero(members[table.column])
-        if not len(own) or members.all():
-            return []
-        others_do = table.find_medians(~members, table.row[own])
-        edges = table.edges[own]
-        weight = self.job.graph.weight[edges]
-        known = ~np.isnan(others_do)
-        factor = others_do[known].sum() / max(weight[known].sum(), 1) if known.any() else 1.0
-        new = np.where(known, np.nan_to_num(others_do), weight * min(factor, 1.0))
-        return [(edges, new.astype(np.int64))]
+        return [] if members.all() else table.share(members, ~members)
 
     def react_as_others(self, processes: Sequence[int]) -> Changes:
-        """Give processes the latencies of launches, returns and hand-offs of the others."""
-        changes, is_member = [], np.isin(self.processes, processes)
-        for rows, column, typical in self._latencies:
-            is_own = is_member[column]
-            own, others = np.flatnonzero(is_own), np.flatnonzero(~is_own)
-            if len(own) and len(others):
-                middle = others[(len(others) - 1) // 2], others[len(others) // 2]
-                usual = int(typical[[*middle]].mean())
-                saved = np.maximum(typical[own] - usual, 0)
-                changes.append((rows[own], self.job.graph.weight[rows[own]] - saved))
+        """Give processes the latencies of launches, returns and hand-offs of the others: their median."""
+        changes: Changes = []
+        for kind, (process, typical) in self._latencies.items():
+            others = typical[~np.isin(process, processes)]
+            rows = self.select((kind,), processes=processes)
+            if len(others) and len(rows):
+                saved = np.maximum(self.job.graph.edges.typical[rows] - int(np.median(others)), 0)
+                changes.append((rows, self.job.graph.weight[rows] - saved))
         return changes
 
     @cached_property
-    def _latencies(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Edges of launches, returns and hand-offs, columns of their processes, and typical weights (ns),
-        by these.
+    def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray]]:
+        """Processes and typical weights (ns) of launches, returns and hand-offs, of some chosen at random
+        where there are many.
         """
-        found = []
-        for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF):
-            rows = self.select((kind,))
-            typical = self.job.graph.edges.typical[rows]
-            order = np.argsort(typical)
-            rows, typical = rows[order], typical[order]
-            column = np.searchsorted(self.processes, self.job.graph.edges.process[rows])
-            found.append((rows, column.astype(np.int16), typical))
-        return found
+        edges, random = self.job.graph.edges, np.random.default_rng(1)
+        chosen = {
+            kind: rows[random.integers(0, len(rows), CASES)] if len(rows) > CASES else rows
+            for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
+            for rows in (self.select((kind,)),)
+        }
+        return {kind: (edges.process[rows], edges.typical[rows]) for kind, rows in chosen.items()}
 
     def scale_work(
         self, kinds: tuple[Kind, ...], processes: Sequence[int], factor: float
@@ -209,9 +220,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def scale_rows(self, rows: np.ndarray, factor: float) -> Changes:
         """Let the work of some edges take this share of its time."""
-        if not len(rows):
-            return []
-        return [(rows, (self.job.graph.weight[rows] * factor).astype(np.int64))]
+        return [(rows, factor)] if len(rows) else []
 
     def use_tensor_cores(self, kernels: Collection[int]) -> Changes:
         """Let kernels of these names, matrix products without tensor cores, run on these."""
@@ -220,10 +229,8 @@ class Replay(Struct, frozen=True, dict=True):
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
         """Divide the k-th work of some kinds equally among the processes that do it."""
         table = self.tabulate(kinds)
-        if not len(table.edges):
-            return []
-        equal = np.ma.masked_less(table.durations, 0).mean(axis=1).filled(0)
-        return [(table.edges, equal[table.row].astype(np.int64))]
+        every = table.mask_columns(slice(None))
+        return table.share(every, every, is_mean=True)
 
     def transfer_as_others(
         self, is_wanted: Callable[[tuple[int, ...], tuple[str, ...]], bool]
@@ -261,7 +268,9 @@ class Replay(Struct, frozen=True, dict=True):
 
     def scale_all(self, kinds: Collection[Kind], factor: float = 0.0) -> Changes:
         """Let all work of some kinds take this share of its time."""
-        return self.scale_rows(self.select(kinds), factor)
+        return [
+            change for kind in kinds for change in self.scale_rows(self.select((kind,)), factor)
+        ]
 
     def transfer_at_once(self) -> Changes:
         """Let all data be there as soon as all ranks have come. Of several processes, transfers of which
@@ -270,7 +279,7 @@ class Replay(Struct, frozen=True, dict=True):
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
             rows = rows[self.job.graph.edges.key[rows] > 0]
-        return [(rows, np.zeros(len(rows), np.int64))]
+        return self.scale_rows(rows, 0.0)
 
     def expect_messages(self) -> Changes:
         """Let messages be there when they are waited for: who receives, or sends a large one, goes on
@@ -279,16 +288,15 @@ class Replay(Struct, frozen=True, dict=True):
         edges, graph = self.job.graph.edges, self.job.graph
         waits = self.select(TRANSFERS)
         waits = waits[edges.size[waits] < 0]
+        if not len(waits):
+            return []
         ends, number = np.unique(edges.target[waits], return_inverse=True)
         takes = np.zeros(len(ends), np.int64)
         np.maximum.at(takes, number, graph.weight[waits])
         own = self.select((Kind.CALL, Kind.MEET))
         own = own[np.isin(edges.target[own], ends)]
         lasts = graph.weight[own] + takes[np.searchsorted(ends, edges.target[own])]
-        return [
-            (own, lasts),
-            (waits, np.full(len(waits), NO_WEIGHT)),
-        ]
+        return [(own, lasts), (waits, np.full(len(waits), NO_WEIGHT))]
 
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
         """Let calls of these names take no time, and wait for nothing. repeated: but for the first of
@@ -302,8 +310,7 @@ class Replay(Struct, frozen=True, dict=True):
             returns = returns[~np.isin(edges.target[returns], edges.target[first])]
         if not len(calls):
             return []
-        no_time = np.zeros(len(calls), np.int64)
-        return [(calls, no_time), (returns, np.full(len(returns), NO_WEIGHT))]
+        return [(calls, 0.0), (returns, np.full(len(returns), NO_WEIGHT))]
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
@@ -340,7 +347,7 @@ class Replay(Struct, frozen=True, dict=True):
         new = slow.select(
             pl.min_horizontal(pl.col("bytes") / speed + COPY_LATENCY, "lasts").cast(pl.Int64)
         )
-        rows = slow["edge"].to_numpy()
+        rows = slow["edge"].to_numpy().astype(np.int32)
         ends = np.zeros(len(self.job.graph.time), bool)
         ends[edges.target[rows]] = True
         returns = self.select((Kind.RETURN,))

@@ -8,48 +8,105 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
+from nsys2prv.replay.graph import Changes, Durations, Graph
+
+#: Work that is longer than usual is far beyond what this share differs by at most.
+USUALLY = 0.97
+
+
+class Excess(Struct, frozen=True):
+    """By how much longer than usual the work of each process is (ns): columns of processes."""
+
+    #: In all, on average, the square of the standard error of that, and the most.
+    total: np.ndarray
+    mean: np.ndarray
+    error: np.ndarray
+    most: np.ndarray
+    #: What nearly all work differs by at most.
+    usually: float
 
 
 class WorkTable(Struct, frozen=True, dict=True):
     """Work of some kinds by who does it: the k-th time that a process does it."""
 
-    #: Edges of the work (int32).
+    #: Edge of the work, by what is done the k-th time and process, -1 where a process does not (int32).
     edges: np.ndarray
-    #: Row of each edge in `durations`: work that processes have in common (int32).
-    row: np.ndarray
-    #: Index of each edge's process in `Replay.processes` (int32).
-    column: np.ndarray
-    #: (rows, processes) ns, -1 where a process has no such work.
-    durations: np.ndarray
+    #: What work it is, ascending: keys of edges (int32).
+    keys: np.ndarray
+    #: First line of each of these, and the end of the last (int64).
+    first: np.ndarray
+    #: How long each edge lasts (ns).
+    weight: Durations
 
     @cached_property
     def usual(self) -> np.ndarray:
-        """The median of each row (ns)."""
+        """The median of each line (ns)."""
         return self.find_medians(self.mask_columns(slice(None)))
 
     def mask_columns(self, columns: np.ndarray | slice) -> np.ndarray:
         """Return which columns are some of these."""
-        mask = np.zeros(self.durations.shape[1], bool)
+        mask = np.zeros(self.edges.shape[1], bool)
         mask[columns] = True
         return mask
 
-    def find_medians(self, columns: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return the medians of some columns (a mask) in each row, or in those asked for (ns), NaN of
-        none.
+    def find_medians(self, columns: np.ndarray) -> np.ndarray:
+        """Return the medians of some columns (a mask) in each line (ns), NaN of none."""
+        found = np.empty(len(self.edges))
+        core.find_medians(self.edges, columns, self.weight.columns, found)
+        return found
+
+    def share(self, takers: np.ndarray, givers: np.ndarray, is_mean: bool = False) -> Changes:
+        """Let some columns (a mask) do what they do in the time of others: their median, or the mean. What
+        no other does gets as much shorter as the rest.
         """
-        rows = np.arange(len(self.durations), dtype=np.int32) if rows is None else rows
-        medians = np.empty(len(rows))
-        core.find_medians(self.durations, columns, rows, medians)
-        return medians
+        found = core.share_work(self.edges, takers, givers, self.weight.columns, is_mean)
+        edges, new = (np.frombuffer(*one) for one in zip(found, (np.int32, np.int64), strict=True))
+        return [(edges, new)] if len(edges) else []
+
+    def measure(self, column: int) -> np.ndarray:
+        """Return the durations of a column (ns), -1 where the process does not do the work."""
+        edges = np.ascontiguousarray(self.edges[:, column])
+        return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     @cached_property
-    def longer(self) -> list[np.ndarray]:
-        """By how much longer than usual each work of a process is (ns), by column."""
-        found = []
-        for durations in self.durations.T:
-            has = np.flatnonzero(durations >= 0)
-            found.append((durations[has] - self.usual[has]).astype(np.float32))
-        return found
+    def excess(self) -> Excess:
+        """By how much longer than usual the work of processes is."""
+        every = np.empty(np.count_nonzero(self.edges >= 0), np.float32)
+        figures, first = np.zeros((self.edges.shape[1], 4)), 0
+        for column, row in enumerate(figures):
+            own = self.measure(column)
+            longer = (own - self.usual)[own >= 0].astype(np.float32)
+            every[first : first + len(longer)] = longer
+            first += len(longer)
+            if len(longer):
+                mean, variance = longer.mean(dtype=np.float64), longer.var(dtype=np.float64)
+                row[:] = mean * len(longer), mean, variance / len(longer), max(longer.max(), 0)
+        usually = (
+            np.quantile(np.abs(every, out=every), USUALLY, overwrite_input=True) if first else 0
+        )
+        return Excess(*figures.T, float(usually))
+
+    @cached_property
+    def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The median of what each process does of each key (ns, NaN for nothing), how long it takes in
+        all, and how often it does so: (keys, processes).
+        """
+        shape = len(self.keys), self.edges.shape[1]
+        medians, (totals, counts) = np.empty(shape), np.empty((2, *shape), np.int64)
+        core.summarize_keys(self.edges, self.first, self.weight.columns, medians, totals, counts)
+        return medians, totals, counts
+
+
+def make_work_table(
+    graph: Graph, columns: np.ndarray, rows: np.ndarray, processes: int
+) -> WorkTable:
+    """Return the table of work of some edges. columns: of each row of the trace."""
+    table, keys, first = core.tabulate_work(
+        graph.core, graph.row, columns, graph.columns.key, rows, processes
+    )
+    edges = np.frombuffer(table, np.int32).reshape(-1, max(processes, 1))
+    keys, first = np.frombuffer(keys, np.int32), np.frombuffer(first, np.int64)
+    return WorkTable(edges, keys, first, graph.weight)
 
 
 def median_of_rows(durations: np.ndarray) -> np.ndarray:

@@ -80,8 +80,8 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
-def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled search equals numpy's, wherever the times lie and however they are ordered."""
+def test_spans_as_numpy_has_them(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled functions equal numpy's, wherever the times lie and however they are ordered."""
     if intervals_module.core is None:
         pytest.skip("installed without a compiler")
     random = np.random.default_rng(1)
@@ -94,10 +94,13 @@ def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch
             "descending": instants[::-1],
             "shuffled": random.permutation(instants),
         }[order]
-        compiled = result.until(instants)
+        others = merge_spans(instants[:-1], instants[:-1] + random.integers(0, 9, 2999))
+        compiled, common = result.until(instants), result & others
         with monkeypatch.context() as patch:
             patch.setattr(intervals_module, "core", None)
             assert (compiled == result.until(instants)).all()
+            by_numpy = result & others
+        assert [*common.begin, *common.end] == [*by_numpy.begin, *by_numpy.end]
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

@@ -143,15 +143,15 @@ def test_the_pass_is_as_plain_python_has_it(seed: int) -> None:
     graph = make_random_graph(seed)
     assert (graph.run()[0].nodes == graph.time.nodes).all()
     random = np.random.default_rng(seed)
-    edges = random.choice(len(graph.binding), 60, replace=False)
+    edges = random.choice(len(graph.binding), 60, replace=False).astype(np.int32)
     weights = np.where(random.random(60) < 0.2, NO_WEIGHT, random.integers(0, 10**10, 60))
     longer = weights[:30] + 5
     changed = dict(zip(edges.tolist(), weights.tolist(), strict=True))
     # Of two changes of one edge the least counts.
     changes = [(edges[:30], longer), (edges, weights)]
     expected = replay_plainly(graph, changed)
-    with graph.weight.change(changes) as weight:
-        assert graph.run(weight)[0].nodes.tolist() == expected
+    weight = graph.weight.change(changes)
+    assert graph.run(weight)[0].nodes.tolist() == expected
     assert (graph.run()[0].nodes == graph.time.nodes).all()
 
 
@@ -174,8 +174,9 @@ def test_a_meeting_that_its_unit_has_in_another_order_takes_place() -> None:
     edges = [(Kind.MEET, 2, 1, 0), (Kind.NCCL, 0, 2, 1)]
     graph = make_graph(np.array([10, 10, 10]), edges, own=2)
     assert graph.cycles == 0
-    with graph.weight.change([(np.array([0]), np.array([7]))]) as weight:
-        assert graph.run(weight)[0].nodes.tolist() == [17, 10, 10]
+    changes = [(np.array([0], np.int32), np.array([7]))]
+    weight = graph.weight.change(changes)
+    assert graph.run(weight)[0].nodes.tolist() == [17, 10, 10]
 
 
 def find_causes_of(folder: Path) -> tuple[list[Cause], JobGraph, int]:

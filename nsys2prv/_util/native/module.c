@@ -21,6 +21,8 @@ static PyMethodDef FUNCTIONS[] = {
      "where `rows` is None.\n\n"
      "fields: a tuple of (offset, size, values) with 4 or 8 bytes of each value (int64). rows: int64. Raises ValueError where something does\n"
      "not fit."},
+    {"intersect_spans", intersect_spans, METH_VARARGS,
+     "intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64)."},
     {"time_before", time_before, METH_VARARGS,
      "time_before(begin, end, times, out): put into `out` how much of a set of times lies before each of some times (all int64).\n\n"
      "begin, end: the intervals of the set, ascending and apart. Raises ValueError where something does not fit."},
@@ -55,21 +57,31 @@ static PyMethodDef FUNCTIONS[] = {
      "plan_replay(graph, bounds): return the stretches of nodes in which a replay can go through units, whose nodes are from one bound (int64) to the\n"
      "next, and through the meetings behind them, as bytes; and how many nodes could be placed."},
     {"replay", replay, METH_VARARGS,
-     "replay(graph, time, weight, plan, counts, /): put into `time` when each node is; returns the last time that counts: of nodes with bit 0 of\n"
-     "`counts` (uint8), of ends of their work with bit 1. A weight of the least int32 does not hold."},
+     "replay(graph, time, weight, plan, counts, out): put into `out` (int64) when each node is; returns the last time that counts: of nodes with bit 0\n"
+     "of `counts` (uint8), of ends of their work with bit 1. A weight of the least int32 does not hold."},
     {"count_moments", count_moments, METH_VARARGS,
      "count_moments(graph, time, weight, begin, end, out): put into `out` which moments of nodes are later than `begin` and not than `end`, as bits"},
     {"trace_path", trace_path, METH_VARARGS,
      "trace_path(graph, time, weight, binding, counts, begin): return the edges that were waited for, from the last moment that counts back to `begin`,\n"
      "as bytes (int32). binding: which these are (uint8), None for those that allow their node last"},
     {"select_edges", select_edges, METH_VARARGS,
-     "select_edges(graph, time, weight, kinds, begin, end): return the edges, and nodes' work, of kinds (bits) that end between two times, as bytes (int32)"},
+     "select_edges(graph, time, weight, kinds, begin, end): return the edges, and nodes' work, of kinds (bits) that end between two times, as bytes (int32) by\n"
+     "kind"},
+    {"change_durations", change_durations, METH_VARARGS,
+     "change_durations(recorded, value, rows, new): change the durations (int32) of some edges (int32) to new ones (int64), or to a share (a float) of\n"
+     "what is recorded: columns of Durations. Of those that are changed already the least counts. Returns how many are in the table of long ones."},
+    {"tabulate_work", tabulate_work, METH_VARARGS,
+     "tabulate_work(graph, row, column, key, edges, columns): bytes of edges (int32) in a table with a line for the k-th time of each key, by key and k;\n"
+     "of the keys (int32); and of the first line of each (int64), and of how many there are. row: of each node; column: of each row, -1 for none."},
     {"find_medians", find_medians, METH_VARARGS,
-     "find_medians(durations, columns, lines, out): put into `out` (float64) the median of each of some lines (int32) of a table of durations (int64,\n"
-     "below zero where there is none), of the columns that are marked (uint8); NaN of none"},
-    {"number_repetitions", number_repetitions, METH_VARARGS,
-     "number_repetitions((key, column), columns, out): put into `out` the line of each row in a table with one for the k-th time of each key, by key\n"
-     "and k (all int32); returns how many lines there are. Rows of one key and column stand in order of time."},
+     "find_medians(table, columns, weight, out): put into `out` (float64) the median of each line of a table of edges (int32, -1 for none), of the columns\n"
+     "that a mask chooses; NaN of none. weight: columns of Durations."},
+    {"share_work", share_work, METH_VARARGS,
+     "share_work(table, takers, givers, weight, is_mean): return edges of some columns of a table, and how long they last if they last as long as those of\n"
+     "other columns in the same line, the median or the mean, as bytes (int32, int64). takers, givers: masks of columns."},
+    {"summarize_keys", summarize_keys, METH_VARARGS,
+     "summarize_keys(table, first, weight, medians, totals, counts): put into `medians` (float64, NaN of none), `totals` and `counts` (int64) those of each\n"
+     "key and column of a table."},
     {"open_trace", open_trace, METH_VARARGS,
      "open_trace(applications, tasks, types, values, duration, communicators): return a trace for `read_lines`. All int64: tasks of each application;\n"
      "threads, first and last CPU of each task; pairs of an event type and its set of labels; pairs of a set and a value that it has."},

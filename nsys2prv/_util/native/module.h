@@ -46,6 +46,7 @@ PyObject *close_trace(PyObject *self, PyObject *capsule);
 
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);
+PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 
 /* dependencies.c, arrange.c, replay.c */
 PyObject *find_outermost(PyObject *self, PyObject *arguments);
@@ -60,8 +61,11 @@ PyObject *replay(PyObject *self, PyObject *arguments);
 PyObject *count_moments(PyObject *self, PyObject *arguments);
 PyObject *trace_path(PyObject *self, PyObject *arguments);
 PyObject *select_edges(PyObject *self, PyObject *arguments);
+PyObject *change_durations(PyObject *self, PyObject *arguments);
+PyObject *tabulate_work(PyObject *self, PyObject *arguments);
 PyObject *find_medians(PyObject *self, PyObject *arguments);
-PyObject *number_repetitions(PyObject *self, PyObject *arguments);
+PyObject *share_work(PyObject *self, PyObject *arguments);
+PyObject *summarize_keys(PyObject *self, PyObject *arguments);
 
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */
 int add_tables(PyObject *module);

@@ -549,8 +549,10 @@ PyObject *plan_replay(PyObject *self, PyObject *arguments) {
     return result;
 }
 
-/* Times of all nodes, and the last of those that count: bit 0 of `counts`, a node; bit 1, the end of its work. */
-static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t count, const Durations *weight, const uint8_t *counts, int64_t *time) {
+/* Times of all nodes, recorded ones of those that wait for nothing, and the last of those that count: bit 0 of `counts`, a node; bit 1, the end of its
+ * work. */
+static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t count, const Durations *weight, const uint8_t *counts,
+                          const int64_t *recorded, int64_t *time) {
     int64_t last = NOTHING;
     for (int64_t k = 0; k < count; k++) {
         int64_t own = stretches[k].own, join = stretches[k].join;
@@ -562,8 +564,7 @@ static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t 
                 int64_t at = get_moment(graph, time, weight, graph->source[edge]) + get_duration(weight, edge);
                 best = at > best ? at : best;
             }
-            if (best > NOTHING)
-                time[node] = best;
+            time[node] = best > NOTHING ? best : recorded[node];
             if (counts[node]) {
                 if (counts[node] & 1 && time[node] > last)
                     last = time[node];
@@ -577,16 +578,16 @@ static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t 
 }
 
 PyObject *replay(PyObject *self, PyObject *arguments) {
-    PyObject *given, *plan, *weights, *counted, *times;
+    PyObject *given, *plan, *weights, *counted, *times, *replayed;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOO", &given, &times, &weights, &plan, &counted))
+    if (!PyArg_ParseTuple(arguments, "OOOOOO", &given, &times, &weights, &plan, &counted, &replayed))
         return NULL;
     Given in;
-    int64_t stretches = -1, last = NOTHING;
+    int64_t stretches = -1, last = NOTHING, *time;
     uint8_t *counts;
     void *stretch;
     if (get_given(&in, given, times, weights) && get_column(&in.held, plan, sizeof(Stretch), &stretches, &stretch)
-        && get_nodes(&in, counted, 1, &counts)) {
+        && get_nodes(&in, counted, 1, &counts) && get_nodes(&in, replayed, 8, &time)) {
         const Stretch *each = stretch;
         bool fits = true;
         for (int64_t k = 0; k < stretches && fits; k++)
@@ -595,7 +596,7 @@ PyObject *replay(PyObject *self, PyObject *arguments) {
             PyErr_SetString(PyExc_ValueError, "nodes or edges that there are not");
         else {
             Py_BEGIN_ALLOW_THREADS
-            last = run_replay(in.graph, each, stretches, &in.weight, counts, in.time);
+            last = run_replay(in.graph, each, stretches, &in.weight, counts, in.time, time);
             Py_END_ALLOW_THREADS
         }
     }
@@ -706,48 +707,101 @@ done:
     return result;
 }
 
-/* Edges of some kinds, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit. Returns how many there are. */
-static int64_t select_rows(const Given *in, unsigned kinds, int64_t begin, int64_t end, int32_t *out) {
+/* Edges, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit; those of each kind into its column. */
+static void select_rows(const Given *in, int64_t begin, int64_t end, int32_t **out, int64_t *count) {
     const Graph *graph = in->graph;
-    int64_t count = 0, own = 0, join = graph->joined;
+    int64_t own = 0, join = graph->joined;
     for (int64_t node = 0; node < graph->nodes; node++) {
         int64_t at = in->time[node], work = graph->edges + node;
         for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;)
-            if (graph->kind[edge] <= OUTSIDE && kinds & BIT(graph->kind[edge]) && at > begin && at <= end)
-                out[count++] = (int32_t)edge;
-        if (graph->kind[work] > OUTSIDE || !(kinds & BIT(graph->kind[work])))
+            if (graph->kind[edge] <= OUTSIDE && out[graph->kind[edge]] && at > begin && at <= end)
+                out[graph->kind[edge]][count[graph->kind[edge]]++] = (int32_t)edge;
+        if (graph->kind[work] > OUTSIDE || !out[graph->kind[work]])
             continue;
         at += get_duration(&in->weight, work);
         if (at > begin && at <= end)
-            out[count++] = (int32_t)work;
+            out[graph->kind[work]][count[graph->kind[work]]++] = (int32_t)work;
     }
-    return count;
 }
 
 PyObject *select_edges(PyObject *self, PyObject *arguments) {
-    PyObject *graph, *times, *weights, *result = NULL;
+    PyObject *graph, *times, *weights, *columns[OUTSIDE + 1] = {NULL}, *result = NULL;
     unsigned int kinds;
     long long begin, end;
     (void)self;
     if (!PyArg_ParseTuple(arguments, "OOOILL", &graph, &times, &weights, &kinds, &begin, &end))
         return NULL;
     Given in;
-    if (get_given(&in, graph, times, weights)) {
-        int64_t most = 0, count = 0;
-        for (int64_t k = 0; k < in.graph->edges + in.graph->nodes; k++)
-            most += in.graph->kind[k] <= OUTSIDE && kinds & BIT(in.graph->kind[k] & 31);
-        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)most * 4);
-        if (result) {
-            int32_t *out = (int32_t *)PyByteArray_AsString(result);
-            Py_BEGIN_ALLOW_THREADS
-            count = select_rows(&in, kinds, begin, end, out);
-            Py_END_ALLOW_THREADS
-            if (PyByteArray_Resize(result, (Py_ssize_t)count * 4) < 0)
-                Py_CLEAR(result);
-        }
+    int64_t count[OUTSIDE + 1] = {0};
+    int32_t *out[OUTSIDE + 1] = {NULL};
+    if (!get_given(&in, graph, times, weights) || !(result = PyDict_New()))
+        goto done;
+    for (int64_t k = 0; k < in.graph->edges + in.graph->nodes; k++)
+        if (in.graph->kind[k] <= OUTSIDE)
+            count[in.graph->kind[k]]++;
+    for (unsigned kind = 0; kind <= OUTSIDE; kind++) {
+        if (!(kinds & BIT(kind)))
+            continue;
+        PyObject *number = PyLong_FromUnsignedLong(kind);
+        columns[kind] = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count[kind] * 4);
+        if (!number || !columns[kind] || PyDict_SetItem(result, number, columns[kind]) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(number);
+        Py_XDECREF(columns[kind]);
+        if (!result)
+            goto done;
+        out[kind] = (int32_t *)PyByteArray_AsString(columns[kind]);
     }
+    memset(count, 0, sizeof count);
+    Py_BEGIN_ALLOW_THREADS
+    select_rows(&in, begin, end, out, count);
+    Py_END_ALLOW_THREADS
+    for (unsigned kind = 0; kind <= OUTSIDE && result; kind++)
+        if (columns[kind] && PyByteArray_Resize(columns[kind], (Py_ssize_t)count[kind] * 4) < 0)
+            Py_CLEAR(result);
+done:
     release_buffers(&in.held);
     return result;
+}
+
+/* Changes durations of edges: to `given` ones (ns), or to a share of what is recorded. Of those that differ from what is recorded already the least counts.
+ * Returns how many are LONG then. */
+static int64_t change_rows(const Durations *recorded, int32_t *value, const int32_t *rows, int64_t count, const int64_t *given, double share) {
+    int64_t tabled = 0;
+    for (int64_t k = 0; k < count; k++) {
+        int32_t row = rows[k], before = value[row];
+        int64_t lasts = given ? given[k] : recorded->value[row] == NOT_HELD ? NOT_HELD : (int64_t)((double)get_duration(recorded, row) * share);
+        int32_t now = lasts < NOT_HELD ? NOT_HELD : shorten(lasts);
+        value[row] = before != recorded->value[row] && before < now ? before : now;
+        tabled += value[row] == LONG;
+    }
+    return tabled;
+}
+
+PyObject *change_durations(PyObject *self, PyObject *arguments) {
+    PyObject *recorded, *values, *rows, *given;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOO", &recorded, &values, &rows, &given))
+        return NULL;
+    Buffers held = {.count = 0};
+    Durations before;
+    int64_t count = -1, changes = -1, tabled = 0;
+    void *value, *row, *lasts = NULL;
+    double share = 0;
+    bool fits = get_column(&held, values, 4, &count, &value) && get_durations(&held, recorded, count, &before) && get_column(&held, rows, 4, &changes, &row);
+    if (fits && PyFloat_Check(given))
+        share = PyFloat_AsDouble(given);
+    else if (fits)
+        fits = get_column(&held, given, 8, &changes, &lasts);
+    if (fits && !are_within(row, changes, 0, count - 1))
+        PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+    else if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        tabled = change_rows(&before, value, row, changes, lasts, share);
+        Py_END_ALLOW_THREADS
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(tabled);
 }
 
 static int compare_keys(const void *first, const void *second) {
@@ -755,125 +809,308 @@ static int compare_keys(const void *first, const void *second) {
     return one < other ? -1 : one > other;
 }
 
-/* Numbers the repetitions of work: of each row the key, and which of `columns` does it. Rows of a table with a line for the k-th time of each key, by key
- * and k, go into `out`. Returns the lines, -1 without memory. */
-static int64_t number_rows_of(int64_t rows, const int32_t *key, const int32_t *column, int64_t columns, int32_t *out) {
+/* A table of work: a line for the k-th time of each key, by key and k, and in it the edge of each column, -1 for none. `first` has the first line of each
+ * key, and at last the number of lines. */
+typedef struct {
+    int32_t *edges, *keys;
+    int64_t *first, lines, count;
+} WorkTable;
+
+static void free_table(WorkTable *table) {
+    free(table->edges);
+    free(table->keys);
+    free(table->first);
+}
+
+/* column: of each row of the trace. Returns false without memory. */
+static bool fill_table(const Graph *graph, const int32_t *row_of, const int32_t *column_of, const int32_t *key, const int32_t *rows, int64_t count,
+                       int64_t columns, WorkTable *table) {
     Codes codes = {0};
-    int64_t lines = -1;
-    int32_t *code = malloc((size_t)(rows + 1) * 4), *count = NULL, *first = NULL;
+    bool done = false;
+    int32_t *code = malloc((size_t)(count + 1) * 4), *column = malloc((size_t)(count + 1) * 4), *times = NULL;
     uint64_t *ordered = NULL;
-    if (!code)
+    if (!code || !column)
         goto done;
-    for (int64_t k = 0; k < rows; k++)
+    for (int64_t k = 0; k < count; k++) {
+        int64_t node = rows[k] < graph->edges ? graph->target[rows[k]] : rows[k] - graph->edges;
+        column[k] = row_of[node] < 0 ? -1 : column_of[row_of[node]];
         /* Keys ascend as numbers without a sign then. */
-        if ((code[k] = find_code(&codes, (uint32_t)key[k] ^ 0x80000000u)) < 0)
+        if ((code[k] = find_code(&codes, (uint32_t)key[rows[k]] ^ 0x80000000u)) < 0)
             goto done;
-    count = calloc((size_t)(codes.count * columns + 1), 4);
-    first = malloc((size_t)(codes.count + 1) * 4);
+    }
+    table->count = codes.count;
+    times = calloc((size_t)(codes.count * columns + 1), 4);
     ordered = malloc((size_t)(codes.count + 1) * 8);
-    if (!count || !first || !ordered)
+    table->keys = malloc((size_t)(codes.count + 1) * 4);
+    table->first = malloc((size_t)(codes.count + 1) * 8);
+    if (!times || !ordered || !table->keys || !table->first)
         goto done;
-    for (int64_t k = 0; k < rows; k++)
-        out[k] = count[code[k] * columns + column[k]]++;
-    for (int64_t k = 0; k < codes.count; k++) {
-        int32_t most = 0;
-        for (int64_t c = 0; c < columns; c++)
-            most = count[k * columns + c] > most ? count[k * columns + c] : most;
-        first[k] = most;
+    for (int64_t k = 0; k < count; k++)
+        if (column[k] >= 0)
+            times[code[k] * columns + column[k]]++;
+    for (int64_t k = 0; k < codes.count; k++)
         ordered[k] = codes.distinct[k] << 32 | (uint64_t)k;
-    }
     qsort(ordered, (size_t)codes.count, sizeof *ordered, compare_keys);
-    lines = 0;
     for (int64_t k = 0; k < codes.count; k++) {
-        uint32_t one = (uint32_t)ordered[k];
-        int32_t repetitions = first[one];
-        first[one] = (int32_t)lines;
-        lines += repetitions;
+        int32_t *one = times + (int64_t)(uint32_t)ordered[k] * columns, most = 0;
+        for (int64_t c = 0; c < columns; c++) {
+            most = one[c] > most ? one[c] : most;
+            /* From here on the line of the next time. */
+            one[c] = (int32_t)table->lines;
+        }
+        table->keys[k] = (int32_t)((uint32_t)(ordered[k] >> 32) ^ 0x80000000u);
+        table->first[k] = table->lines;
+        table->lines += most;
     }
-    for (int64_t k = 0; k < rows; k++)
-        out[k] += first[code[k]];
+    table->first[codes.count] = table->lines;
+    table->edges = malloc((size_t)(table->lines * columns + 1) * 4);
+    if (!table->edges)
+        goto done;
+    memset(table->edges, 0xFF, (size_t)(table->lines * columns) * 4);
+    for (int64_t k = 0; k < count; k++)
+        if (column[k] >= 0)
+            table->edges[(int64_t)times[code[k] * columns + column[k]]++ * columns + column[k]] = rows[k];
+    done = true;
 done:
     free(code);
-    free(count);
-    free(first);
+    free(column);
+    free(times);
     free(ordered);
     free_codes(&codes);
-    return lines;
+    return done;
 }
 
-static int compare_durations(const void *first, const void *second) {
-    int64_t one = *(const int64_t *)first, other = *(const int64_t *)second;
-    return one < other ? -1 : one > other;
-}
-
-/* The median of a few durations, which it sorts. */
-static double find_median(int64_t *durations, int64_t count) {
-    if (count > 32)
-        qsort(durations, (size_t)count, sizeof *durations, compare_durations);
+PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
+    PyObject *given, *nodes, *processes, *keys, *edges, *result = NULL;
+    long long columns;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOOL", &given, &nodes, &processes, &keys, &edges, &columns))
+        return NULL;
+    Buffers held = {.count = 0};
+    const Graph *graph = PyCapsule_GetPointer(given, GRAPH);
+    if (!graph)
+        return NULL;
+    int64_t count = -1, rows = -1, of_nodes = graph->nodes, works = graph->edges + graph->nodes;
+    void *row, *column, *key, *edge;
+    WorkTable table = {0};
+    bool done = false;
+    if (!get_column(&held, nodes, 4, &of_nodes, &row) || !get_column(&held, processes, 4, &rows, &column) || !get_column(&held, keys, 4, &works, &key)
+        || !get_column(&held, edges, 4, &count, &edge))
+        goto done;
+    if (!are_within(row, of_nodes, -1, rows - 1) || !are_within(column, rows, -1, columns - 1) || !are_within(edge, count, 0, works - 1)) {
+        PyErr_SetString(PyExc_ValueError, "a row, a column or an edge that there is not");
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    done = fill_table(graph, row, column, key, edge, count, columns, &table);
+    Py_END_ALLOW_THREADS
+    if (done)
+        result = Py_BuildValue("y#y#y#", table.edges, (Py_ssize_t)(table.lines * columns * 4), table.keys, (Py_ssize_t)(table.count * 4), table.first,
+                               (Py_ssize_t)((table.count + 1) * 8));
     else
-        for (int64_t k = 1; k < count; k++) {
-            int64_t one = durations[k], at = k;
-            for (; at && durations[at - 1] > one; at--)
-                durations[at] = durations[at - 1];
-            durations[at] = one;
+        PyErr_NoMemory();
+done:
+    free_table(&table);
+    release_buffers(&held);
+    return result;
+}
+
+/* The k-th smallest of durations, which it reorders: those before it are not greater, those behind it not less. */
+static int64_t select_kth(int64_t *durations, int64_t count, int64_t k) {
+    int64_t low = 0, high = count - 1;
+    while (low < high) {
+        int64_t pivot = durations[(low + high) / 2], i = low, j = high;
+        while (i <= j) {
+            while (durations[i] < pivot)
+                i++;
+            while (durations[j] > pivot)
+                j--;
+            if (i <= j) {
+                int64_t one = durations[i];
+                durations[i++] = durations[j];
+                durations[j--] = one;
+            }
         }
-    return count ? ((double)durations[(count - 1) / 2] + (double)durations[count / 2]) / 2 : NAN;
+        if (k <= j)
+            high = j;
+        else if (k >= i)
+            low = i;
+        else
+            break;
+    }
+    return durations[k];
+}
+
+/* The median of durations, which it reorders. */
+static double find_median(int64_t *durations, int64_t count) {
+    if (!count)
+        return NAN;
+    int64_t middle = select_kth(durations, count, count / 2), below = middle;
+    if (count % 2 == 0) {
+        below = durations[0];
+        for (int64_t k = 1; k < count / 2; k++)
+            below = durations[k] > below ? durations[k] : below;
+    }
+    return ((double)below + (double)middle) / 2;
+}
+
+/* A table of edges, as of tabulate_work, and their durations. */
+typedef struct {
+    Buffers held;
+    const int32_t *edges;
+    int64_t cells;
+    Durations weight;
+} Work;
+
+static bool get_work(Work *work, PyObject *edges, PyObject *weight) {
+    void *column;
+    work->held.count = 0;
+    work->cells = -1;
+    if (!get_column(&work->held, edges, 4, &work->cells, &column) || !get_durations(&work->held, weight, -1, &work->weight))
+        return false;
+    work->edges = column;
+    if (are_within(work->edges, work->cells, -1, work->weight.count - 1))
+        return true;
+    PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+    return false;
+}
+
+/* How long some columns of a line work: their durations go into `found`. */
+static int64_t take_line(const Work *work, const int32_t *line, const uint8_t *mask, int64_t columns, int64_t *found) {
+    int64_t count = 0;
+    for (int64_t c = 0; c < columns; c++)
+        if (mask[c] && line[c] >= 0)
+            found[count++] = get_duration(&work->weight, line[c]);
+    return count;
 }
 
 PyObject *find_medians(PyObject *self, PyObject *arguments) {
-    PyObject *given, *columns, *lines, *medians;
+    PyObject *edges, *mask, *weight, *medians;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &given, &columns, &lines, &medians))
+    if (!PyArg_ParseTuple(arguments, "OOOO", &edges, &mask, &weight, &medians))
         return NULL;
-    Buffers held = {.count = 0};
-    int64_t wide = -1, cells = -1, wanted = -1;
-    void *chosen, *table, *line, *out;
-    int64_t *found = NULL;
-    if (!get_column(&held, columns, 1, &wide, &chosen) || !get_column(&held, given, 8, &cells, &table) || !get_column(&held, lines, 4, &wanted, &line)
-        || !get_column(&held, medians, 8, &wanted, &out))
+    Work work;
+    int64_t columns = -1, lines = -1, *found = NULL;
+    void *is_chosen, *out;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, mask, 1, &columns, &is_chosen) || !get_column(&work.held, medians, 8, &lines, &out))
         goto done;
-    if (!are_within(line, wanted, 0, wide ? cells / wide - 1 : -1))
-        PyErr_SetString(PyExc_ValueError, "a line that there is not");
-    else if (!(found = malloc((size_t)(wide + 1) * 8)))
+    if (lines * columns != work.cells)
+        PyErr_SetString(PyExc_ValueError, "a median of each line");
+    else if (!(found = malloc((size_t)(columns + 1) * 8)))
         PyErr_NoMemory();
     else {
         Py_BEGIN_ALLOW_THREADS
-        for (int64_t k = 0; k < wanted; k++) {
-            const int64_t *durations = (const int64_t *)table + wide * ((const int32_t *)line)[k];
-            int64_t count = 0;
-            for (int64_t column = 0; column < wide; column++)
-                if (((const uint8_t *)chosen)[column] && durations[column] >= 0)
-                    found[count++] = durations[column];
-            ((double *)out)[k] = find_median(found, count);
-        }
+        for (int64_t k = 0; k < lines; k++)
+            ((double *)out)[k] = find_median(found, take_line(&work, work.edges + k * columns, is_chosen, columns, found));
         Py_END_ALLOW_THREADS
     }
 done:
     free(found);
-    release_buffers(&held);
+    release_buffers(&work.held);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-PyObject *number_repetitions(PyObject *self, PyObject *arguments) {
-    PyObject *given, *numbers;
-    long long columns;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OLO", &given, &columns, &numbers))
-        return NULL;
-    Buffers held = {.count = 0};
-    int64_t rows, lines = 0;
-    void *column[2], *out;
-    if (get_columns(&held, given, "44", &rows, column) && get_column(&held, numbers, 4, &rows, &out)) {
-        if (!are_within(column[1], rows, 0, columns - 1))
-            PyErr_SetString(PyExc_ValueError, "a column that there is not");
-        else {
-            Py_BEGIN_ALLOW_THREADS
-            lines = number_rows_of(rows, column[0], column[1], columns, out);
-            Py_END_ALLOW_THREADS
-            if (lines < 0)
-                PyErr_NoMemory();
+/* Lets the work of some columns (`takes`) last as long as that of others (`gives`) in the same line: the median, or the mean. Of lines without such it
+ * gets as much shorter as the rest. Returns how many edges go into `edge`, and their durations into `lasts`. */
+static int64_t share_lines(const Work *work, const uint8_t *takes, const uint8_t *gives, int64_t columns, bool is_mean, int64_t *found, int32_t *edge,
+                           int64_t *lasts) {
+    int64_t count = 0;
+    double given = 0, before = 0;
+    for (const int32_t *line = work->edges; line < work->edges + work->cells; line += columns) {
+        int64_t number = take_line(work, line, gives, columns, found);
+        double sum = 0;
+        for (int64_t k = 0; k < number; k++)
+            sum += (double)found[k];
+        double usual = !number ? -1 : is_mean ? sum / (double)number : find_median(found, number);
+        for (int64_t c = 0; c < columns; c++) {
+            if (!takes[c] || line[c] < 0)
+                continue;
+            edge[count] = line[c];
+            lasts[count++] = (int64_t)usual;
+            given += number ? usual : 0;
+            before += number ? (double)get_duration(&work->weight, line[c]) : 0;
         }
     }
-    release_buffers(&held);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(lines);
+    double share = before > 0 && given < before ? given / before : 1;
+    for (int64_t k = 0; k < count; k++)
+        if (lasts[k] < 0)
+            lasts[k] = (int64_t)((double)get_duration(&work->weight, edge[k]) * share);
+    return count;
+}
+
+PyObject *share_work(PyObject *self, PyObject *arguments) {
+    PyObject *edges, *takers, *givers, *weight, *result = NULL;
+    int is_mean;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOp", &edges, &takers, &givers, &weight, &is_mean))
+        return NULL;
+    Work work;
+    int64_t columns = -1, most = 0, count = 0, *found = NULL, *lasts = NULL;
+    int32_t *edge = NULL;
+    uint8_t *takes, *gives;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, takers, 1, &columns, (void *)&takes)
+        || !get_column(&work.held, givers, 1, &columns, (void *)&gives))
+        goto done;
+    for (int64_t c = 0; c < columns; c++)
+        most += takes[c] ? work.cells / columns : 0;
+    if (columns < 1 || work.cells % columns)
+        PyErr_SetString(PyExc_ValueError, "lines of so many columns");
+    else if (!(found = malloc((size_t)columns * 8)) || !(edge = malloc((size_t)(most + 1) * 4)) || !(lasts = malloc((size_t)(most + 1) * 8)))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        count = share_lines(&work, takes, gives, columns, is_mean, found, edge, lasts);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("y#y#", edge, (Py_ssize_t)count * 4, lasts, (Py_ssize_t)count * 8);
+    }
+done:
+    free(found);
+    free(edge);
+    free(lasts);
+    release_buffers(&work.held);
+    return result;
+}
+
+PyObject *summarize_keys(PyObject *self, PyObject *arguments) {
+    PyObject *edges, *firsts, *weight, *medians, *totals, *numbers;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO", &edges, &firsts, &weight, &medians, &totals, &numbers))
+        return NULL;
+    Work work;
+    int64_t keys = -1, cells = -1, *found = NULL;
+    void *bounds, *median, *total, *count;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, firsts, 8, &keys, &bounds) || !get_column(&work.held, medians, 8, &cells, &median)
+        || !get_column(&work.held, totals, 8, &cells, &total) || !get_column(&work.held, numbers, 8, &cells, &count))
+        goto done;
+    const int64_t *first = bounds;
+    int64_t columns = --keys > 0 ? cells / keys : 0, most = 0;
+    bool fits = keys >= 0 && first[0] >= 0 && columns * first[keys] <= work.cells && columns * keys == cells;
+    for (int64_t k = 0; k < keys && fits; k++) {
+        fits = first[k] <= first[k + 1];
+        most = first[k + 1] - first[k] > most ? first[k + 1] - first[k] : most;
+    }
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "lines that there are not");
+    else if (!(found = malloc((size_t)(most + 1) * 8)))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t k = 0; k < keys; k++)
+            for (int64_t c = 0; c < columns; c++) {
+                int64_t number = 0, sum = 0;
+                for (int64_t line = first[k]; line < first[k + 1]; line++) {
+                    int32_t edge = work.edges[line * columns + c];
+                    if (edge >= 0)
+                        sum += found[number++] = get_duration(&work.weight, edge);
+                }
+                ((double *)median)[k * columns + c] = find_median(found, number);
+                ((int64_t *)total)[k * columns + c] = sum;
+                ((int64_t *)count)[k * columns + c] = number;
+            }
+        Py_END_ALLOW_THREADS
+    }
+done:
+    free(found);
+    release_buffers(&work.held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

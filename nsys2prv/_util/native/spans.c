@@ -1,4 +1,4 @@
-/* The inner loop of nsys2prv.analysis.intervals: how much of a set of times lies before each of many times.
+/* The inner loops of nsys2prv.analysis.intervals: how much of a set of times lies before each of many times, and what two sets have in common.
  *
  * An installation without a C compiler does without: intervals.py has the same by numpy, and the tests compare the two.
  */
@@ -74,4 +74,49 @@ PyObject *time_before(PyObject *self, PyObject *arguments) {
     if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* Puts what two sets have in common into `begin` and `end`, if there are such columns; returns how many intervals that is. */
+static size_t intersect(const Py_buffer *sides, int64_t *begin, int64_t *end) {
+    const int64_t *begins[] = {sides[0].buf, sides[2].buf}, *ends[] = {sides[1].buf, sides[3].buf};
+    size_t counts[] = {(size_t)sides[0].len / 8, (size_t)sides[2].len / 8}, at[] = {0, 0}, found = 0;
+    while (at[0] < counts[0] && at[1] < counts[1]) {
+        int64_t since[] = {begins[0][at[0]], begins[1][at[1]]}, until[] = {ends[0][at[0]], ends[1][at[1]]};
+        int later = since[1] > since[0], first = until[1] < until[0];
+        if (since[later] < until[first]) {
+            if (begin) {
+                begin[found] = since[later];
+                end[found] = until[first];
+            }
+            found++;
+        }
+        at[first]++;
+    }
+    return found;
+}
+
+PyObject *intersect_spans(PyObject *self, PyObject *arguments) {
+    Py_buffer sides[4];
+    PyObject *begin = NULL, *end = NULL, *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*", &sides[0], &sides[1], &sides[2], &sides[3]))
+        return NULL;
+    if (sides[0].len != sides[1].len || sides[2].len != sides[3].len)
+        PyErr_SetString(PyExc_ValueError, "an end of each begin");
+    else {
+        Py_ssize_t size = (Py_ssize_t)intersect(sides, NULL, NULL) * 8;
+        begin = PyBytes_FromStringAndSize(NULL, size);
+        end = PyBytes_FromStringAndSize(NULL, size);
+        if (begin && end) {
+            Py_BEGIN_ALLOW_THREADS
+            intersect(sides, (int64_t *)PyBytes_AsString(begin), (int64_t *)PyBytes_AsString(end));
+            Py_END_ALLOW_THREADS
+            result = PyTuple_Pack(2, begin, end);
+        }
+    }
+    Py_XDECREF(begin);
+    Py_XDECREF(end);
+    for (int k = 0; k < 4; k++)
+        PyBuffer_Release(&sides[k]);
+    return result;
 }
