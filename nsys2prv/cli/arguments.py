@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,7 +61,7 @@ what to print
       print the version and the commit it was made from
 which events to convert
   -t --trace KINDS ...
-      convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out;
+      only these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out;
       default: all that --kinds lists, except those that have to be asked for
   --min-duration [KIND=]NS ...
       leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us;
@@ -74,19 +75,19 @@ which events to convert
       POP's BasicAnalysis reads a trace with states as one of Extrae
 a part of the job (docs/cutting.md)
   --time FROM:TO
-      convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left
+      only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left
       out, as in 10:
   --region NVTX[:N]
-      convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern);
+      only from the first begin to the last end of the NVTX ranges with this name (a glob pattern);
       NAME:N takes the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1
   --keep-time
       keep the times of the whole trace; default: the part begins at 0
   --ranks LIST ...
-      convert only these ranks, as in 0-7,64
+      only these ranks, as in 0-7,64
   --hosts LIST ...
-      convert only reports of these hosts, as in node01,'gpu*'
+      only reports of these hosts, as in node01,'gpu*'
   --devices LIST ...
-      convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs
+      only these GPUs: their numbers, or the first 6 or more characters of their UUIDs
   --no-args
       write events without their attributes
   --args KIND=NAMES ...
@@ -121,7 +122,7 @@ how to run
   -j --jobs N
       number of workers; default: one per CPU
   --tmp DIR
-      folder for temporary files; default: the folder of the output
+      folder for temporary files; default: the folder of the trace, or the system's
   --keep-going
       leave out reports that cannot be read, name them, and exit with status 1
   --engine NAME
@@ -132,6 +133,16 @@ how to run
   -m --multi-report
       no effect, accepted for compatibility: several reports always make one trace
 """
+
+
+def pick_options(*names: str, title: str = "") -> str:
+    """Return the declarations of some options of a conversion, for another command that has them."""
+    entries = re.split(r"\n(?! {6})", OPTIONS.strip("\n"))
+    picked = [entry for entry in entries if set(names) & set(entry.split("\n", 1)[0].split())]
+    assert len(picked) == len(names), names
+    return "\n".join((*filter(None, [title]), *picked, ""))
+
+
 #: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
 #: instead, for people.
 LEGACY_OPTIONS = {

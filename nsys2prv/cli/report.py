@@ -38,6 +38,7 @@ from nsys2prv.cli.arguments import (
     join_kind_options,
     make_cut_options,
     parse_kinds,
+    pick_options,
 )
 from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
@@ -70,17 +71,9 @@ OPTIONS = """
       also write everything to this file as JSON
   --html FILE
       also write everything to this file as a web page
-  --align METHOD
-      align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file
-  --kernel-rules FILE
-      classify kernels by the rules in this file first
-  -j --jobs N
-      number of workers; default: one per CPU
-  --tmp DIR
-      folder for temporary files; default: the system's
   -q --quiet
       print no progress
-"""
+""" + pick_options("--align", "--kernel-rules", "--jobs", "--tmp")
 #: Those of tables.
 TABLE_OPTIONS = f"""
   --bins N
@@ -102,21 +95,10 @@ REPORT_OPTIONS = """
       title of the report; default: its files' names
 """
 #: Those of a conversion that select.
-CUT_OPTIONS = """
-a part of the job (docs/cutting.md)
-  -t --trace KINDS ...
-      use only these kinds of events, as in kernels,nccl,nvtx; default: all
-  --time FROM:TO
-      use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%
-  --region NVTX[:N]
-      use only the time from the first begin to the last end of these NVTX ranges
-  --ranks LIST ...
-      use only these ranks
-  --hosts LIST ...
-      use only these hosts
-  --devices LIST ...
-      use only these GPUs
-"""
+CUT_OPTIONS = pick_options(
+    *("--trace", "--time", "--region", "--ranks", "--hosts", "--devices"),
+    title="a part of the job (docs/cutting.md)",
+)
 DIFF_OPTIONS = f"""
   --fail-above SHARE
       exit with status {SLOWER} if the median iteration of B (without iterations: job B) takes longer than that of A by
