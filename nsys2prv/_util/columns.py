@@ -1,5 +1,5 @@
-"""Columns of integers, vectorized: what stands for absent and open, distinct values, slices; and
-frames in files.
+"""Vectorized columns of integers: values for absent and open, distinct values, slices; and frames
+in files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what :func:`number_rows` does, for installations without a compiler."""
+    """Return :func:`number_rows` by numpy, for installations without a compiler."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct, further = np.unique(column, return_inverse=True)

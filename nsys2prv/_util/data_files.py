@@ -1,5 +1,5 @@
-"""Read data: the YAML files of the package; files of rules that users write; and reports, of which
-whatever comes of reading them is one line, and what libraries print about it is not shown.
+"""Read data: YAML files of the package, rule files of users, and reports; any error in reading
+becomes one line, without the output of libraries.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_shipped_file(package: str, name: str) -> Any:
 
 
 def load_shipped(text: str) -> Any:
-    """Return what the text of a YAML file of the package says.
+    """Return the data of a YAML file of the package, given its text.
 
     ``tools/make_package_data.py`` parses these files while the package is built. A file that has changed since
     then is parsed here.
@@ -79,7 +79,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_rule_file(path: Path, what: str) -> str:
-    """Return the text of a user's file; `what`: of what rules, for errors."""
+    """Return the text of a user's file; `what`: the kind of rules, for errors."""
     try:
         with name_damaged_file(path):
             return read_given(path).decode("utf-8")
@@ -128,7 +128,7 @@ _hiding, _hiders, _standard = Lock(), 0, -1
 
 @contextmanager
 def hide_stderr() -> Iterator[None]:
-    """Hide what libraries print while any thread is within: polars does before it raises."""
+    """Hide what libraries print (polars does before it raises) while any thread is within."""
     global _hiders, _standard
     with _hiding:
         _hiders += 1

@@ -50,13 +50,13 @@ class NothingToWrite(Nsys2prvError):
 
 
 class Detail(str):
-    """A note that asks nobody to do anything: told with --verbose and in the file beside the trace."""
+    """A note that needs no action: shown with --verbose and in the file beside the trace."""
 
     __slots__ = ()
 
 
 class ClockNote(str):
-    """A note on clocks that do not agree: told with what is known of the hosts' clocks."""
+    """A note on clocks that do not agree, shown with the hosts' clocks."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class EndedBySignal(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """Return what shells give for a process that this signal ended."""
+        """Return the exit status that shells give to a process ended by this signal."""
         return 128 + self.number
 
 
@@ -114,8 +114,8 @@ def end_on_signal() -> None:
 
 
 def raise_on_signal() -> None:
-    """Let signals raise :class:`EndedBySignal`, from now on; also under polars, whose own handler
-    lets a waiting program wait on.
+    """Make signals raise :class:`EndedBySignal` from now on, also during polars calls, whose own
+    handler keeps a waiting program waiting.
     """
     _set_handler(_raise)
     if _handled:

@@ -1,5 +1,4 @@
-"""Files: what their names say, small ones that users give, and outputs that appear only when they
-are complete.
+"""Files: meanings of names, small files from users, and outputs that appear only when complete.
 
 Outputs are written to a folder beside their place, put there together, and removed when a run
 fails.
@@ -100,8 +99,8 @@ def make_temporary_name() -> str:
 
 @contextmanager
 def make_temporary_folder(parent: Path) -> Iterator[Path]:
-    """Create a folder in `parent`, removed whatever happens; remove leftovers of dead runs. Raises
-    OSError where none can be made.
+    """Create a folder in `parent` that is always removed in the end; remove leftovers of dead runs.
+    Raises OSError where none can be made.
     """
     remove_leftovers(parent)
     folder = parent / make_temporary_name()
@@ -152,8 +151,8 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
 
 
 def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
-    """Put back what stood there, unless everything new is in place; nothing new is left there.
-    finals: whether there is a new one.
+    """Restore the replaced files unless all new ones are in place; no new file stays then. finals:
+    whether there is a new one.
     """
     if not (staging / next(iter(finals)).name).exists():
         return
@@ -166,13 +165,13 @@ def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """True if a path leads to one of these files, whatever their names and links."""
+    """True if a path leads to one of these files, also by another name or link."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 
 def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Check that no file to be written or removed is one that is read, by whatever names and links.
-    Raises one clear line otherwise.
+    """Check that no file to be written or removed is an input, also by another name or link. Raises
+    one clear line otherwise.
     """
     there = {identity: path for path in outputs if (identity := _identify_file(path)) is not None}
     for source in inputs if there else ():
@@ -191,7 +190,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
 
 
 def _identify_file(path: str | Path) -> tuple[int, int] | None:
-    """Return a key that identifies a file, whatever path leads to it."""
+    """Return a key that identifies a file by any path."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -223,7 +222,7 @@ def write_complete_file(path: Path, text: str) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove what runs that were killed left in a folder, and put back what they were replacing."""
+    """Remove files that killed runs left in a folder, and restore those that they were replacing."""
     with suppress(OSError):
         for entry in os.scandir(parent):
             folder = Path(entry.path)

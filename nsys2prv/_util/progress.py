@@ -88,9 +88,7 @@ class CpuTimes(Struct):
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Account what this process itself does within the block to a stage; workers' time is not
-        included.
-        """
+        """Add this process's own time within the block to a stage; workers' time is not included."""
         start = time.process_time()
         try:
             yield
@@ -100,7 +98,7 @@ class CpuTimes(Struct):
     def take_values(
         self, function: Callable[[T], R], results: Iterator[TimedResult]
     ) -> Iterator[R]:
-        """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
+        """Yield the results of a function wrapped by :func:`run_timed`, and record their time."""
         for result in results:
             self.add(_find_stage(function), result.seconds, result.process == os.getpid())
             yield result.value

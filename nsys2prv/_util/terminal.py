@@ -48,13 +48,13 @@ def find_width() -> int | None:
 
 
 def print_text(text: str) -> None:
-    """Print lines, folded to the terminal's width, with escapes for what a terminal would obey."""
+    """Print lines, folded to the terminal's width, with control characters escaped."""
     print("\n".join(fold_lines(text.splitlines(), find_width())))
 
 
 def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[str]:
-    """Return safe lines that are no wider than `width`; what is folded hangs below the column of
-    text that it belongs to, else by so many blanks.
+    """Return safe lines no wider than `width`; continuation lines are indented to the column of
+    their text, or by so many blanks.
     """
     safe = [escape_unprintable(line) for line in lines]
     return [part for line in safe for part in _fold_line(line, width, hang)]

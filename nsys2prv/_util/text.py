@@ -84,7 +84,7 @@ def make_natural_key(text: str) -> tuple:
 
 
 def escape_unprintable(text: str) -> str:
-    """Return the text with escapes for what moves the cursor, hides or reorders text."""
+    """Return the text with escapes for characters that move the cursor, hide or reorder text."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 

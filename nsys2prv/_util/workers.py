@@ -113,8 +113,8 @@ class Pool:
 
     @contextmanager
     def ensure_end(self) -> Iterator[None]:
-        """Ensure that after this no task is under way, whatever happens: nobody uses the temporary
-        folder any more, which could not be removed then.
+        """Ensure that no task runs after the block, as tasks use the temporary folder, which could
+        not be removed.
         """
         try:
             yield
@@ -272,7 +272,7 @@ def _list_processes(executor: Executor) -> list[BaseProcess]:
 
 
 def _kill_processes(executor: Executor) -> None:
-    """End worker processes at once, whatever they are doing, and wait until they have ended."""
+    """Kill worker processes at once, and wait until they have ended."""
     for process in _list_processes(executor):
         process.kill()
     executor.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The options of a conversion, and what they become."""
+"""The options of a conversion: their declarations, and the `Options` made of them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ LEGACY_OPTIONS = {
 
 
 class _RefuseLegacyOption(argparse.Action):
-    """Says what to do instead, which is its constant."""
+    """Refuses an option of BSC's nsys2prv; its constant says what to do instead."""
 
     def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
         raise UsageError(
@@ -218,7 +218,7 @@ def _parse_jobs(text: str) -> int:
 
 
 def _list_setting(option: str) -> dict[str, Any]:
-    """Return what argparse is told of an option that takes lists separated by commas."""
+    """Return argparse's settings for an option that takes lists separated by commas."""
 
     def split(text: str) -> list[str]:
         entries = [word.strip() for word in text.split(",")]

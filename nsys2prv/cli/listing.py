@@ -1,5 +1,5 @@
-"""``--list``: what the reports hold, in one table in which differences between them are marked, and
-what is not translated and why.
+"""``--list``: one table of what the reports hold, with marks where they differ, and the tables that
+are not translated, with reasons.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _inspect_reports(path: Path) -> _ReportContents:
 
 
 def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each report, in columns, where what is unusual of what must be the same
-    everywhere is marked. Of many reports those alone that differ from most, and how.
+    """Return a line for each report, in columns; a value that should be the same in all reports and
+    is not is marked. Of many reports those alone that differ from most, and how.
     """
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
@@ -126,7 +126,7 @@ def _format_duration(info: ReportInfo) -> str:
 
 
 def _mark_unusual(cells: list[str]) -> list[str]:
-    """Return the cells, with a mark at those that are not what most are."""
+    """Return the cells, with a mark at those that differ from most others."""
     (usual, _), *others = Counter(cells).most_common()
     return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
 

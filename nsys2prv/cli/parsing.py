@@ -1,5 +1,5 @@
-"""Parse arguments: errors in one line, suggestions for what was meant, and command lines that
-cannot mean what they say.
+"""Parse arguments; report errors in one line with a suggestion, and refuse command lines that are
+probably mistakes.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ WORDS = {
 
 
 def suggest_command(word: str, commands: Collection[str], before: str = "nsys2prv") -> str:
-    """Return what is meant by a word that is no command, "" where nothing is like it."""
+    """Return the command that a misspelt word probably means, "" if none is similar."""
     if near := get_close_matches(word.lower(), commands, 1):
         return f"did you mean `{before} {near[0]}`?"
     return f"write `{WORDS[word]}`" if word in WORDS else ""

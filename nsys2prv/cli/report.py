@@ -351,7 +351,7 @@ def _analyse_job(
 
 
 def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
-    """Return a job by what the command line calls it."""
+    """Return the job that the command line names."""
     path = Path(name)
     if path.suffix == JSON:
         return ComparedJob(*_load_job_file(path))

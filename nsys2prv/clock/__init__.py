@@ -1,7 +1,6 @@
-"""Words of the clock that all of this room uses: kinds of noise, roles of members, and kinds of
-findings with what they say. The room makes one timeline from the reports' own clocks:
-:mod:`~nsys2prv.clock.solve` finds the corrections of the hosts, :mod:`~nsys2prv.clock.maps`
-converts times.
+"""Words that all of this room uses: kinds of noise, roles of members, and kinds of findings with
+their texts. The room makes one timeline from the reports' own clocks: :mod:`~nsys2prv.clock.solve`
+finds the corrections of the hosts, :mod:`~nsys2prv.clock.maps` converts times.
 
 Pure functions on plain values; no Nsight and no Paraver in this room.
 """
@@ -16,7 +15,7 @@ UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
 
 class NoiseKind(IntEnum):
-    """Kind of noise that observations have, by what they are of."""
+    """Kind of noise in observations, by their source."""
 
     NCCL = 0
     MPI = 1

@@ -138,8 +138,8 @@ def _compose_corrections(
 def remove_violations(
     estimates: list[Estimate], orders: Precedences
 ) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return estimates moved as little as removes violations that lie within their own error; what
-    is beyond that is taken for wrong data.
+    """Return the estimates, moved as little as possible to remove the violations that lie within
+    their error; larger ones are taken for wrong data.
     """
     estimates = list(estimates)
     slack = TOLERANCE + orders.find_slack()
@@ -187,7 +187,9 @@ def _move_host(
 
 
 def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return bounds no wider than what the hosts' own precedences with their reference leave."""
+    """Return the estimates with bounds no wider than the precedences between each host and its
+    reference allow.
+    """
     reference = np.array([estimate.reference for estimate in estimates])
     slack = orders.find_slack()
     begin, end = orders.correct(list_corrections(estimates))
@@ -210,9 +212,8 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
 def _find_feasible_changes(
     estimate: Estimate, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
 ) -> np.ndarray:
-    """Return the corners of what may still be added to the times of the host that `leaving`
-    precedences start in and the others end in, within the error of the drift, for a short span
-    tells none.
+    """Return the corners of the corrections that may still be added to a host's times, within the
+    error of its drift. `leaving` precedences start at the host, the others end there.
     """
     first, last = estimate.first, estimate.last
     bounds = _bound_changes(begin, end, leaving, slack).thin(first, last)
@@ -222,8 +223,8 @@ def _find_feasible_changes(
 def _bound_changes(
     begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray | float = 0.0
 ) -> Bounds:
-    """Return bounds of what may be added to the times of what `leaving` precedences start in and
-    the others end in.
+    """Return bounds of the correction that may be added to a host's times; `leaving` precedences
+    start there, the others end there.
     """
     room = end - begin + slack
     return Bounds(np.where(leaving, begin, end), np.where(leaving, room, -room), leaving)
@@ -278,8 +279,8 @@ def move_unconnected_parts(
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return the estimates, with 0 for hosts whose correction is within its own error and whose
-    placed times violate no causality.
+    """Return the estimates, with 0 for hosts whose correction is smaller than its own error and
+    whose times, as placed, violate no causality.
     """
     late = orders.begin > orders.end
     contradicted = np.union1d(orders.before[late], orders.after[late])

@@ -1,5 +1,5 @@
-"""Hard bounds on the hosts' clocks: what must precede what, how far corrections violate that, and
-the lines that bounds leave.
+"""Hard bounds on the hosts' clocks: precedences of events, by how much corrections violate them,
+and the lines that they allow.
 
 A line over a span is the pair (value at its begin, value at its end); bounds leave a convex region
 of these.
@@ -80,8 +80,8 @@ class Precedences(Table, frozen=True):
 
 
 def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
-    """Return the precedences of messages and collectives: of these the begin of the root or of the
-    last member, and the ends of those that waited for it. hosts: rows of :func:`gather_per_host`.
+    """Return the precedences of messages and of collectives (the begin of the root, or of the last
+    member, precedes the ends of those that waited for it). hosts: rows of :func:`gather_per_host`.
     """
     binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
     begins = hosts.filter(binds).select(
@@ -146,7 +146,7 @@ def _count_violations(late: np.ndarray) -> dict[str, int]:
 
 
 class Evidence(Struct, frozen=True):
-    """What corrections are judged by."""
+    """Observations by which corrections are judged."""
 
     #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
     collectives: pl.DataFrame
@@ -154,7 +154,7 @@ class Evidence(Struct, frozen=True):
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
-        """Return what the corrections violate, before and after."""
+        """Return how often and by how much the corrections violate causality, before and after."""
         nothing = np.zeros_like(corrections.offset)
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
         late = {
@@ -176,9 +176,9 @@ class Evidence(Struct, frozen=True):
         return np.append(late, sent - received)
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
-        """Return the evidence without what corrected clocks contradict by more than `limit` (ns, by
-        host), and how much that is: calls that do not belong together. If they are more than a few,
-        the clocks are as likely wrong, and all stay.
+        """Return the evidence without calls that contradict the corrected clocks by more than
+        `limit` (ns, by host), as they do not belong together, and how many they are. If they are
+        more than a few, the clocks are as likely wrong, and all stay.
         """
         hosts, messages = self.collectives, self.messages
         late = _find_collective_violations(hosts, corrections)
@@ -240,7 +240,7 @@ class Bounds(Table, frozen=True):
     is_upper: np.ndarray
 
     def subtract_line(self, offset: float, slope: float) -> Bounds:
-        """Return bounds of what remains of the value without that line."""
+        """Return bounds of the value less that line."""
         return replace(self, values=self.values - offset - slope * self.times)
 
     def relax(self, by: float) -> Bounds:

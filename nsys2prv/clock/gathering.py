@@ -64,9 +64,9 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
 
 
 def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
-    """Return a group's calls as :func:`gather_calls` does, a member's at a time: of a group of
-    which the trace does not number all calls and none ends before it begins. `members` ascend, and
-    load frames of :func:`make_call_frame`.
+    """Return the calls of one group as :func:`gather_calls` does, loading one member at a time; for
+    groups without recorded numbers of calls. `members` ascend, and load frames of
+    :func:`make_call_frame`.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
@@ -142,7 +142,7 @@ def sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the collectives to look at, and of those among them that are held back."""
+    """Return the indices of the collectives to look at, and which of them are held back."""
     kept = choose_evenly(count, MOST_COLLECTIVES)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 

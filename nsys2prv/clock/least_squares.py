@@ -128,9 +128,9 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
 
 
 def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[ClockFinding]]:
-    """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
-    the block, and those that do not fit in most of their collectives out of all: what fits of them
-    may be by chance.
+    """Return the lines of each block's hosts against one of them. Hosts that fit none are taken out
+    of their block; those that fit in less than half of their collectives are taken out of all
+    blocks, as those may fit by chance.
     """
     links, findings = [], []
     hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
@@ -156,7 +156,9 @@ def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
 
 
 def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
-    """Return lines of the hosts against the one that most fit, and the places of those that do not."""
+    """Return the lines of the hosts against the one that most of them fit, and the places of those
+    that do not fit.
+    """
     noise = NOISE[block.noise_kind]
     seen = block.seen.sum(axis=0)
     best: tuple[list[HostLink], list[int]] = [], []
@@ -215,7 +217,7 @@ class Estimate(Struct, frozen=True):
     last: float = float("nan")
 
     def compose(self, onward: Estimate) -> Estimate:
-        """Return this correction and then that of its reference to another host."""
+        """Return this correction followed by that of its reference to another host."""
         first, last = max(self.first, onward.first), min(self.last, onward.last)
         bound, rate = self.bound + onward.bound, self.rate + onward.rate
         if first > last:
@@ -245,8 +247,8 @@ class Network(Struct):
 
 
 def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: int) -> Network:
-    """Return corrections from the blocks, starting from the links' lines; the lowest host of what
-    is connected is the reference.
+    """Return corrections from the blocks, starting from the links' lines; in each connected part
+    the lowest host is the reference.
     """
     fit = _Fit(blocks, *_start_from_tree(links, hosts), {block.noise_kind: 1.0 for block in blocks})
     for round_ in range(ROUNDS):
@@ -546,7 +548,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
-    """Return the largest distance of a part's median from 0, of those that are no chance."""
+    """Return the largest distance of a part's median from 0, of those that chance does not explain."""
     parts = min(PARTS_OF_SPAN, len(times) // ENOUGH_ENDS)
     if parts < 3:
         return 0.0

@@ -1,5 +1,4 @@
-"""Find who communicates with whom where no report tells it: queues of kernels whose n-th ends lie on
-a line.
+"""Find communicators that no report records: queues of kernels whose n-th ends lie on a line.
 
 All members leave a collective at nearly the same moment. So the differences of the n-th ends of two
 queues of one communicator lie on a line, the offset and the drift of two clocks, however these
@@ -66,7 +65,7 @@ MOST_COLLECTIVES = 2_048
 
 
 class Queue(Struct, frozen=True, dict=True):
-    """Kernels of one stream of a rank, or of a communicator where that is told."""
+    """Kernels of one stream of a rank, or of one communicator where it is recorded."""
 
     #: Number of the clock that its times are of.
     clock: int
@@ -104,7 +103,7 @@ class QueueGroup(Struct, frozen=True):
 
 
 def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
-    """Return the groups of queues whose ends follow each other, whatever their clocks."""
+    """Return the groups of queues whose ends follow each other, on any clocks."""
     by_host: dict[int, list[int]] = {}
     for place, queue in enumerate(queues):
         by_host.setdefault(queue.clock, []).append(place)
@@ -154,8 +153,8 @@ def _may_follow(own: Queue, other: Queue) -> bool:
 
 
 def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -> list[QueueGroup]:
-    """Return all queues at these places, whose clocks agree, in groups whose ends agree; the one
-    with most calls is the first of its group and numbers their collectives.
+    """Return the queues at these places, on one clock, in groups whose ends agree; the queue with
+    most calls is the first of its group and numbers the collectives.
     """
     groups = []
     left = sorted(places, key=lambda place: -len(queues[place].end))
@@ -272,8 +271,9 @@ def _compare_queues(own: Queue, other: Queue) -> tuple[float, float, float, floa
 def _divide(
     begin: np.ndarray, end: np.ndarray, told: Sequence[int]
 ) -> list[tuple[list[int], bool]]:
-    """Return the communicators of queues whose ends follow each other, as columns, and whether each
-    is surely one. begin, end: see :func:`_line_up`. told: the communicator of each, 0 if unknown.
+    """Return the communicators among queues (columns) whose ends follow each other, and whether
+    each is surely a single one. begin, end: see :func:`_line_up`. told: the communicator of each, 0
+    if unknown.
     """
     spread = _compare_ends(end)
     nearest = float(np.median(spread.min(axis=0)))

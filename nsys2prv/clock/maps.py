@@ -1,6 +1,5 @@
-"""Maps from local event times to global ones: where each report's local time 0 is placed, by what
-the reports say of their clocks, and how the clock of each host was corrected, as the clock file
-(`out.clock.yaml`) keeps it.
+"""Maps from local to global times: place each report's local time 0 by its recorded clocks, and
+record the correction of each host, as in the clock file (`out.clock.yaml`).
 
 The file can be given to another conversion. Its corrected times are
 UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
@@ -26,7 +25,7 @@ def _apply_drift(
     drift: np.ndarray | float | None,
     pivot: np.ndarray | int,
 ) -> np.ndarray:
-    """Return times by what is one for all of them, or each one's own."""
+    """Return global times; offset, drift and pivot are scalars, or arrays with one value per time."""
     moved = local + offset
     if drift is not None:
         moved += np.floor((local - pivot) * drift).astype(np.int64)

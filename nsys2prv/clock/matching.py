@@ -69,7 +69,7 @@ def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def match_sequences(own: Ends, other: Ends, noise: Noise) -> Match:
-    """Return the partners of the calls in the other sequence, whatever calls either lacks; none if
+    """Return the partners of the calls in the other sequence, where both may lack calls; none if
     nothing fits.
     """
     length = _choose_chunk_length(len(own), len(other))
@@ -123,8 +123,8 @@ def _choose_chunk_length(count: int, other: int) -> int:
 def _find_places(
     own: Ends, begin: int, length: int, other: Ends, misfit: float = np.inf
 ) -> list[int]:
-    """Return the places in the other sequence where the chunk's intervals fit best, and mostly to
-    within what ends that scatter by `misfit` (ns) may differ by.
+    """Return the places in the other sequence where the intervals of the chunk fit best, if most of
+    them fit within the scatter of ends (`misfit`, ns).
     """
     chunk = own[begin : begin + length]
     first = max(0, min(begin - MOST_PLACES // 2, len(other) - length + 1 - MOST_PLACES))
@@ -147,7 +147,7 @@ def _find_places(
 def _grow_match(
     own: Ends, other: Ends, begin: int, place: int, length: int, usual: float
 ) -> Match | None:
-    """Return the match of all calls that goes on from that of a chunk; None where there is none.
+    """Return the match of all calls, grown from the match of a chunk; None if it cannot be grown.
     usual: what ends of one collective may differ by (ns), however close most of them are.
     """
     low, high = begin, begin + length
@@ -204,7 +204,7 @@ def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nda
 
 
 def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
-    """Return each partner only for the nearest of those that chose it."""
+    """Return the partners, each kept only by the nearest of the calls that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]
@@ -236,9 +236,9 @@ SelfFit = tuple[int, np.ndarray]
 def rate_order(
     ends: np.ndarray, others: np.ndarray, self_fits: Sequence[SelfFit], noise: Noise
 ) -> float:
-    """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
-    paired with `others` one by one: reliable from SURE_RATING on; 0 if another pairing fits about
-    as well, or nothing can be compared. self_fits: :func:`find_self_fits` of the others.
+    """Return how certain it is that calls paired one by one belong together (`ends` and `others`,
+    ns, ascending but for noise): reliable from SURE_RATING on, 0 if another pairing fits about as
+    well or nothing can be compared. self_fits: :func:`find_self_fits` of the others.
     """
     part = _choose_central(len(ends))
     ends, others = ends[part], others[part]
@@ -265,16 +265,16 @@ def rate_order(
 
 
 def find_width(noise: Noise, spread: float, count: int) -> float:
-    """Return what ends of one collective differ by (ns), where so many have this spread: many of
-    them show it themselves.
+    """Return by how much ends of one collective may differ (ns), given their number and spread;
+    many ends with little spread allow a smaller width.
     """
     least = noise.reach if count < MANY_CALLS else noise.reach / SHARPER
     return max(least, 3 * spread)
 
 
 def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences on one
-    clock, either of which may lack some, as they lie. Calls of different signatures are no
+    """Return how certain it is that calls belong together, as :func:`rate_order` does, for
+    sequences on one clock that may each lack calls. Calls of different signatures are no
     collective; rivals: :func:`find_rival_distances` of the others.
     """
     if not (own.signature.all() and other.signature.all()):
@@ -321,8 +321,8 @@ def _find_misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def find_self_fits(ends: Ends) -> list[SelfFit]:
-    """Return the shifts with which calls, in their order, may be taken for themselves, of those that
-    the signatures allow and that leave half of them, if any do; and how the intervals differ then.
+    """Return the shifts by which a sequence of calls could be mistaken for itself (signatures
+    agree, half of the calls remain), with the differences of intervals.
     """
     ends = ends[_choose_central(len(ends))]
     count, fits = len(ends), []
@@ -348,8 +348,8 @@ def _list_possible_shifts(ends: Ends) -> list[int]:
 
 
 def find_rival_distances(ends: Ends) -> list[float]:
-    """Return the distances (ns) at which most calls have another one of their signature, up to that
-    of half of the calls.
+    """Return the distances (ns) at which most calls have another call with their signature, up to
+    half of the sequence.
     """
     part = ends[_choose_central(len(ends))]
     kinds = part.signature if ends.signature.all() else np.zeros_like(part.signature)

@@ -1,5 +1,5 @@
-"""Observations of the hosts' clocks (collective calls and messages), their noise, what is found odd
-among them, and robust lines and spreads.
+"""Observations of the hosts' clocks (collective calls and messages), their noise, odd ones among
+them, and robust fits of lines and spreads.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def take_median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return median along the axis of what is not NaN; NaN of nothing."""
+    """Return the median along the axis without NaNs; NaN if there are only NaNs."""
     ordered = np.sort(values, axis=axis)
     count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
     last = values.shape[axis] - 1

@@ -1,5 +1,5 @@
-"""Solve for the corrections of all hosts' clocks by what their processes did together, and judge
-them.
+"""Solve for the corrections of all hosts' clocks from what their processes did together, and judge
+the result.
 
 Hosts that no settled communicator connects are placed by all that two of them have in common:
 communicators that could not be settled one by one are judged together. Where that does not settle
@@ -171,8 +171,8 @@ def solve_clocks(
 def _solve_network(
     rows: pl.DataFrame, hosts: int, orders: Precedences
 ) -> tuple[Network, list[ClockFinding]]:
-    """Return the network without hosts whose clocks would drift beyond all plausibility, and without
-    those whose ends the order of events contradicts: these scatter more than they show.
+    """Return the network without hosts whose clocks would drift more than is plausible, and without
+    hosts whose ends contradict the order of events (they scatter more than they show).
     """
     blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
@@ -210,8 +210,8 @@ def _solve_network(
 
 
 def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> int | None:
-    """Return the host of which the greatest share of precedences is violated by more than the errors
-    allow, None where none has many.
+    """Return the host with the largest share of precedences violated by more than the errors allow,
+    None if no share is large.
     """
     begin, end = orders.correct(list_corrections(estimates))
     errors = np.array([estimate.bound for estimate in estimates])
@@ -435,7 +435,7 @@ def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
 def _pair_in_order(
     calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
-    """Return the calls of two hosts paired in their order, of groups of which both have the same
+    """Return the calls of two hosts paired in their order, for groups in which both have the same
     calls; None if they do not fit. here, theirs: rows of each host, by group.
     """
     even = [

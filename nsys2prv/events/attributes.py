@@ -1,5 +1,5 @@
-"""Attributes and samples of events from columns of exports, and the kinds whose rows need no more:
-tables of calls, or of work on GPUs, of which the catalogue says all.
+"""Read attributes and samples of events from columns of exports, and extract kinds that the
+catalogue declares completely: tables of calls, or of work on GPUs.
 
 Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
 mean in exports.

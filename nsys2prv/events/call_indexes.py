@@ -274,9 +274,9 @@ class NcclCallIndex:
 
     @cached_property
     def groups(self) -> pl.DataFrame:
-        """Return the groups of calls that move data, in order of thread and begin: when, `shared` as of
-        operations, what their operations have in common (or ABSENT), are (fused, messages) and
-        move in all (bytes and other sums).
+        """Return the groups of calls that move data, in order of thread and begin: their time, the
+        fields that their operations share (or ABSENT), the numbers of fused operations and
+        messages, and bytes in all.
         """
         operation, size = pl.col("operation"), pl.col("bytes")
         pairs = operation.is_in([SEND, RECEIVE])
@@ -322,9 +322,10 @@ class NcclCallIndex:
     def match_kernels(
         self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return what the groups say in which kernels were launched, by thread (globalTid) and time
-        (local ns) of the launching call: columns of :attr:`groups`, and parts: of how many kernels
-        that do the group's work each is one. ABSENT, the communicator 0, where there is no group.
+        """Return the group in which each kernel was launched, by thread (globalTid) and time (local
+        ns) of the launching call: columns of :attr:`groups`, and `parts`, the number of kernels
+        among which the group's work is divided. ABSENT, the communicator 0, where there is no
+        group.
 
         A process with several GPUs makes the calls of all of them in one group, of equal shares:
         each device has its part of the sums. Of several communicators in one group nothing tells

@@ -287,7 +287,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _describe_configurations(*columns: np.ndarray) -> list[str]:
-    """Return the texts of launch configurations; what is not known is a question mark."""
+    """Return the texts of launch configurations, with a question mark for unknown parts."""
     texts = "grid {}x{}x{}, block {}x{}x{}, {} registers, {} + {} bytes of shared memory"
     return [
         texts.format(*("?" if number < 0 else number for number in numbers))

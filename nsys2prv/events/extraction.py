@@ -182,7 +182,7 @@ _USUAL = ReadingSettings()
 
 
 class Extraction:
-    """The state of reading one report: what kinds read from, and what their rows refer to.
+    """State of reading one report, for kinds to read from and to refer to names and objects.
 
     nccl_calls: the NCCL calls that kinds may look up.
     """
@@ -305,7 +305,7 @@ class Extraction:
         return rows.where(~far)
 
     def find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return what `find` finds; the parts of a kind's table ask but once, under this name."""
+        """Return the result of `find`, computed once per kind under this name."""
         if name not in self._found:
             self._found[name] = find()
         return self._found[name]
@@ -334,7 +334,7 @@ class Extraction:
     def number_objects(
         self, make_key: Callable[..., ObjectKey], *columns: np.ndarray
     ) -> np.ndarray:
-        """Return objects by what makes their keys of the values of columns, with 0 for NULL."""
+        """Return objects for rows by key, made from the values of columns, with 0 for NULL."""
         distinct, codes = factorize_together(*columns)
         keys = map(make_key, *(zero_nulls(column).tolist() for column in distinct))
         return self.objects.number(keys)[codes]
@@ -344,7 +344,7 @@ class Extraction:
         return self.number_objects(ThreadKey, tids)
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of each process's main thread, whose thread id is the process id."""
+        """Return the globalTid of each process's main thread (its thread id is the process id)."""
         return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
 
     def find_launches(self, columns: Columns) -> Launches:

@@ -1,5 +1,5 @@
-"""Tell by the names of kernels what they are: class, use of tensor cores, layout and tile of a GEMM;
-whether they are NCCL's, and with which operation.
+"""Classify kernels by name: class, tensor cores, layout and tile of a GEMM; NCCL's kernels and
+their operations.
 
 The rules of classes are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
 and applies them.
@@ -69,7 +69,7 @@ class ClassRule(Struct, frozen=True):
 
 
 class KernelClass(NamedTuple):
-    """What the name of a kernel says of it."""
+    """Properties of a kernel that its name gives."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -169,7 +169,7 @@ def _load_shipped_rules() -> tuple[ClassRule, ...]:
 
 
 def read_rules(text: str, source: str) -> tuple[ClassRule, ...]:
-    """Return rules from YAML text; `source` is what errors call it."""
+    """Return rules from YAML text; `source` names it in errors."""
     rules = parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check_rule(spec, f"{source}: rule {number}")

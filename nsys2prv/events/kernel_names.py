@@ -203,7 +203,9 @@ class _NameReader:
             self._args.append(Expr(self._path, self._stars, self._start, position))
 
     def _close_all(self, word: str, position: int) -> None:
-        """Close what a closing bracket closes: with parentheses all that is open within."""
+        """Close the bracket that this character closes, and with parentheses all brackets open
+        within.
+        """
         openers = _CLOSES[word]
         if word == ">":
             if self._stack and self._stack[-1][0] in openers:
@@ -214,7 +216,7 @@ class _NameReader:
             self._close(position)
 
     def _close(self, position: int) -> None:
-        """Close the innermost bracket: what is in it belongs to what stands before it."""
+        """Close the innermost bracket and attach its contents to the name before it."""
         self._finish_argument(position)
         content = self._args
         opener, path, self._stars, self._start, self._args = self._stack.pop()
@@ -300,7 +302,7 @@ def _format_path(path: list[NamePart], depth: int) -> str:
 def _format_library_template(
     library: str, template: str, name: str, args: list[Expr], depth: int
 ) -> str:
-    """Return a template of a known library, whose arguments are known too."""
+    """Return a template of a library whose arguments have known meanings."""
     if library in _LAUNCHERS:
         args = [arg for arg in args if _has_lambda(arg)][:1] or args
     elif library == "Eigen" and template.startswith("Tensor"):

@@ -316,7 +316,9 @@ def _load_texts() -> dict[str, dict[str, str]]:
 
 
 def describe_reason(key: str) -> str:
-    """Return what a key, with or without a detail, tells people. Raises KeyError for no key."""
+    """Return the text of a reason for people, by its key with or without a detail. Raises KeyError
+    for no key.
+    """
     reason, _, detail = key.partition(SEPARATOR)
     return Reason(reason).text.replace("{}", detail)
 

@@ -114,7 +114,7 @@ def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
 
 
 def decode_float(value: np.ndarray, size: int) -> np.ndarray:
-    """Return numbers whose bits are those of floating point of so many bytes, as integers with
+    """Return floating-point numbers of so many bytes, given as bits, as integers with
     FLOAT_DECIMALS decimals.
     """
     if size == 4:
@@ -123,7 +123,7 @@ def decode_float(value: np.ndarray, size: int) -> np.ndarray:
 
 
 def scale_fraction(number: np.ndarray) -> np.ndarray:
-    """Return fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
+    """Return fractions as integers with FLOAT_DECIMALS decimals; NaN becomes 0."""
     greatest, factor = 2.0**53 / 10**FLOAT_DECIMALS, 10**FLOAT_DECIMALS
     exact = np.nan_to_num(number.astype(np.float64))
     return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
@@ -428,7 +428,7 @@ def _read_json(database: Database, part: Part) -> pl.DataFrame:
 
 
 def _find_sources(database: Database) -> dict[int, EventSource]:
-    """Return typeId -> what its events are."""
+    """Return typeId -> source of its events."""
     read = database.read_small_table
     origins = {
         number: (_find_name(database, name, data), group)

@@ -110,7 +110,7 @@ _MEETINGS = {
 
 
 def get_meeting_values(waits: int) -> list[int]:
-    """Return the values of the blocking collectives of which this is said."""
+    """Return the values of the blocking collectives with this property."""
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
     return [values[name] for name, (_, who) in _MEETINGS.items() if who == waits]
 
@@ -377,7 +377,7 @@ def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
-    """Set aside what the calls do with requests."""
+    """Store as facts how calls use requests."""
     request = calls.columns["requestHandle"]
     calls.save_fact(
         REQUESTS, np.flatnonzero(request != NULL), role=role.astype(np.int8), request=request

@@ -1,5 +1,5 @@
-"""NCCL's calls on their host threads (kinds of events), with what their NVTX payloads say; and what
-these calls say of the NCCL kernels that do their work (:func:`attach_payloads`).
+"""NCCL calls on host threads (kinds of events) with their NVTX payloads, and their properties for
+the NCCL kernels that they launched (:func:`attach_payloads`).
 
 Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
 numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
@@ -377,7 +377,7 @@ def _index_calls(
     operation: np.ndarray,
     payloads: dict[str, np.ndarray],
 ) -> None:
-    """Set the calls aside for the index of NCCL calls, and as facts what they tell of
+    """Add the calls to the index of NCCL calls, and store as facts what they say about
     communicators.
     """
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))

@@ -125,7 +125,9 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
 ) -> RenamedRanges:
-    """Return what the rules make of each row's text. domains: names, of which each row has one."""
+    """Return the text of each row as the rules rename it. domains: names, of which each row has
+    one.
+    """
     of_domains = select_rules(extraction.nvtx_rules, domains)
     first, *others = dict.fromkeys(of_domains) or [()]
     renamed = _rename_texts(extraction, columns, first)
@@ -139,7 +141,7 @@ def _rename(
 def _rename_texts(
     extraction: Extraction, columns: Columns, rules: tuple[NvtxRule, ...]
 ) -> RenamedRanges:
-    """Return what rules make of each row's text."""
+    """Return the text of each row as the rules rename it."""
     codes, inline = columns.texts["text"]
     renamed = rename_by_template(inline, rules)
     if renamed is None:

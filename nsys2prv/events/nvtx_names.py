@@ -80,7 +80,7 @@ class RenamedRanges(Struct):
     numbers: np.ndarray
 
     def take(self, names: np.ndarray) -> RenamedRanges:
-        """Return what became of some of the names that were given, by their indices."""
+        """Return new names for some of the given ones, by index."""
         return RenamedRanges(self.texts, self.codes[names], self.wanted[names], self.numbers[names])
 
     def replace_some(self, names: np.ndarray, others: RenamedRanges) -> RenamedRanges:
@@ -170,8 +170,8 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
 
 
 def _rename_known(texts: list[str], rules: Sequence[NvtxRule]) -> RenamedRanges:
-    """Apply the rules to texts, whose names are remembered for parts of reports that follow: to
-    compile their patterns takes longer than most parts' texts.
+    """Apply the rules to texts and remember the results for later parts of reports, as compiling
+    patterns takes longer than renaming the texts of most parts.
     """
     known = _get_known_texts(tuple(rules))
     if new := list(dict.fromkeys(text for text in texts if text not in known)):
@@ -318,7 +318,7 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
 
 
 def read_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
-    """Return rules from YAML text; `source` is what errors call it."""
+    """Return rules from YAML text; `source` names it in errors."""
     data = parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):

@@ -1,6 +1,6 @@
-"""What the operating system and others do around a program: OS runtime calls; when its threads ran,
-where, and in which functions (rows are for profiled processes only); the files that it accesses,
-the contexts that share its GPUs (``--gpuctxsw``), and what Nsight Systems has to say.
+"""Events of the operating system and of tools around a program: OS runtime calls, thread scheduling
+and CPU samples (of profiled processes only), file accesses, contexts that share GPUs
+(``--gpuctxsw``), and Nsight Systems' messages.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
-    """Return local names of functions; of those without a name, of their modules."""
+    """Return local names of functions, or of their modules where the function has no name."""
 
     def make_texts(*met: np.ndarray) -> list[str]:
         return list(map(_make_label, *map(extraction.read_strings, met)))

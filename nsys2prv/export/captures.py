@@ -34,7 +34,7 @@ Chain = tuple[int, ...]
 
 
 class Captures(Struct, frozen=True):
-    """What belongs together among the reports of a job."""
+    """Processes and captures that several reports of a job have in common."""
 
     #: Number of each report's capture: reports of one number were recorded at the same time.
     numbers: tuple[int, ...]
@@ -78,8 +78,9 @@ def find_captures(
     events: Mapping[int, Span],
     recorded: Mapping[int, Span],
 ) -> Captures:
-    """Return what belongs together. machines: number of each report's machine; events: when the
-    events of each report are, recorded: when it was recorded, of those whose clock is known.
+    """Find the processes and captures that reports have in common. machines: number of each
+    report's machine; events: when the events of each report are, recorded: when it was recorded, of
+    those whose clock is known.
     """
     by_machine: dict[int, list[int]] = defaultdict(list)
     for report in sorted(events, key=lambda report: events[report]):

@@ -121,7 +121,7 @@ def _shorten(ranks: Sequence[int]) -> Ranks:
 
 
 class _Team(Struct):
-    """A communicator by what the rows of all its ranks say of it."""
+    """A communicator, as the rows of all its ranks describe it."""
 
     #: What tells it from others, without its members.
     label: str
@@ -196,13 +196,13 @@ def _name_team(team: _Team) -> dict[str, Any]:
 
 
 def make_key(text: str) -> int:
-    """Return a number above 0 for what tells a communicator from all others."""
+    """Return a number above 0 that identifies a communicator."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1 | 1
 
 
 def _find_teams(rows: Sequence[Communicator], teams: dict[Hashable, _Team]) -> list[_Team | None]:
-    """Return what each row of a report means, None where nothing tells; new ones are added to the
+    """Return the communicator of each row of a report, None if unknown; new ones are added to the
     teams.
     """
     predefined = _find_predefined(rows)
@@ -237,8 +237,8 @@ def _doubt_duplicates(
     found: Sequence[Sequence[_Team]],
     teams: Mapping[Hashable, _Team],
 ) -> Iterable[_Team]:
-    """Return the teams, of which those are doubtful that are the n-th duplicates of one of which
-    some ranks have more duplicates than others, so that the n-th need not be the others' n-th.
+    """Return the teams, with duplicates of a communicator marked as doubtful where some ranks have
+    more duplicates than others, so that the n-th need not be the n-th of the others.
     """
     counts: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for number, (rows, teams_of_rows) in enumerate(zip(reports, found, strict=True)):
@@ -252,9 +252,9 @@ def _doubt_duplicates(
 
 
 def _find_predefined(rows: Sequence[Communicator]) -> dict[int, str]:
-    """Return id of a row -> MPI_COMM_WORLD or MPI_COMM_SELF, the first of each rank: that of all
-    ranks in their order, made of none where the members are not listed, and that of one rank
-    besides it that was made of none.
+    """Return row id -> MPI_COMM_WORLD or MPI_COMM_SELF. Of each rank's communicators with no
+    parent, the first one with all ranks in order (or without a list of members) is the world, and
+    one with a single rank is self.
     """
     whole = {
         id(row): row.members if row.members is not None else range(row.size)

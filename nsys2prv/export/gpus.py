@@ -39,7 +39,7 @@ class Gpu(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What tells it from all others of its host, "" where nothing does."""
+        """Text that identifies the GPU on its host, "" if there is none."""
         return self.uuid or self.bus
 
 
@@ -129,9 +129,9 @@ def _find_visible(
     order: tuple[GpuNumber, ...],
     setting: str = "",
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPU of each CUDA ordinal, by their order where all are visible, and what
-    CUDA_VISIBLE_DEVICES was when the program was started; none where a process may have changed
-    that for itself. An instance that it names is added to the GPUs.
+    """Return the GPU of each CUDA ordinal, from the order of GPUs and CUDA_VISIBLE_DEVICES at the
+    program's start; nothing if a process may have changed that variable. An instance that it names
+    is added to the GPUs.
     """
     visible = _parse_visible_devices(setting, order, gpus) if setting else order
     used: dict[int, set[int]] = defaultdict(set)

@@ -1,7 +1,6 @@
-"""What is known of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
-processes, threads and GPUs; its ranks, also by what the launcher of the job says in their
-environment; when its capture was; and what Nsight Systems says of its own work in DIAGNOSTIC_EVENT:
-errors, lost events, fallbacks.
+"""Basic facts of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
+processes, threads, ranks (also from the launcher's environment), GPUs, the time of its capture, and
+Nsight Systems' own messages (DIAGNOSTIC_EVENT: errors, lost events, fallbacks).
 
 Rows far outside the capture are damage: one of them would stretch a trace over years.
 """
@@ -141,7 +140,9 @@ def shorten_message(text: str) -> str:
 
 
 def read_messages(database: Database) -> tuple[Message, ...]:
-    """Return the distinct messages of a report that are more than information, or tell of a loss."""
+    """Return the distinct messages of a report that are warnings or errors, or that report a loss
+    or a fallback.
+    """
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
     rows = database.query(
@@ -156,8 +157,8 @@ def read_messages(database: Database) -> tuple[Message, ...]:
 
 
 def find_main_process(database: Database) -> int | None:
-    """Return the globalPid of the report's main process, whose row has the messages that belong to
-    no process: the first with a message of its own.
+    """Return the globalPid of the report's main process, the first with a message of its own; its
+    row gets the messages of no process.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
@@ -316,8 +317,8 @@ def _find_job(environment: Mapping[str, set[str]]) -> str:
 
 
 class ReportInfo(Struct, frozen=True):
-    """What is known of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
-    globalTid.
+    """Basic facts of one report. Times in nanoseconds; process and thread ids are Nsight's
+    globalPid and globalTid.
     """
 
     #: The SQLite file or folder of tables that is read.
@@ -399,7 +400,7 @@ class ReportInfo(Struct, frozen=True):
 
     @property
     def clock(self) -> ReportClock:
-        """Return the report's clock, with what the export added to its times undone."""
+        """Return the report's clock, without the shift that the export added to its times."""
         begin, gpus = self.begin_ns, frozenset(gpu.uuid for gpu in self.gpus.values() if gpu.uuid)
         if begin is None:
             return ReportClock(self.host, -self.time_shift, None, gpus)
@@ -428,7 +429,7 @@ class ReportInfo(Struct, frozen=True):
         return sorted(own or {*self.visible_gpus} or {*self.gpus})
 
     def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
-        """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
+        """Return :meth:`find_gpu`, or the ordinal itself if the GPU is unknown."""
         number = self.find_gpu(pid, ordinal)
         return ordinal if number is None else number
 

@@ -68,7 +68,7 @@ def check_missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return reports whose sessions, processes and rows are the same."""
+    """Return reports with the same sessions, processes and rows."""
     copies = []
     seen: dict[tuple[str, bool, str], ReportInfo] = {}
     for info in infos:

@@ -122,8 +122,8 @@ def _group_by_report(keys: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
 def _read_nccl_ranks(
     told: pl.DataFrame | None, owners: Sequence[ProcessKey], least: int
 ) -> dict[ProcessKey, int]:
-    """Return the ranks in the largest communicator that tells all processes apart of which NCCL
-    tells anything; none where that has fewer than `least` ranks, for it is not that of the job.
+    """Return the ranks in the largest NCCL communicator that gives each process a rank of its own;
+    nothing if it has fewer than `least` ranks, as it is not the job's.
     """
     if told is None or not told.height:
         return {}

@@ -247,7 +247,7 @@ def _list_export_options(nsys: str) -> tuple[str, ...]:
 
 
 def _run_nsys(*command: str) -> tuple[int, str]:
-    """Run a command of nsys; returns its exit status and what it said."""
+    """Run a command of nsys; return its exit status and output."""
     # Few commands export: the module is not loaded at every start.
     import subprocess
 

@@ -40,7 +40,7 @@ def zero_nulls(column: np.ndarray) -> np.ndarray:
 
 
 class Templates(Struct, frozen=True):
-    """What texts have in common that differ by nothing but numbers."""
+    """Texts that differ in numbers only, grouped."""
 
     #: Template of each text (int64).
     codes: np.ndarray
@@ -164,7 +164,7 @@ class Columns(Struct):
 
 
 def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
-    """Return codes and what they mean, without what none of them means."""
+    """Return codes and their meanings, without unused meanings."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
     if used.all():
@@ -185,7 +185,7 @@ def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
 
 
 def decode_texts(series: pl.Series) -> pl.Series:
-    """Return bytes as text; what is no UTF-8 gets replacement characters."""
+    """Decode bytes as UTF-8, with replacement characters for invalid ones."""
     try:
         return series.cast(pl.String)
     except pl.exceptions.PolarsError:

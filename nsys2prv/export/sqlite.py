@@ -163,7 +163,7 @@ class Database:
             raise self.make_unreadable_error(error) from None
 
     def make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
-        """Return what people are told of damage."""
+        """Return the error for a damaged file, for users."""
         if isinstance(error, DamagedPage):
             reason = f"malformed: {_name_table(table)}, page {error}"
         elif isinstance(error, UnicodeError):
@@ -551,7 +551,7 @@ def _to_text(value: object) -> str:
 
 
 def _select_integer(name: str) -> str:
-    """Return a column of integers in SQL, NULL for what is none."""
+    """Return SQL for a column of integers, NULL for values of other types."""
     quoted = quote_name(name)
     return f"CASE typeof({quoted}) WHEN 'integer' THEN {quoted} END AS {quoted}"
 

@@ -36,9 +36,7 @@ DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Except
 
 
 class ConditionColumns(Struct, frozen=True):
-    """The columns that conditions look at: by their values, or by nothing but the values' types, of
-    which NULL is one.
-    """
+    """The columns that conditions use: by their values, or by the values' types only (NULL is one)."""
 
     #: Columns whose values count.
     values: tuple[str, ...]
@@ -135,8 +133,8 @@ class RecordField(Struct, frozen=True):
     has_default: bool
 
     def column(self, kind: int, *arrays: Any) -> tuple:
-        """Return what the compiled reader is told: a kind, and values, types and texts that it
-        fills, None for none.
+        """Return the argument of the compiled reader: a kind, and arrays of values, types and texts
+        to fill, None for those not wanted.
         """
         place = (self.number, kind, self.is_rowid, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)

@@ -41,9 +41,7 @@ RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
-    """What a relation tells of clocks that are not known to agree; times are those of the hosts'
-    clocks.
-    """
+    """Observations of clocks by a relation; times are those of the hosts' own clocks."""
 
     #: Calls of collectives, in portions of whole groups that ascend by group.
     calls: Sequence[CallPortion] = ()

@@ -117,8 +117,8 @@ def hash_rows(*columns: np.ndarray) -> np.ndarray:
 
 
 def hash_signatures(*columns: np.ndarray) -> np.ndarray:
-    """Return a number of 31 bits for each row of what is equal on all members of a collective; 0
-    where all of it is 0, which is unknown.
+    """Return a hash (31 bits) for each row of the values that all members of a collective share; 0
+    if all are 0, which means unknown.
     """
     mixed = hash_rows(*columns)
     return np.where(mixed > 0, mixed >> np.uint64(33) | np.uint64(1), 0).astype(np.int64)

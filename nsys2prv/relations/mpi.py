@@ -76,9 +76,9 @@ def _sort_into_buckets(context: RelationContext) -> tuple[list[MessageSides], pl
 
 
 def _find_contradictions(sides: Sequence[MessageSides], processes: pl.DataFrame) -> pl.DataFrame:
-    """Return the communicators and tags in which ranks, of which all is recorded, received what
-    nobody sent: their calls were in another communicator, of which nothing is recorded but the
-    handle, that of one freed before.
+    """Return the communicators and tags in which fully recorded ranks received messages that nobody
+    sent. Their calls were in another communicator that reuses the handle of a freed one, which the
+    reports do not show.
     """
     whole = processes.filter(pl.col("began") & pl.col("ended"))["rank"].implode()
     streams = pl.concat([part.streams for part in sides]).group_by(STREAM)

@@ -1,5 +1,5 @@
-"""Match MPI sends with the receives that took them: the n-th send of a communicator, sender, receiver
-and tag is what the n-th such receive took, where it is certain that the reports have all of both.
+"""Match MPI sends with receives: the n-th send of a communicator, sender, receiver and tag belongs
+to the n-th such receive, if the reports surely have all of both.
 
 A receive that does not say where its message is from is one of the only sends that it can be of, if
 these and the receives are equally many then; else it makes what follows uncertain.
@@ -169,8 +169,8 @@ def _pair_messages(
 
 
 def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
-    """Return the receives, of which those are of a stream that do not say it, where only one lacks
-    receives that they can be, and lacks as many.
+    """Return the receives, with the source of those from MPI_ANY_SOURCE filled in where exactly one
+    sender lacks receives, and lacks as many.
     """
     is_wild = pl.col("why") == UNMATCHABLE_REASONS.index(FROM_ANY_SOURCE_OR_TAG)
     wild = receives.filter(is_wild)

@@ -1,5 +1,5 @@
-"""Bring MPI sends and receives to what the ranks made of them: what persistent requests transferred,
-and what completed receives. All of this is known from one report.
+"""Reconstruct the messages of MPI calls: transfers of persistent requests, and the calls that
+completed receives. All of this is known from one report.
 
 A receive through a request is complete with the first Wait of its handle, else with the last Test
 before the handle is used again, else with the receive call itself.
@@ -116,8 +116,8 @@ def sort_sides(
 def _find_sides(
     messages: pl.DataFrame, requests: pl.DataFrame, processes: pl.DataFrame
 ) -> tuple[pl.DataFrame, int]:
-    """Return all messages with `why`, `completed` and `place`, and how many starts there are of
-    requests that nothing says what they are for.
+    """Return all messages with `why`, `completed` and `place`, and the number of starts of unknown
+    requests.
     """
     messages, unprepared = _repeat_persistent(
         messages.filter(pl.col("time_begin") != NULL), requests
@@ -165,9 +165,9 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
 
 
 def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the messages, with one more for every start of a persistent request, by what its
-    handle was last used for, and the number of starts of which that is not known: of partitioned
-    messages and of collectives.
+    """Return the messages, repeated for every start of a persistent request (as its handle was last
+    initialised), and the number of starts without a known initialisation: of partitioned messages
+    and of collectives.
     """
     plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
     if not requests.height:

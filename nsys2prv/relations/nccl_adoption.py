@@ -1,5 +1,5 @@
-"""NCCL kernels whose communicators are not recorded, by the names and the ends of the other ranks'
-kernels (:mod:`nsys2prv.clock.lines`).
+"""Find communicators of NCCL kernels without recorded payloads, from the names and ends of the
+other ranks' kernels (:mod:`nsys2prv.clock.lines`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
 
 class Adoption(Struct):
-    """What was found of processes without payloads."""
+    """Communicators found for processes without payloads."""
 
     #: The results with their facts.
     results: list[WorkResult]
@@ -140,8 +140,8 @@ def _make_queues(
 
 
 def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataFrame]:
-    """Return the rows of a group of queues whose communicators are not told, with what tells it:
-    that of the others, else one by this number.
+    """Return the rows of a group of queues with the communicator that the recorded ones among them
+    name, else with this number.
     """
     told = rows.filter(pl.col("communicator") != 0)
     silent = rows.filter((pl.col("communicator") == 0) & (pl.col("ordinal") >= 0))
@@ -177,7 +177,7 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
 
 
 def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:
-    """Put what was found into the facts of the results."""
+    """Store the communicators found in the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]
         facts = read_frame(result.facts[KERNELS]).with_row_index("row")

@@ -1,5 +1,5 @@
-"""NCCL kernels of a job as blocks on disk: those of one communicator in a few reports, ascending by
-what numbers its collectives.
+"""NCCL kernels of a job as blocks on disk, by communicator and in the order of its collectives,
+each block from a few reports.
 
 A part of a communicator's collectives is then a slice of every block of it, so that nobody needs
 all kernels of a job at once. And the same kernels as observations of the hosts' clocks.
@@ -106,8 +106,8 @@ def order_kernels(
 def _order_by_communicator(
     kernels: pl.DataFrame, path: Path
 ) -> tuple[tuple[Block, ...], frozenset[int], pl.DataFrame]:
-    """Return blocks of the kernels of collectives whose communicator is known, which communicators
-    are ordered by number, and what is told of these.
+    """Return blocks of the kernels of collectives with known communicators, which communicators are
+    ordered by recorded numbers, and facts about them.
     """
     owner = ("task", "device", "communicator")
     operations = pl.col("fused") - pl.col("messages")

@@ -140,8 +140,9 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return RECORD_COLUMNS of these kernels, by begin, and TRANSFER_RECORD_COLUMNS of those
-    whose bytes are known, by their own begins. kernels: with what is known of their collectives.
+    """Return RECORD_COLUMNS of these kernels in order of begin, and TRANSFER_RECORD_COLUMNS of
+    those with known bytes in order of their begins. kernels: with what is known of their
+    collectives.
     """
     ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
     plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")

@@ -76,7 +76,7 @@ SIDE_COLUMNS = split_column_names("begin end object there sends bytes messages p
 
 
 def relate_messages(context: RelationContext) -> list[WorkResult]:
-    """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
+    """Return lines from sends to receives, stored by time, and records of their kernels."""
     buckets = _sort_into_buckets(context)
     paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
     records = [block for part in paired for block in part.records]
@@ -193,7 +193,7 @@ def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
 
 
 def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages of which both sides are known: MESSAGE_COLUMNS."""
+    """Return the messages with both sides known: MESSAGE_COLUMNS."""
     messages = messages.join(
         guessed, on=("communicator", "task"), how="left", maintain_order="left"
     )

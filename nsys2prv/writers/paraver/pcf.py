@@ -1,5 +1,5 @@
-"""Write a .pcf, event types with the labels of their values, and read that of an earlier trace for the
-values that names have there.
+"""Write a .pcf (event types with the labels of their values), and read the .pcf of an earlier trace
+for the values of names.
 """
 
 from __future__ import annotations

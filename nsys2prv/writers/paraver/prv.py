@@ -254,7 +254,7 @@ Piece = bytes | Choice | None
 
 
 class Indices(NamedTuple):
-    """A column of indices into a table of what they stand for."""
+    """A column of indices into a table of values."""
 
     #: Place of each row in `table`.
     indices: np.ndarray

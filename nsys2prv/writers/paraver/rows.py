@@ -184,13 +184,13 @@ class ObjectModel(Struct):
 
     @property
     def rank_sources(self) -> list[str]:
-        """Return what told the ranks."""
+        """Return the sources of the ranks, for people."""
         return list(dict.fromkeys(one.source for one in self.processes if one.source))
 
     @property
     def labels(self) -> list[str]:
-        """Return of each task what people call it: its rank; the name of its row where it has none, or
-        is not the first of it.
+        """Return a label for each task: its rank, or the name of its row where it has none or
+        shares it.
         """
         labels: dict[str, None] = {}
         for process, task in zip(self.processes, self.tree.tasks, strict=True):
@@ -350,9 +350,7 @@ def _order_nodes(
 def _find_main_thread(
     keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo
 ) -> int | None:
-    """Return the globalTid of the thread that stands for its process: the main one, or the first of
-    those with a row.
-    """
+    """Return the globalTid of the process's main thread, or of the first thread with a row."""
     threads = {key.tid for key in keys if isinstance(key, ThreadKey)}
     return min(
         threads,
@@ -427,7 +425,7 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
 
 
 class Device(Struct):
-    """A row for a device: its name, and under what keys the reports have it."""
+    """A row for a device: its name, and its key in each report that has it."""
 
     #: Name of the row.
     name: str

@@ -308,7 +308,7 @@ def make_event_types(
 
 
 def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
-    """Return the fields of these layouts of which the bits are set."""
+    """Return the fields of these layouts whose bits are set."""
     known = load_catalogue().layouts
     return [one for name, mask in layouts.items() for one in list_present_fields(known[name], mask)]
 
@@ -349,7 +349,7 @@ def _make_labels_unique(types: list[EventType]) -> list[EventType]:
 
 
 def _format_scale(decimals: int) -> str:
-    """Return the end of a label that tells what its numbers are multiplied by."""
+    """Return the end of a label that gives the factor of its numbers."""
     if not decimals:
         return ""
     return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"

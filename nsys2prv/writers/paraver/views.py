@@ -124,8 +124,8 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
 def copy_views(
     target: Path, trace: Path | None = None, everything: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Write the views of the core into a folder, which is made, with workspaces that make Paraver
-    offer them; returns what was written.
+    """Write the core views into a (new) folder, with workspaces for Paraver's menu Hints; return
+    what was written.
 
     trace: the one that they are for. Long lists of event types then name those alone that it has,
     for Paraver compares every event with each type of a list, tables have those rows alone that

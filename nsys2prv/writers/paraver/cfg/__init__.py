@@ -1,5 +1,5 @@
-"""Paraver views (.cfg files) as data, what those that write and read them need of Paraver's words, and
-where the views of the package are.
+"""Paraver views (.cfg files) as data, the words of Paraver that readers and writers of views need,
+and the location of the package's views.
 
 Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
 derived window without parents end the program. ``tools/view_catalogue.py`` makes the views of
@@ -145,9 +145,7 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def guards(self) -> bool:
-        """Passes no event: it only tells Paraver's loader of which event types one suffices for the
-        view.
-        """
+        """Passes no event: it lists event types of which one suffices for Paraver to load the view."""
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 

@@ -88,7 +88,7 @@ def make_contents(types: Iterable[int]) -> Contents:
 
 
 def explain_empty_view(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
-    """Return what a view needs and the trace lacks, in words; empty if it shows something. names:
+    """Return, in words, what a view needs and the trace lacks; empty if it shows something. names:
     event type -> name.
 
     A timeline shows something where one of its open windows is not 0 throughout, a table where none
@@ -107,8 +107,8 @@ def explain_empty_view(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> s
 
 
 def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
-    """Return the view with long lists of event types cut to those that are there; a list of which
-    none is there stays.
+    """Return the view with long lists of event types reduced to those present; a list without any
+    present type stays.
     """
     return replace(cfg, windows=tuple(_narrow_window(window, present) for window in cfg.windows))
 

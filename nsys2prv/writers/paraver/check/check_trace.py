@@ -198,7 +198,7 @@ def check_trace(path: str | Path) -> CheckResult:
 def _report_whole_trace(
     trace: TraceReader, file: str, header: Header, labels: Labels, findings: CheckFindings
 ) -> None:
-    """Report what the lines break, and what only the whole trace shows."""
+    """Report the rules that lines break, and those that concern the whole trace."""
     for rule, line, count, text in trace.faults:
         findings.add(rule, file, line, text.decode("utf-8", "replace"), count)
     _, states, events, comms, *_, end, communicators = trace.counts

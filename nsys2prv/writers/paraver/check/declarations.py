@@ -1,5 +1,5 @@
-"""Check what a trace declares: in the first line of the .prv its objects, their CPUs and its
-duration; in the .pcf labels of event types, values and states; in the .row names of objects.
+"""Check the declarations of a trace: in the first line of the .prv its objects, CPUs and duration;
+in the .pcf labels of event types, values and states; in the .row names of objects.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Header(Struct, frozen=True):
 
 
 def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
-    """Check the first line of a .prv and return what it says, or None where what follows cannot be
-    understood without it; what is wrong goes to the findings.
+    """Check the first line of a .prv and return its contents, None if the lines behind it cannot be
+    read without it.
     """
     match = _HEADER.fullmatch(line)
     if match is None:
@@ -140,7 +140,7 @@ class Labels(Struct):
 
 
 def read_labels(path: Path, findings: CheckFindings) -> Labels:
-    """Check a .pcf and return its labels; what is wrong with it goes to the findings."""
+    """Check a .pcf and return its labels."""
     labels = Labels()
     if not path.exists():
         findings.add("pcf-missing", path.name)
