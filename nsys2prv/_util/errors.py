@@ -78,8 +78,8 @@ AGAIN_SECONDS = 0.01
 
 #: Those that are handled here; others were ignored or handled already when the command began.
 _handled: list[int] = []
-#: When an exception was raised last; whether it got lost; whether that is being told right now,
-#: when another one would get lost, too.
+#: Time of the last exception raised; whether it was lost; whether it is being reported now, when
+#: another one would be lost too.
 _raised = -GRACE_SECONDS
 _lost = _in_hook = False
 #: Blocks that delay signals, one within another, and the signal that came meanwhile.

@@ -43,8 +43,8 @@ LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
 #: process made it, and something of the folder's own.
 PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
 _OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-[\w-]+" + re.escape(SUFFIX))
-#: In a temporary folder: the file that its process keeps locked; the list of files that are to be put
-#: in place; and the folder of what stood there before.
+#: In a temporary folder: the file that its process keeps locked, the list of files to put in place,
+#: and the folder of replaced files.
 LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
 #: Name of the file that is to be locked, until it is.
 UNLOCKED = ".unlocked"

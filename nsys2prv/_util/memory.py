@@ -22,8 +22,8 @@ from nsys2prv._util.errors import Nsys2prvError
 
 #: Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-#: jemalloc's, under the prefix that polars gives it: blocks of some MB are like others, and what is
-#: freed is kept for 1 s.
+#: Settings of jemalloc, with polars' prefix: blocks of some MB are treated like others, and freed
+#: memory is kept for 1 s.
 _POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000"
 #: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a
 #: process keeps at its heap's end.

@@ -20,7 +20,7 @@ MOST_HEADING_LINES = 3
 MOST_TURNED = 6
 #: Columns of a terminal that are too few to lay anything out for.
 NARROWEST = 40
-#: What a line begins with: blanks, or a word and the gap behind it; what follows is in a column.
+#: Start of a line: blanks, or a word and a gap; the text behind it is in a column.
 _BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
 
 

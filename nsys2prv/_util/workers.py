@@ -106,7 +106,7 @@ class Pool:
     renew: Callable[[], Executor] | None = None
     #: The engine's exceptions that mean that a worker is gone.
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
-    #: Ends an executor of which no result is wanted any more, and waits for that.
+    #: Ends an executor whose results are no longer wanted, and waits for it.
     end: Callable[[Executor], None] = lambda executor: executor.shutdown()
     #: Within it a task is handed over.
     guard: Callable[[], AbstractContextManager[object]] = nullcontext

@@ -80,11 +80,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         print_message("error", "out of memory; try fewer workers, -j 1")
         return 1
     except BrokenPipeError:
-        # Nobody reads on, as behind `| head`: what was asked for is done.
+        # The reader stopped, as in `| head`: the work is done.
         _discard_output()
         return 0
     except OSError as error:
-        # Errors in writing what is printed name no file.
+        # Errors from writing to standard output name no file.
         where = error.filename or ("standard output" if error.errno in OUTPUT_ERRORS else "")
         _discard_output()
         print_message("error", f"{where}: {error.strerror}" if where else str(error))

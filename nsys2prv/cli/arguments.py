@@ -143,8 +143,7 @@ def pick_options(*names: str, title: str = "") -> str:
     return "\n".join((*filter(None, [title]), *picked, ""))
 
 
-#: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
-#: instead, for people.
+#: Options of BSC's nsys2prv that do not exist here, separated by blanks -> what to do instead.
 LEGACY_OPTIONS = {
     "-f --filter-nvtx": "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
     "--time-limit-start --time-limit-end": "use --time STARTns:ENDns, in the time of the trace, not each report's own",
@@ -229,8 +228,8 @@ def _list_setting(option: str) -> dict[str, Any]:
     return {"type": split, "action": "extend"}
 
 
-#: Option -> what argparse is told of it beside. What an option sets is called as the field of Options
-#: or CutOptions.
+#: Option -> further settings for argparse. The name of its value is the field of Options or
+#: CutOptions that it sets.
 CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     "--version": {"action": _Version, "nargs": 0},
     "--min-duration": {"type": _parse_min_duration},

@@ -29,11 +29,12 @@ from nsys2prv.export.sqlite import Database
 
 #: Columns that lists of tables take.
 WIDTH = 140
-#: Marks what differs between reports.
+#: Marks differences between reports.
 MARK = "*"
 #: A number below this share of another one differs from it.
 ALIKE = 0.9
-#: Of more reports than this only those that differ from the others have a line, so many at most.
+#: With more reports than this, only those that differ from the others get a line, and at most so
+#: many.
 MOST_LINES = 32
 
 

@@ -20,7 +20,7 @@ from nsys2prv._util.text import list_some
 
 #: What argparse says of an option that has no value behind it.
 NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
-#: What it says of a value that is no number, and of what is missing.
+#: Its messages about a value that is not a number, and about missing arguments.
 NO_NUMBER = re.compile(r"argument (\S+): invalid int value: '(.*)'$", re.S)
 MISSING = re.compile(r"the following arguments are required: (.*)")
 #: What it says of a value that is none of an option's, and of arguments that nothing takes.
@@ -34,7 +34,7 @@ EXAMPLES = {
     "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
     "nsys2prv check": "`nsys2prv check TRACE...`",
 }
-#: Options that people give to a command that has none of that name, and what to do instead.
+#: Options that a command does not have, but that people try -> what to do instead.
 ELSEWHERE = {
     "nsys2prv": {
         "--html": "`nsys2prv report REPORT... --html FILE` makes a page",
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, **settings: Any) -> None:
         super().__init__(prog, allow_abbrev=False, formatter_class=_HelpFormatter, **settings)
-        #: Options of other commands alone -> what to do instead.
+        #: Options of other commands only -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 
     def add_arguments(self, table: str, settings: Mapping[str, Mapping[str, Any]]) -> None:

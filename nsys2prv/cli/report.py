@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nsys2prv.analysis.page.excerpts import Excerpts
 
 JSON = ".json"
-#: Analyses that come first in a terminal; others are made as long as so many lines are left to them.
+#: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Options that name a file to write.
 OUTPUTS = ("json", "html", "md", "csv")
@@ -121,7 +121,7 @@ def _parse_percent(text: str) -> float:
     return share
 
 
-#: Option -> what argparse is told of it beside; of those of a conversion the same.
+#: Option -> further settings for argparse; those of a conversion are the same.
 SETTINGS: dict[str, dict[str, Any]] = {
     **CONVERSION_SETTINGS,
     "--useful": {"default": "compute"},

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-#: Largest error (ns) of UTC, which does not tell apart what lies closer together, and of times on
-#: clocks that are aligned.
+#: Errors (ns) that are assumed of recorded UTC, and at most of aligned clocks.
 UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
 
 
@@ -53,8 +52,8 @@ class FindingKind(Enum):
 
 #: Kinds that say that ends tell nothing, rather than that they speak against a match.
 UNCLEAR_KINDS = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
-#: Kinds that are worth a note, all others a warning: they tell of what was left out though it
-#: should fit, and of hosts that could not be aligned.
+#: Kinds that are notes; all others are warnings, about data left out though it should fit and about
+#: hosts that were not aligned.
 NOTE_KINDS = (
     FindingKind.BACKWARDS,
     FindingKind.REPEATED,

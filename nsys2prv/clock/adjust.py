@@ -37,11 +37,11 @@ TOLERANCE = 3_000.0
 SWEEPS = 3
 #: Fewer bounds than this may be of calls that do not belong together.
 FEWEST_BOUNDS = 8
-#: No UTC is wrong by more than this (ns): what demands more is wrong data.
+#: UTC is never wrong by more than this (ns); larger corrections mean wrong data.
 LARGEST_ONE_WAY = 1_000_000_000.0
 #: A correction larger than this (ns) is made though its error might be as large.
 LARGEST_UNMOVED = 10_000.0
-#: First and last time of what holds at all times.
+#: First and last time of a correction that is valid at all times.
 AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
 
 

@@ -135,7 +135,7 @@ Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 def _count_violations(late: np.ndarray) -> dict[str, int]:
     """Return the violations, of ends that are so late (ns; negative: in time)."""
-    # Times are whole ns; what is earlier by less is rounding.
+    # Times are whole ns; smaller differences come from rounding.
     wrong = late[late >= 1]
     return {
         "checked": len(late),

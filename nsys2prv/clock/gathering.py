@@ -26,7 +26,7 @@ from nsys2prv.clock.sequences import (
     number_group,
 )
 
-#: Collectives of one group that are looked at: what is beyond tells nothing more.
+#: At most so many collectives of a group are used; more add no information.
 MOST_COLLECTIVES = 4_000
 #: One in this many collectives and messages is held back from the estimate, to judge it by.
 HOLD_BACK = 10

@@ -55,8 +55,8 @@ LATE_MIDDLE = 1.25
 LEAST_CERTAINTY = 1e-12
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
 PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
-#: A part lies off the line if its median does by so many standard deviations of a median, and by
-#: more than this (ns).
+#: A part is off the line if its median is, by so many standard deviations of a median and by more
+#: than this (ns).
 BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
 
 
@@ -207,7 +207,7 @@ class Estimate(Struct, frozen=True):
     bound: float = 0.0
     #: Growth of the error for each ns before and after that.
     rate: float = 0.0
-    #: Number of what it rests on.
+    #: Number of observations.
     observations: int = 0
     #: Standard deviation of the residuals, ns.
     spread: float = float("nan")

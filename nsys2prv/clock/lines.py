@@ -42,23 +42,24 @@ FEWEST = 8
 CLOSE, NEAR, MOST = 15_000.0, 40_000.0, 0.9
 #: Ends as close as this are taken for those of one communicator.
 LINE_NOISE = replace(NOISE[NoiseKind.NCCL], misfit=20_000.0)
-#: Lines of two pairs of queues that lie farther apart than this (ns) contradict each other, unless
-#: one fits so many times better.
+#: Lines of two pairs of queues contradict each other if they are farther apart than this (ns),
+#: unless one fits better by this factor.
 CONTRADICTION, BETTER = 200_000.0, 3.0
 #: Hosts that one host is compared with before it is given up, and pairs of queues of a kind.
 MOST_TRIES, MOST_PAIRS = 8, 4
-#: Who comes last by so many times the scatter of the ends, and at least by so much (ns), is waited
-#: for by all its communicator: so often at least, but for one of so many cases.
+#: A member comes clearly last by so many times the scatter of the ends and at least by so much
+#: (ns). The others must wait for it at least so often, with one exception in so many cases.
 CLEARLY, LEAST_MARGIN, OFTEN, SELDOM = 8.0, 8_000.0, 3, 10
-#: Ends of members of a communicator differ by so much less than those of others in step with it, and
-#: more where there are few; these follow what their own last members do, to this rank correlation.
+#: Ends within a communicator differ less than those of others in step with it, by this factor (more
+#: with few ends); they follow the arrival of the communicator's own last member with this rank
+#: correlation.
 LEAST_RATIO, RATIO_OF_FEW, CORRELATED = 1.5, 6.0, 0.8
-#: In so many collectives or more, ends of several communicators in step would differ more than those
-#: of one by this factor.
+#: From so many collectives on, several communicators in step would show ends that differ more, by
+#: this factor.
 ENOUGH_ALIKE, ALIKE = 200, 1.3
 #: A communicator of fewer members cannot be several.
 INDIVISIBLE = 4
-#: The first ordinal of a queue, so that there is room for what others have before.
+#: First ordinal of a queue; leaves room for earlier collectives of other queues.
 MIDDLE = 1 << 40
 #: Collectives that are looked at for it.
 MOST_COLLECTIVES = 2_048
@@ -76,7 +77,7 @@ class Queue(Struct, frozen=True, dict=True):
     #: Begins and ends, float ns, ascending by end.
     begin: np.ndarray
     end: np.ndarray
-    #: The communicator that is told, 0 for none.
+    #: The recorded communicator, 0 for none.
     told: int = 0
 
     @cached_property

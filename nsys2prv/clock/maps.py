@@ -176,7 +176,7 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
     return numbers
 
 
-#: Comments at the head of a record of clocks, and of what it tells of ranks that were moved.
+#: Comments at the head of a clock file.
 RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again.
 # corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
 """

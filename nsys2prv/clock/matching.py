@@ -23,10 +23,9 @@ ENOUGH_CALLS = 16
 MANY_CALLS, SHARPER = 8, 4.0
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 RIVAL_SPREAD = 1.3
-#: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
-#: another chunk.
+#: So many places of the other sequence are compared with a chunk; other chunks cover the rest.
 MOST_PLACES = 4_096
-#: Intervals between ends differ by so many times the most that the ends scatter by, at most.
+#: Intervals between ends may differ by so many times the scatter of ends.
 INTERVAL_MISFITS = 4.0
 #: Of these the best are grown.
 MOST_CANDIDATES = 3
@@ -214,15 +213,15 @@ def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 #: By chance alone no other pairing may look so much worse more often than once in a million times;
 #: natural logarithm.
 SURE_RATING = float(np.log(1e6))
-#: Another pairing is judged by those calls that fit it worst, this share of them and so many at
-#: least: most may fit it well where a job repeats itself. Each adds at least so much on average:
-#: how they scatter by themselves adds nothing, but not exactly nothing.
+#: A rival pairing is judged by its worst calls: this share of them, at least so many, as most may
+#: fit well in a job that repeats itself. Each must add at least so much on average, so that scatter
+#: alone adds nothing.
 WORST_SHARE, LEAST_WORST = 0.1, 3
 LEAST_GAIN_PER_CALL = 0.25
-#: One call in so many may be missing, so that one without a partner tells no more than a misfit of
-#: so many widths.
+#: About one call in so many may be missing: a call without a partner counts as a misfit of so many
+#: widths.
 MISSING_CALL_WIDTHS = 20.0
-#: Calls looked at together; of up to so many every shift is tried.
+#: So many calls are compared at once; every shift is tried for up to so many.
 WINDOW, ALL_SHIFTS = 512, 64
 #: Rivals that are compared with the pairing, each to both sides: those that fit a sequence best to
 #: itself.
@@ -257,8 +256,8 @@ def rate_order(
             rival = np.maximum(_find_misfits(ends[low], others[high]), width)
             gain = min(gain, _compare_worst(np.log(rival), np.log(own[low][: len(rival)])))
     if not np.isfinite(gain):
-        # Nothing to compare with: of calls of which each could be paired with one other alone, how
-        # far they lie apart tells.
+        # No rival to compare with: if each call has only one possible partner, the distance between
+        # calls decides.
         apart = max(float(np.median(np.diff(np.sort(ends)))), width)
         gain = 0.0 if shifts else float(np.log(apart / width))
     return _rate_calls(gain, count)

@@ -142,7 +142,7 @@ class ClockFinding(Struct, frozen=True):
     member: int = -1
     #: Host; -1 if not of one host.
     clock: int = -1
-    #: What it says; by default that of its kind.
+    #: Its text; default: that of its kind.
     reason: str = ""
 
     def __post_init__(self) -> None:

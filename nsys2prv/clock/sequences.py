@@ -90,12 +90,12 @@ class Member(Struct, frozen=True):
     member: int
     #: Number of its calls.
     count: int
-    #: Gets them by their begins, as often as they are asked for: at least what
-    #: :meth:`CallSequence.from_frame` takes.
+    #: Loads its calls in order of their begins, as often as needed: at least the columns of
+    #: :meth:`CallSequence.from_frame`.
     load: Callable[[], pl.DataFrame]
     #: True if its report has the beginning of the group.
     began: bool = False
-    #: Host, or whatever has a clock of its own.
+    #: The host, or another owner of a clock.
     clock: int = -1
 
 
@@ -385,6 +385,6 @@ def _pair_by_ends(
             member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
         )
         if fits[inside].mean() >= AGREEING_SHARE:
-            # Of the synchronising calls the ends have told; the others follow their order.
+            # Ends decide about synchronising calls; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, None

@@ -81,8 +81,8 @@ from nsys2prv.clock.sequences import (
 LARGEST_CONTRADICTION = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
 NOTED_UNSTEADINESS = 5_000.0
-#: A host's ends are not used where a greater share of its precedences contradicts them; so many hosts
-#: are looked for.
+#: A host's ends are not used if more than this share of its precedences contradicts them; at most
+#: so many hosts are dropped.
 CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
@@ -121,8 +121,7 @@ def solve_clocks(
     gathered = merge_groups(parts)
     connecting = _find_connecting_calls(gathered, hosts)
     rows = concat_rows([gathered.rows, connecting.rows])
-    # What could not be told of one group matters only where all of them do not place the host
-    # either.
+    # Unclear groups matter only for hosts that all groups together do not place either.
     findings = [
         finding
         for finding in gathered.findings
@@ -466,7 +465,7 @@ def _pair_in_order(
         return _Pair(a, b)
     if spread > noise.reach:
         return None
-    # Evidence is there only for the order of one group's calls, taking that of others as none.
+    # Only the order within a group is evidence, not the order across groups.
     if (
         certainty == 0.0
         and max(len(here[at]) for at in even) >= FEWEST_CALLS

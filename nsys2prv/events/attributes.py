@@ -45,7 +45,8 @@ from nsys2prv.export.source import NULL, Columns, Part
 
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
-#: Metrics of one object that are kept of one read, the most frequent: more is what a program made up.
+#: Most metrics of one object in one read, the most frequent ones; more come from names that a
+#: program made up.
 MOST_METRICS = 1024
 #: Numbers of a table of all instants and all metrics, and metrics to a table where it were larger.
 MOST_CELLS, METRICS_TOGETHER = 1 << 24, 8

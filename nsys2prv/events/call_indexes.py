@@ -180,7 +180,7 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
     """Store launches as a piece of the index, except calls without an id or without times. Of
     several calls with one id the earliest counts.
     """
-    # NULL stays what it is.
+    # NULL stays NULL.
     processes, of_kind = factorize(launches.kinds["thread"].to_numpy() & PROCESS_MASK)
     usable = (launches.begin != NULL) & (launches.end != NULL)
     usable &= (launches.ids != 0) & (launches.ids != NULL)

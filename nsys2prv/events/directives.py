@@ -29,7 +29,7 @@ from nsys2prv.export.source import NULL, Columns, Part
 
 #: OpenMP's tables of tasks and of parallel regions.
 TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"
-#: ompt_task_flag_t: what a task is, below the bits that say how it runs.
+#: ompt_task_flag_t: bits for the type of a task, below those for how it runs.
 TASK_TYPE = 0x1F
 #: A range longer than this (ns) has no end on the report's clock, where the report does not say how
 #: long it lasts.
@@ -67,7 +67,7 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
     """
     begin, end = columns["start"], columns["end"]
     longest = max(extraction.report.duration_ns or 0, 0) or LONGEST_RANGE
-    # As unsigned numbers, differences are right whatever the times.
+    # Unsigned differences are right for all times.
     too_long = (end > begin) & ((end - begin).view(np.uint64) > np.uint64(longest))
     lost = np.flatnonzero((begin != NULL) & ((end == NULL) | too_long | ((end == 0) & (begin > 0))))
     if not len(lost):

@@ -93,8 +93,8 @@ class DeviceKey(NamedTuple):
     number: int = 0
 
 
-#: Kinds of devices in the order of their rows; "source": of samples of any other sort, such as CPUs
-#: and what plugins watch. A switch is one for the whole job, all others are their machine's.
+#: Kinds of devices in the order of their rows; "source": other sources of samples, such as CPUs and
+#: plugins. A switch belongs to the whole job, all others to their machine.
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
@@ -280,7 +280,7 @@ class Extraction:
         """
         if not self.min_duration:
             return np.ones(len(begin), bool)
-        # As unsigned numbers, differences are right whatever the times, NULL among them.
+        # Unsigned differences are right for all times, also NULL.
         closed = (begin != NULL) & (end != NULL)
         short = closed & (
             (end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.min_duration))

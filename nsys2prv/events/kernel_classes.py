@@ -41,7 +41,7 @@ _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
 _RETURN_TYPE = re.compile(r"\A(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
 #: What users' patterns are tried with.
 PROBES = ("a", "0", "a_", "a0_", "a::")
-#: Within a group that is repeated without limit, what is so, too.
+#: The same within a group that is repeated without limit.
 _NESTED_REPEAT = re.compile(
     r"\((?:[^()\\\[]|\\.|\[\^?\]?[^\]]*\])*(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})"
 )
@@ -88,7 +88,7 @@ class Classifier:
         self._unknown = KernelClass(
             map_labels("kernel_class")["other"], map_labels("tensor_cores")["unknown"]
         )
-        #: Returns the class of a kernel by its demangled name, or what else there is of it.
+        #: Returns the class of a kernel by its demangled name, or by any other name it has.
         self.classify = lru_cache(REMEMBERED)(self._classify)
 
     def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:

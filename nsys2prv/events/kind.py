@@ -104,8 +104,8 @@ class EventKind(Struct, frozen=True):
     #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
     opt_in: str = ""
 
-    #: Its rows last. False for points in time and for what follows from other kinds: these take no
-    #: least duration.
+    #: Its rows have a duration. False for points in time and for events derived from other kinds,
+    #: which --min-duration ignores.
     has_duration: bool = True
     #: Each of its rows is an event, from the row's `start` to its `end`.
     plain_times: bool = False
@@ -261,7 +261,7 @@ class Account(Struct):
     skipped: Counter[str] = field(default_factory=Counter)
     #: Records that no row of their own stands for, by reason.
     synthesized: Counter[str] = field(default_factory=Counter)
-    #: Rows that were changed, whatever became of them, by reason.
+    #: Rows that were changed, kept or not, by reason.
     repaired: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -74,15 +74,14 @@ COLUMNS = {
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
 
-#: Facts: messages sent and received, what became of requests, blocking collectives, and the
-#: processes that call MPI.
+#: Facts: messages sent and received, requests, blocking collectives, and processes that call MPI.
 MESSAGES, REQUESTS, MEETINGS, PROCESSES = (
     f"mpi_{fact}" for fact in ("messages", "requests", "meetings", "processes")
 )
 #: What a message's fact is: the call that transfers it, the one that prepares a persistent request
 #: for it, or a call that either sends or receives it (its `source` is then the caller).
 SEND, RECEIVE, SEND_INIT, RECEIVE_INIT, EITHER = 1, 2, 3, 4, 5
-#: Instead of a communicator: the call names none, as it receives what MPI_Mprobe found.
+#: In place of a communicator: the call has none, as it receives a message found by MPI_Mprobe.
 ANYWHERE = -1
 #: What a request's fact is: another use of its handle, the start of a persistent one, a call that
 #: returns when it is complete, and one that may return earlier.
@@ -122,7 +121,7 @@ class Communicators:
         rows = self._rows = info.communicators
         ranks = {row.rank for row in rows} or set(list(info.launcher_ranks.values())[:1])
         self._ranks = info.ranks
-        #: Of processes whose rank is not told: where there is but one.
+        #: For processes without a recorded rank, if there is only one.
         self._only_rank = ranks.pop() if len(ranks) == 1 and not info.ranks else UNKNOWN
         #: MPICH's handle means the world where no row says so.
         self._mpich_world = len(rows)

@@ -54,8 +54,8 @@ from nsys2prv.export.sqlite import Database
 _PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")
 #: Field -> the names it has.
 SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
-#: What :func:`read_payloads` returns, and what stands where a row lacks it: of communicators, which
-#: are the bits of their hash, 0.
+#: Columns of :func:`read_payloads`, with the value of rows that lack one: 0 for communicators (bits
+#: of their hash).
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
 del NONE["count"]
 #: Whether a payload cannot be read as a whole, beside its fields.
@@ -68,8 +68,8 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
 #: of a part takes longer.
 SMALL_TABLE = 100_000
-#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
-#: them, and whether that was said by the call that made them.
+#: Facts of communicators (0: without a recorded one): the process, its rank, and whether the call
+#: that created it says so.
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")

@@ -48,7 +48,7 @@ _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
-#: Of no more texts than this it is looked up what became of them before; that of so many is kept.
+#: Results are looked up for up to so many texts, and so many are remembered.
 FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
@@ -72,7 +72,7 @@ class RenamedRanges(Struct):
 
     #: The names that rules make, "" where nothing is left.
     texts: pl.Series
-    #: Index of what became of each name that was given.
+    #: Index of the new name of each given name.
     codes: np.ndarray
     #: Whether ranges of each name that was given stay (bool).
     wanted: np.ndarray
@@ -112,8 +112,7 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
     for rule in rules:
-        # One search instead of two where nothing but the texts is asked for: what a replacement
-        # leaves as it was needs none.
+        # If only texts are wanted one search suffices: an unchanged text did not match.
         only_replaced = rule.replace is not None and not rule.keeps
         replaced = texts.str.replace_all(rule.match, rule.replace or "") if only_replaced else None
         hit = texts.str.contains(rule.match) if replaced is None else replaced != texts

@@ -22,8 +22,7 @@ LAYOUT = "nvtx_payload"
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
-#: When and where a range is, as SQL: columns begin, end, thread and domain, whatever damage there
-#: is.
+#: Time and place of a range in SQL: columns begin, end, thread and domain, also of damaged rows.
 PLACE_COLUMNS = ", ".join(
     f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
     for name, source, other in (
@@ -42,7 +41,7 @@ WHOLE, REAL = (
 )
 #: Of the one number that an event carries, as if it stood in JSON.
 PATH = "$.payload"
-#: It looks at the types of the numbers, of which there are fewer than numbers.
+#: It looks at the types of the numbers, which are fewer than the numbers.
 _ANY = " OR ".join(
     f"typeof({{{name}}}) IN ({kinds})"
     for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
@@ -158,7 +157,7 @@ def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
     leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
-    # A payload has each path once: what has it again is another event of the same time.
+    # A payload has each path once; a repetition is another event at the same time.
     leaves = leaves.with_columns(
         event=pl.int_range(pl.len()).over("begin", "end", "thread", "domain", "path")
     )

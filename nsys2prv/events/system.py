@@ -88,7 +88,7 @@ def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterato
     """Yield OS runtime calls, or those of pthread alone, by layout."""
     columns = extraction.read(part, OS_COLUMNS)
     if (np.diff(columns["start"]) <= 0).any():
-        # A call within a call may begin and end with it: what is stored later counts as the inner
+        # A call within a call may begin and end with it; the one stored later counts as the inner
         # one.
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = {name: column[order] for name, column in columns.integers.items()}
@@ -322,8 +322,8 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in CONTEXT_KEY)
     wanted = f"FROM {name_rows(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
-    # Behind the last begin one moment of each context suffices: memory is that of the rows around
-    # this part.
+    # After the last begin one moment of each context suffices, so that memory stays that of this
+    # part's rows.
     moments = extraction.database.select(
         f"SELECT {keys}, timestamp, tag {wanted} AND timestamp BETWEEN {low} AND {high} UNION ALL "
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "

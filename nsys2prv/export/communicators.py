@@ -34,11 +34,11 @@ TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
 #: What MPICH and its relatives (Intel MPI, Cray MPI, MVAPICH) call MPI_COMM_WORLD in every process.
 MPICH_WORLD = 0x44000000
-#: Names list so many characters of ranks at most, and so many of what they were made of.
+#: Names list at most so many characters of ranks, and so many of parents.
 LONGEST_LIST, LONGEST_ORIGIN = 60, 100
 #: Communicators of more ranks are damaged rows.
 MOST_RANKS = 10_000_000
-#: Instead of a rank: nothing tells it; it is a member of which there is no report.
+#: In place of a rank: it is unknown; it belongs to a process without a report.
 UNKNOWN, NOT_REPORTED = -1, -2
 
 Ranks = Sequence[int]
@@ -65,9 +65,10 @@ class Communicator(Struct, frozen=True):
     uid: int | None = None
     #: World rank of each of its ranks, or NOT_REPORTED; None if not known.
     members: Ranks | None = None
-    #: Its name, the same on all its ranks and in all reports; "" if it cannot be told from others.
+    #: Its name, the same on all its ranks and in all reports; "" if it cannot be distinguished from
+    #: others.
     name: str = ""
-    #: A number that means it in all reports; 0 if it cannot be told from others.
+    #: A number that identifies it in all reports; 0 if it cannot be distinguished from others.
     key: int = 0
 
 
@@ -127,7 +128,7 @@ class _Team(Struct):
     label: str
     #: Its members as its rows list them.
     listed: Ranks | None
-    #: Its size, None if not told.
+    #: Its size, None if unknown.
     size: int | None
     #: The communicator that it was made of, where nothing else names it.
     parent: _Team | None

@@ -61,7 +61,7 @@ def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
     columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")
     rows = database.read_small_table("TARGET_INFO_GPU", *columns, types=(int,))
     found = [
-        # Zeros stand for what is not known.
+        # 0 means unknown.
         Gpu(number, str(name or ""), _blank_zeros(uuid, "0-"), _blank_zeros(bus, "0:."))
         for number, name, uuid, bus, *_ in rows
     ]

@@ -25,8 +25,8 @@ from nsys2prv.export.source import TIME_LIMIT, Part, mask_usable, zero_nulls
 from nsys2prv.export.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
-#: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled
-#: process.
+#: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the
+#: profiled process.
 INFO, WARNING, ERROR = 1, 2, 3
 INJECTION = 1
 #: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
@@ -34,7 +34,7 @@ NO_PROCESSES = (0, 0xFFFFFF)
 #: Distinct messages of a report that are looked at; there are some tens.
 MOST_MESSAGES = 10_000
 LONGEST_MESSAGE, LONGEST_READ = 160, 2000
-#: Nsight tells of missing CUPTI buffers as mere information.
+#: Nsight reports missing CUPTI buffers as mere information.
 _LOSS = re.compile(
     r"\b(lost|dropped|missing|not all|buffers?|overflow\w*|truncated)\b", re.IGNORECASE
 )
@@ -45,8 +45,8 @@ _FALLBACK = re.compile(
 )
 #: What is said of every library that a program does not use.
 _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
-#: A path from the root, without the folders of which there is at least one: of Windows, where
-#: folders may have blanks, and of others.
+#: An absolute path with at least one folder: of Windows, whose folders may contain blanks, or of
+#: other systems. The groups are the file's name.
 _PATH = re.compile(
     r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
 )
@@ -57,22 +57,20 @@ MARGIN = 10 * 1_000_000_000
 GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
 #: A capture that is said to be longer (ns: 30 days) is damage too.
 LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
-#: Without a recorded time, rows lie together as long as gaps are not so many times longer than all
-#: before, nor longer than this (ns).
+#: Without a recorded duration, rows belong together as long as gaps are shorter than so many times
+#: the span so far, or than this (ns).
 GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: Of the rows looked at at most one in so many may lie apart from the others; of more it is not
-#: known which are wrong.
+#: At most one in so many sampled rows may lie apart; with more it is unknown which ones are wrong.
 APART_SHARE = 4
-#: Columns with a row's time, of which the first that a table has tells where its rows lie; and
-#: those with other times.
+#: Columns with a row's time (the first that a table has is used), and columns with other times.
 TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
 ENDS = ("end", "endedAt")
 #: Tables that are not of the program's events.
 OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
 #: So many tables are looked at, the largest.
 MOST_TABLES = 8
-#: Variable of ranks -> that of their number, "" for none; in the order of trust: inside a batch
-#: step that starts mpirun, SLURM_PROCID is 0 for every rank.
+#: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
+#: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 SIZE_VARIABLES = {
     "RANK": "WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
@@ -378,7 +376,7 @@ class ReportInfo(Struct, frozen=True):
     job: str = ""
     #: Number of ranks by each variable of that environment.
     launcher_sizes: dict[str, int] = field(default_factory=dict)
-    #: Version of NVIDIA's driver, empty where it is not told.
+    #: Version of NVIDIA's driver, empty if unknown.
     driver: str = ""
 
     @property

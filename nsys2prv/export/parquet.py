@@ -22,8 +22,8 @@ DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Value
 FAST = "PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"
 #: Rows of a piece, and bytes of its texts; a longer text is a piece of its own.
 PIECE_ROWS, PIECE_BYTES = 50_000, 64 << 20
-#: A few KB can unpack to any number of texts: so many bytes of a table are refused where a row
-#: has more of them than that.
+#: A few KB can unpack to any amount of text: tables of more than so many bytes are refused if a row
+#: has more than so many on average.
 MOST_BYTES, LONG_ROW_BYTES = 1 << 30, 10_000
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "TEXT"}
 #: The table whose rows are looked up by their ids, and these.

@@ -36,7 +36,7 @@ class Rank(Struct, frozen=True):
 
     #: Its number in the job, from 0.
     number: int
-    #: What told it; "" for the only process of a job, where nothing does.
+    #: Its source; "" for the only process of a job without a recorded rank.
     source: str
 
 

@@ -134,7 +134,7 @@ def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        # Whatever it is, of what is no longer there.
+        # A report that changed meanwhile explains any error.
         _check_unchanged(before)
         raise
     _check_unchanged(before)

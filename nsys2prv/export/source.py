@@ -17,9 +17,9 @@ NULL = np.iinfo(np.int64).min
 SQL_NULL = f"({NULL + 1} - 1)"
 #: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
 TIME_LIMIT = 1 << 61
-#: More templates than this are of no use unless there are so many texts of each.
+#: So many templates are useful; more only if there are so many texts for each.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
-#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
+#: If fewer than one in so many rows of a part are wanted, they are read one by one.
 FEW_ROWS = 20
 
 

@@ -69,7 +69,7 @@ PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: So many rows of a table, spread all over it, tell where its times lie.
 SAMPLED_ROWS = 16
-#: Names of the rowid, of which a table may have some for columns of its own.
+#: Names of the rowid; a table may use some of them for columns of its own.
 ROWIDS = ("rowid", "_rowid_", "oid")
 #: What SQLite says of a computed column that is not stored.
 VIRTUAL = 2

@@ -23,8 +23,8 @@ from nsys2prv._util.native import core
 from nsys2prv.export.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quote_name
 
 COMBINATIONS = "combinations_looked_at"
-#: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the
-#: rows themselves.
+#: Conditions are evaluated for distinct combinations of values if there are at most so many, or at
+#: most one for so many rows.
 FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 #: A value of each type by the type's number, as in native/records.h.
 OF_TYPE = (None, 0, 0.5, "", b"")
@@ -40,7 +40,7 @@ class ConditionColumns(Struct, frozen=True):
 
     #: Columns whose values count.
     values: tuple[str, ...]
-    #: Columns of which only the type counts.
+    #: Columns for which only the type counts.
     types: tuple[str, ...]
 
 

@@ -124,9 +124,9 @@ class Relation(Struct, frozen=True):
     facts: tuple[str, ...]
     #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
-    #: Returns what follows from the facts, stored. None: nothing does.
+    #: Makes and stores records from the facts; None if the relation makes none.
     relate: Callable[[RelationContext], list[WorkResult]] | None = None
-    #: Returns what the facts tell of clocks. None: nothing.
+    #: Returns observations of clocks from the facts; None if there are none.
     observe: Callable[[RelationContext], Observed] | None = None
 
 

@@ -30,7 +30,7 @@ NAME, LAYOUT = "gpu_memory", "memory_in_use"
 EVENT_TYPE_BASE = 66500010
 #: Greatest size of memory, bytes; beyond it numbers are damage.
 GREATEST_SIZE = 1 << 52
-#: What tells one piece of memory from others, and what is told of an operation on it.
+#: Columns that identify a piece of memory, and columns of operations on it.
 ALLOCATION_KEY = ("report", "process", "address")
 OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 #: Rows looked at together.

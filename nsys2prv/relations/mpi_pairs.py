@@ -32,8 +32,8 @@ OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
 #: Why a message of a stream has no line.
 ORDER_UNCERTAIN, NO_PARTNER = "whose order is not certain", "without a partner"
 _OF_ONE, _NAMED = pl.col("communicator") != ANYWHERE, pl.col("named") == 1
-#: Receives that do not say where their messages are from, and by what of a stream these are known,
-#: those that say most first.
+#: Receives from MPI_ANY_SOURCE, and the fields of their streams that are known, the most specific
+#: first.
 _WILD = (
     (_OF_ONE & _NAMED & (pl.col("tag") < 0), ("communicator", "destination", "source")),
     (_OF_ONE & ~_NAMED & (pl.col("tag") >= 0), ("communicator", "destination", "tag")),

@@ -74,7 +74,7 @@ class MessageSides(Struct, frozen=True):
     blocks: tuple[Block, ...]
     #: How many may be sent or received.
     either: int
-    #: How many starts there are of requests that nothing says what they are for.
+    #: Number of starts of requests whose initialisation is unknown.
     unprepared: int
     #: Of each stream the numbers of sends (`sent`) and of completed receives (`received`).
     streams: pl.DataFrame

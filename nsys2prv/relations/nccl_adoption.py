@@ -120,7 +120,7 @@ def _make_queues(
         )
     table = pl.concat(frames, how="diagonal_relaxed")
     told = pl.col("communicator") != 0
-    # The calls of a communicator are one queue, whatever streams they are on.
+    # The calls of a communicator are one queue, on all streams.
     table = table.with_columns(stream=pl.when(told).then(-1).otherwise("stream"))
     table = table.filter(told | (pl.col("fused") <= 1))
     _, member = number_rows(*(table[name].to_numpy() for name in QUEUE[:3]))

@@ -40,11 +40,10 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.store.work_result import FactFile, read_fact
 
-#: How collectives of a communicator were told from each other, in words and by index.
+#: How collectives of a communicator were distinguished, in words and by index.
 MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
-#: `ranks` of kernels that end together though perhaps of several communicators: they tell of clocks
-#: alone.
+#: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
 #: Columns that are equal on all ranks of a collective.
 EQUAL_COLUMNS = ("operation", "fused", "bytes")
@@ -196,7 +195,7 @@ class CollectivePiece(Struct, frozen=True):
     group: int
     #: One for each report.
     blocks: tuple[Block, ...]
-    #: How they were told apart, an index into MATCHING_METHODS.
+    #: How they were distinguished, an index into MATCHING_METHODS.
     way: int
     #: Number of kernels of a collective.
     ranks: int

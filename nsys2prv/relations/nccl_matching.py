@@ -33,8 +33,8 @@ from nsys2prv.relations.nccl_kernels import (
 from nsys2prv.store.work_result import WorkResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
-#: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
-#: tells their order among equals.
+#: Fields of the layouts, and columns of records: with times (ns), their place, and the key that
+#: orders records of equal time.
 FIELDS = ("operation", "collective", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
@@ -62,7 +62,7 @@ class MatchedCollectives(Struct, frozen=True):
     matched_by_way: Counter[int] = field(default_factory=Counter)
     #: Complete collectives by method of matching.
     whole: Counter[int] = field(default_factory=Counter)
-    #: Collectives of which a kernel ends before the last one begins.
+    #: Collectives in which a kernel ends before the last one begins.
     apart: int = 0
     #: Greatest such gap, ns.
     gap: int = 0

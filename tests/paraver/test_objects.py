@@ -192,14 +192,12 @@ def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     # The process of the lower pid is task 1.
+    (own, first), (second,) = trace.find_rows("CUDA-D0"), trace.find_rows("CUDA-D1")
+    assert (own[0], first[0], second[0]) == (1, 2, 2)
     assert sorted(
         (interval.row, interval.begin) for interval in trace.list_intervals(63000006)
-    ) == [
-        ((1, 2), 30),
-        ((2, 2), 0),
-        ((2, 3), 5),
-    ]
+    ) == sorted([(own, 30), (first, 0), (second, 5)])
     # Both processes have a call with correlation id 1; only the second's launched the kernel.
     assert [(comm.sender, comm.receiver, comm.send) for comm in trace.comms] == [
-        ((1, 1), (1, 2), 25)
+        (trace.find_rows(" 77")[0], own, 25)
     ]

@@ -112,6 +112,15 @@ class Trace:
         """Return the label of a value, or its digits if it has none."""
         return self.labels.values.get(code, {}).get(value, str(value))
 
+    def find_rows(self, text: str) -> list[Row]:
+        """Return the rows whose names contain a text, wherever they are."""
+        rows = [
+            (task, thread)
+            for task, (threads, _) in enumerate(self.tasks, 1)
+            for thread in range(1, threads + 1)
+        ]
+        return [row for row in rows if text in self.get_row_name(row)]
+
     def get_row_name(self, row: Row) -> str:
         """Return the name of a row in the .row file."""
         before = sum(threads for threads, _ in self.tasks[: row[0] - 1])

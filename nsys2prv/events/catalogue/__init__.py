@@ -110,7 +110,7 @@ class Field(Struct, frozen=True):
     offset: int = 0
     #: Column of the export that it is read from; "" where the kind finds it in another way.
     column: str = ""
-    #: The least number of the column: what is below is none, as NULL is.
+    #: Least valid number of the column; smaller ones count as NULL.
     least: int = 0
     #: What is added to numbers of the column that have labels, which begin at 1.
     plus: int = 0
@@ -118,7 +118,7 @@ class Field(Struct, frozen=True):
     unknown: int | None = None
     #: Written only where it is asked for, by its name or with all others.
     detail: bool = False
-    #: Says in one value what details say, and is written where these are not.
+    #: One value for all details; written where the details are not.
     sums_up: bool = False
 
 
@@ -144,8 +144,7 @@ class StateRule(Struct, frozen=True):
     otherwise: int | None = None
     #: Field of the record that decides; "" for the one that names the event.
     field: str = ""
-    #: For fields with names: states and regular expressions, of which the first that is found in
-    #: the name decides.
+    #: For fields with names: states and regular expressions; the first that matches decides.
     names: tuple[tuple[int, str], ...] = ()
     #: For other fields: values and states.
     values: tuple[tuple[int, int], ...] = ()
@@ -220,7 +219,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     label: str
     #: Further command-line names that include the kind.
     groups: tuple[str, ...] = ()
-    #: Columns with ids of StringIds, of which the first that has a text names the event.
+    #: Columns with ids of StringIds; the first one with a text names the event.
     names: tuple[str, ...] = ("nameId",)
     #: ENUM_ table, whose label for the number in the one column of `names` names the event. "" for
     #: none: where no column of `names` has a text either, the label does.
@@ -343,7 +342,7 @@ def load_catalogue() -> Catalogue:
     def make_layout(name: str, spec: dict[str, Any]) -> Layout:
         specs = data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
         fields = [make_field(*item) for item in (specs | (spec.get("fields") or {})).items()]
-        # The field that names the event is first, whatever YAML's merge key did to the order.
+        # The field that names the event comes first, in spite of YAML's merge key.
         fields.sort(key=lambda field: field.values is None or field.optional)
         rest = {key: value for key, value in spec.items() if key != "fields_of"}
         rest["state"] = _make_state_rule(spec.get("state"), data["state_rules"], state_values)

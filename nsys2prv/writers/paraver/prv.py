@@ -29,11 +29,11 @@ from nsys2prv.writers.paraver.values import (
 )
 from nsys2prv.writers.writer import TraceContent, WindowBytes, name_beside
 
-#: Stands behind texts, of which the compiled writer copies as many bytes at once.
+#: Padding behind texts: the compiled writer copies so many bytes at once.
 _BEHIND = bytes(16)
-#: A line of several batches is a number: that of its batch, and in so many bits its row.
+#: A line among several batches is one number: its batch, and in the lowest so many bits its row.
 ROW_BITS = 40
-#: Bytes of text that the compiled writer makes at a time; many times what a line may need.
+#: Bytes of text that the compiled writer makes at a time; many times the length of a line.
 TEXT_BYTES = 1 << 24
 #: Lines that polars formats at a time.
 LINES_AT_ONCE = 131_072
@@ -148,7 +148,7 @@ class ParaverWriter(Struct, dict=True):
         layout = load_catalogue().layouts[shape.name]
         times, objects = records.times, _read_column(records, "object")
         if layout.is_state:
-            # Every part of a table closes what it saw; once is enough.
+            # Each part of a table closes its objects; once is enough.
             objects, first = np.unique(records.column("object"), return_index=True)
             times = times[first]
         fields = self._list_written_fields(shape)

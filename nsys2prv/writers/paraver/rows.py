@@ -56,12 +56,11 @@ from nsys2prv.writers.paraver.pcf import clean_label
 BY_FILE_NAME = " (by file name)"
 #: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
-#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
-#: parses.
+#: Kinds of rows of physical GPUs -> their names; POP's BasicAnalysis parses "Metrics GPU0".
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
-#: Returns the ranks of processes, of which it is told whether they work on a GPU.
+#: Returns the ranks of processes, given whether each works on a GPU.
 FindRanks = Callable[[list[ReportInfo], Mapping[ProcessKey, bool]], dict[ProcessKey, Rank]]
 
 
@@ -148,7 +147,7 @@ class RankedProcess(Struct, frozen=True):
     pid: int
     #: Rank in the job, None where it has none.
     rank: int | None
-    #: What told the rank.
+    #: Source of the rank.
     source: str = ""
 
     @property

@@ -41,7 +41,7 @@ Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 BATCH_ROWS = 1_000_000
 NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 DEFAULT_DOMAIN = "default domain"
-#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
+#: Labels write the factor of fractions with up to so many zeros, then as a power of ten.
 MOST_ZEROS = 6
 #: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
 #: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv

@@ -17,7 +17,7 @@ from msgspec import Struct, field, json
 
 from nsys2prv._util.errors import Nsys2prvError
 
-#: Functions that tell of state records, and of communications; all others tell of events or rows.
+#: Functions on state records and on communications; all others are on events or rows.
 STATE_FUNCTIONS = frozenset(
     (
         *("State As Is", "Useful", "State Sign", "Given State"),
@@ -133,7 +133,7 @@ class Window(Struct, frozen=True, omit_defaults=True):
 class Single(Window, frozen=True, tag=True):
     """A timeline of records."""
 
-    #: Name (`evt_type`, `tag_msg`...) -> what passes.
+    #: Name of a filter (`evt_type`, `tag_msg`...) -> its values.
     filters: Mapping[str, Filter] = field(default_factory=dict)
     #: Communications count by their physical times instead of the logical ones.
     physical: bool = False
@@ -152,7 +152,7 @@ class Single(Window, frozen=True, tag=True):
 class Composed(Window, frozen=True, tag=True):
     """A timeline made of two others, given by their numbers in the view (from 1)."""
 
-    #: Paraver's name of what is made of the parents' two values.
+    #: Paraver's name of the operation on the parents' two values.
     operation: str = ""
     #: Numbers of the two windows, from 1.
     parents: tuple[int, int] = (0, 0)
@@ -182,7 +182,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
     control: int
     #: Number of the window that is summed up.
     data: int
-    #: Paraver's name of what the cells tell.
+    #: Paraver's name of the statistic in the cells.
     statistic: str
     #: Width and range of the columns.
     columns: HistogramColumns = HistogramColumns()
@@ -240,7 +240,7 @@ class Views(Struct, frozen=True):
     menus: dict[str, tuple[str, ...]]
     #: Event types that one window shows together by their values.
     groups: tuple[frozenset[int], ...]
-    #: Those of the core, then those made by rule of what is declared of events.
+    #: Core views, then those made by rule from declarations of events.
     views: tuple[View, ...]
 
 

@@ -33,15 +33,15 @@ from nsys2prv.writers.paraver.cfg import (
 
 #: Views that a summary names to be opened first, and the characters of a sentence on one.
 MOST_FIRST, MOST_SENTENCE = 5, 90
-#: Values from here on are not told apart.
+#: Larger values are counted as this one.
 LARGE_VALUE = 100
-#: Values from here on are names that views give to what they compute.
+#: Values from here on label results that views compute.
 NAMED_BY_VIEWS = 1_000_001
 #: A list of more event types than this takes Paraver noticeable time.
 LONG_LIST = 20
-#: More types than this are told by the first and the last.
+#: Of more types than this only the first and the last are named.
 MOST_TYPES_NAMED = 3
-#: The function that tells of the row, whatever its records.
+#: The function of the row alone, independent of its records.
 ROW_FUNCTION = "Thread ID"
 #: The function that adds a number to the value.
 ADDING_FUNCTION = "Add"
@@ -60,7 +60,7 @@ OPERATIONS_OF_EITHER = frozenset(("add", "maximum"))
 OPERATIONS_OF_THE_FIRST = frozenset(
     ("controlled: clear by", "controlled: maximum", "controlled: add")
 )
-#: Statistics of when the columns' window has which value, whatever the values of the data window.
+#: Statistics of the columns' window alone, independent of the data window's values.
 STATISTICS_OF_COLUMNS = frozenset(("Time", "% Window Time", "# Bursts"))
 
 

@@ -24,11 +24,11 @@ from nsys2prv.writers.paraver.cfg import (
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: Pixels: of timelines with a row for each thread, and of others; of tables; and of what shares a
-#: screen with the title of each timeline.
+#: Pixels: width of windows; heights of timelines with a row per thread, of others, and of tables.
 WINDOW_WIDTH, WINDOW_HEIGHT, LOW_HEIGHT, TABLE_HEIGHT = 1000, 500, 250, 640
+#: Pixels: heights of the screen that timelines share, and of the title of each.
 SCREEN_HEIGHT, TITLE_HEIGHT = 900, 40
-#: Pixels where the number of rows is known: of one, and of what is above and below all of them, in
+#: Pixels if the number of rows is known: of one row, and of the space above and below them, in
 #: timelines and in tables.
 ROW_HEIGHT, FRAME_HEIGHT = 15, 60
 TABLE_ROW_HEIGHT, TABLE_FRAME_HEIGHT = 23, 210

@@ -38,8 +38,8 @@ NO_TRACE = "not-a-trace"
 MOST_TYPES_NAMED, MOST_EXAMPLES = 12, 4
 #: Bytes of text in a block, and the longest line that is taken for one.
 BLOCK_BYTES, LONGEST_LINE = 1 << 20, 1 << 26
-#: What each row has of an event type, a state or a tag, and what is known of types: `Entry` and
-#: `Type` of trace.c, and the kinds of entries.
+#: Columns of `Entry` (a row with an event type, a state or a tag) and `Type` of trace.c, and the
+#: kinds of entries.
 ENTRIES = np.dtype(
     [(name, "<i8") for name in ("key", "time", "value", "line", "depth", "type")]
     + [("small", "u1", 16)]

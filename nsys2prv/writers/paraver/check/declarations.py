@@ -33,8 +33,8 @@ _PRECISION = re.compile(r"PRECISION\s+\d+")
 #: Sections of a .pcf whose lines are entries, and those whose lines are not looked at.
 READ_SECTIONS = ("STATES", "STATES_COLOR", "EVENT_TYPE")
 OTHER_SECTIONS = ("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "GRADIENT_COLOR", "GRADIENT_NAMES")
-#: What Paraver or a table does not show as it is: control characters, what is no UTF-8, a label
-#: that is all in brackets.
+#: Text that Paraver does not show as it is: control characters, invalid UTF-8, a label that is all
+#: in brackets.
 _UNREADABLE = re.compile("[\x00-\x1f\x7f\ufffd]|^\\[.*\\]$")
 LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
 _LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE ({_NUMBER})")
@@ -45,7 +45,7 @@ class Header(Struct, frozen=True):
 
     #: End of the trace, in its unit.
     duration: int
-    #: `_ns`, `_us` or what else stands behind the duration.
+    #: `_ns`, `_us` or any other text behind the duration.
     unit: str
     #: Number of CPUs of each node.
     nodes: list[int]
