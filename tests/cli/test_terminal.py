@@ -20,6 +20,7 @@ LISTS = (
     ("report", SAMPLES / "graphs", "--full", "-q"),
     ("report", SAMPLES / "training", "--only", "efficiencies", "-q"),
     ("diff", SAMPLES / "graphs", SAMPLES / "machine", "--full", "-q"),
+    ("study", SAMPLES / "graphs", SAMPLES / "training", "--regions", "all", "-q"),
 )
 
 
@@ -51,14 +52,14 @@ def test_all_commands_on_a_terminal(
         environment,
     )
     bold = not environment
-    for text in printed[:5]:
+    for text in printed[: len(LISTS) + 1]:
         assert "\\x1b" not in text
         assert (BOLD in text) == bold
         assert bold or re.search(r"^=+$", text, re.M)
     for text in printed:
         # Progress bars are overwritten, and words stay whole.
         lines = [line.rpartition("\r")[2] for line in text.splitlines()]
-        lines = [re.sub(r"\x1b\[[01]m", "", line) for line in lines]
+        lines = [re.sub(r"\x1b\[\d+m", "", line) for line in lines]
         assert not [line for line in lines if len(line) > columns and " " in line.strip()]
         assert not [line for line in lines if re.search(r"[\x00-\x1f]|^ *\.\.\. and ", line)]
     for text in (printed[0], *printed[2:5]):

@@ -132,7 +132,7 @@ def _list_regions(study: Study, style: Style) -> list[str]:
             column.cells.append(format_signed(row, value))
     # Those that launch no work are in the files alone.
     columns = [one for one in columns if {cell.strip() for cell in one.cells} - {"-"}]
-    title = style.format_title("Regions: efficiencies of devices in the work launched in them")
+    title = style.format_title("Regions: devices, in the work launched in them")
     return [*title, *_lay_out_blocks([names, runs], columns, style)] if columns else []
 
 
@@ -162,7 +162,7 @@ def _list_findings(study: Study, style: Style) -> list[str]:
     part = "steady state" if run["interval"]["iterations"] else "time"
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
     return [
-        *style.format_title(f"What to do: findings of {head}"),
+        *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
         *_wrap([f"  %: how much shorter its {part} would be without this cause"], style),
         *format_findings(short, style.text_width),
         *_wrap([f"  `nsys2prv report {run['name']}` has what was measured"], style),
