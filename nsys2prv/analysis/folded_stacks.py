@@ -18,11 +18,9 @@ from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads, to
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges, unite
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.stacks import CALLS, weigh_samples
-from nsys2prv.events.stacks import STACK_LAYOUTS
+from nsys2prv.analysis.stacks import CALLS, keep_whole_stacks, weigh_samples
+from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
-#: Between the functions of a stack.
-SEPARATOR = ";"
 #: Of flame graphs: frames above each other, the least share of one, and those of single ranks.
 MOST_DEPTH, LEAST_WIDTH, MOST_RANKS = 40, 0.005, 16
 FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64}
@@ -96,11 +94,12 @@ def sum_stacks(rows: pl.DataFrame, deep: np.ndarray, time: Spans) -> pl.DataFram
             left = left - merge_spans(begin, end)
     samples = rows.filter(pl.col("layout") >= len(CALLS))
     if samples.height:
-        is_deep = pl.Series(deep[samples["text"].to_numpy()])
-        samples = samples.filter(is_deep) if is_deep.any() else samples
+        samples = keep_whole_stacks(samples, pl.Series(deep[samples["text"].to_numpy()]))
         samples = samples.select("begin", "text", time=weigh_samples(samples["begin"]))
         inside = pl.Series(left.contains(samples["begin"].to_numpy()))
-        pieces.append(samples.filter(inside).select("text", "time"))
+        begin, lasts = to_arrays(samples.filter(inside), "begin", "time")
+        text = samples.filter(inside)["text"]
+        pieces.append(pl.DataFrame({"text": text, "time": left.within(begin - lasts, begin)}))
     sums = pl.concat(pieces).filter(pl.col("time") > 0).group_by("text", maintain_order=True)
     return sums.agg(pl.col("time").sum(), count=pl.len().cast(pl.Int64))
 

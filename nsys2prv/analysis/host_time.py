@@ -14,17 +14,22 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.device_group import DeviceGroup, find_io_spans, to_arrays
-from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, merge_spans, unite
+from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, unite
 from nsys2prv.analysis.result import Context
-from nsys2prv.analysis.stacks import SAMPLES, find_sampled_spans, measure_places, read_layouts
+from nsys2prv.analysis.stacks import (
+    OS,
+    SAMPLES,
+    STATES_OF_THREADS,
+    find_sampled_spans,
+    find_states,
+    measure_places,
+)
 from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.attributes import select_labels
-from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: Layouts of calls of UCX, of the operating system, and of a thread's states.
+#: Layouts of calls of UCX.
 UCX = ("ucx_submissions", "ucx_calls")
-OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
 #: Layout of calls other than those of CUDA -> part of PARTS.
 CALLS = {
     layout: part
@@ -65,7 +70,7 @@ SET_UP = 10_000_000
 
 def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, int]:
     """Return how long a thread is in each of PARTS within some time (ns)."""
-    running, off_cpu, ended = _find_states(unit, thread)
+    running, off_cpu, ended = find_states(unit, thread)
     found = {
         "mpi": unit.find_mpi_spans([thread]),
         "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
@@ -224,32 +229,6 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     return int(first["begin"][0])
 
 
-def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
-    """Return when a thread runs, when it is off the CPU, and when it has ended or only waits: after it
-    left the CPU for the last time, no call of it is recorded.
-    """
-    if not unit.has(*STATES_OF_THREADS):
-        return EMPTY, EMPTY, EMPTY
-    changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
-    changes = changes.filter(pl.col("thread") == thread)
-    if not changes.height:
-        return EMPTY, EMPTY, EMPTY
-    state, begin = to_arrays(changes, "state", "begin")
-    runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
-    last, calls = int(begin[-1]), unit.find_thread_spans("cuda_api", [thread])
-    calls = unite(calls, *(unit.find_thread_spans(layout, [thread]) for layout in OS))
-    if not runs[-1] and not ends[-1] and len(calls):
-        last = max(last, int(calls.end[-1]))
-    end = np.append(begin[1:], last)
-    off = ~runs & ~ends
-    over = merge_spans(np.array([last]), np.array([unit.duration]))
-    return (
-        merge_spans(begin[runs], end[runs]),
-        merge_spans(begin[off], end[off]),
-        EMPTY if runs[-1] else over,
-    )
-
-
 def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time lies in each NVTX range of a thread and in none within it: by
     `group` of names as the options have them, `time` (ns); and how many there are from the begin of
@@ -318,6 +297,3 @@ def describe_parts(
         for share, name in shares[:most]
         if share >= 0.05
     )
-
-
-_STATES = {label.lower(): value for label, value in map_labels("thread_state").items()}

@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
-from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
 from nsys2prv.analysis.result import Context
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
+from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
 #: Layouts of calls with stacks: those of CUDA tell first, for calls of the system are within them.
 CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
@@ -35,7 +36,10 @@ LEAST_SHARE = 0.2
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
 SAMPLES = ("cpu_sample", "cpu_sample_stack")
+#: Layouts of calls of the operating system, and of a thread's states.
+OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
+_STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
 #: A sample stands for the time since the one before on its thread, at most so many of the usual.
 LONGEST_SAMPLE = 4.0
@@ -51,17 +55,38 @@ def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> p
 def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl.DataFrame:
     """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1,
     own_2, lasts (ns since the one before, at most LONGEST_SAMPLE times the usual). with_place: only
-    those that tell whose code it is; often only each fourth has a stack, and stands for the others.
+    those that tell whose code it is; often only each fourth has a stack of more than one function, and
+    stands for the others.
     """
     fields = ("owner", "own_1", "own_2", "state")
     samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
         pl.col("thread") == thread
     )
     if with_place:
+        whole = unit.remember("whole stacks", lambda: _find_whole_stacks(unit))
+        samples = samples.join(whole, on=["thread", "begin"], how="left", maintain_order="left")
+        samples = keep_whole_stacks(samples, samples["is_whole"].fill_null(False))
         samples = samples.filter((pl.col("own_1") >= 0) | (pl.col("owner") != SYSTEM))
     return samples.with_columns(lasts=weigh_samples(samples["begin"])).filter(
         (pl.col("owner") != PROFILER) & (pl.col("state") <= 0)
     )
+
+
+def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
+    """Return the samples whose stacks have more than one function: thread, begin."""
+    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
+    rows, texts = unit.reader.read_stacks(unit.number, layouts)
+    is_whole = texts.str.contains(SEPARATOR, literal=True)
+    rows = rows.filter(is_whole.gather(rows["text"])).unique(("thread", "begin"))
+    return rows.select(pl.col("thread").cast(pl.Int64), "begin", is_whole=True)
+
+
+def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
+    """Return the samples of a thread whose stacks have more than one function, where others are the
+    most: then only each so many'th was to have a stack, which stands for the others.
+    """
+    count = is_whole.sum()
+    return samples.filter(is_whole) if 0 < 2 * count <= samples.height else samples
 
 
 def weigh_samples(begin: pl.Series) -> pl.Series:
@@ -79,6 +104,32 @@ def find_sampled_spans(unit: DeviceGroup, thread: int) -> Spans:
         return EMPTY
     begin, lasts = to_arrays(read_samples(unit, thread), "begin", "lasts")
     return merge_spans(begin - lasts, begin)
+
+
+def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
+    """Return when a thread runs, when it is off the CPU, and when it has ended or only waits: after it
+    left the CPU for the last time, no call of it is recorded.
+    """
+    if not unit.has(*STATES_OF_THREADS):
+        return EMPTY, EMPTY, EMPTY
+    changes = unit.remember("thread_states", lambda: read_layouts(unit, STATES_OF_THREADS, "state"))
+    changes = changes.filter(pl.col("thread") == thread)
+    if not changes.height:
+        return EMPTY, EMPTY, EMPTY
+    state, begin = to_arrays(changes, "state", "begin")
+    runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
+    last, calls = int(begin[-1]), unit.find_thread_spans("cuda_api", [thread])
+    calls = unite(calls, *(unit.find_thread_spans(layout, [thread]) for layout in OS))
+    if not runs[-1] and not ends[-1] and len(calls):
+        last = max(last, int(calls.end[-1]))
+    end = np.append(begin[1:], last)
+    off = ~runs & ~ends
+    over = merge_spans(np.array([last]), np.array([unit.duration]))
+    return (
+        merge_spans(begin[runs], end[runs]),
+        merge_spans(begin[off], end[off]),
+        EMPTY if runs[-1] else over,
+    )
 
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
@@ -105,7 +156,11 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         # That calls of CUDA are in the driver is no place.
         in_cuda = unit.find_thread_spans("cuda_api", [thread]).contains(samples["begin"].to_numpy())
         samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
-        first, second, owner, time = to_arrays(samples, "own_1", "own_2", "owner", "lasts")
+        first, second, owner, begin, lasts = to_arrays(
+            samples, "own_1", "own_2", "owner", "begin", "lasts"
+        )
+        # A sample stands for no time off the CPU.
+        time = (left - find_states(unit, thread)[1]).within(begin - lasts, begin)
         place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
         pieces.append(pl.DataFrame({"place": place, "time": time}))
     sums = pl.concat(pieces).group_by("place").agg(pl.col("time").sum())

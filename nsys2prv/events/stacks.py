@@ -29,14 +29,16 @@ LOOKED_AT = 200
 CHAIN = "callchainId"
 #: Behind the module of a frame without a name.
 NO_SYMBOLS = " (no symbols)"
+#: Between the functions of a folded stack.
+SEPARATOR = ";"
 #: Layouts of what has stacks: samples are the last two.
 STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_sample_stack")
 #: Facts: the stack of each call and sample that has one, and the texts of stacks.
 STACKS, STACK_TEXTS = "stacks", "stack_texts"
 FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
-#: Whose functions are callers where no function of the program is known.
-CALLERS_TOO = ("a library", "MPI", "a CUDA library", "the interpreter")
+#: Whose functions are callers where no function of the program is known; else whose.
+CALLERS_TOO = (("a library", "MPI", "a CUDA library"), ("the interpreter",))
 #: Of more stacks than this those that were read are not kept for the next rows.
 MOST_STACKS = 1 << 20
 #: Odd numbers of 64 bits by which frames are mixed.
@@ -45,6 +47,9 @@ _BEHIND = re.compile(r"(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
 _UNNAMED_SPACE = "(anonymous namespace)::"
+#: A lambda is of the function that has it; the arguments of that.
+LAMBDA = "::{lambda"
+_OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
 class Stacks:
@@ -171,8 +176,12 @@ class Stacks:
         self.owners = np.append(self.owners, value[innermost])
         whose = np.array(owner)
         own = (whose == PROGRAM)[code]
-        library = (np.isin(whose, CALLERS_TOO) & np.array(list(map(_is_named, names))))[code]
-        counts = np.flatnonzero(own | (library & ~np.logical_or.reduceat(own, first)[stack]))
+        named = np.array(list(map(_is_named, names)))[code]
+        counted = own
+        for others in CALLERS_TOO:
+            also = np.isin(whose, others)[code] & named
+            counted = counted | (also & ~np.logical_or.reduceat(counted, first)[stack])
+        counts = np.flatnonzero(counted)
         self.callers = np.vstack([self.callers, np.full((len(first), CALLER_LEVELS), ABSENT)])
         if len(counts):
             used, place = np.unique(code[counts], return_inverse=True)
@@ -195,14 +204,15 @@ class Stacks:
 
     def _fold(self, stack: np.ndarray, code: np.ndarray, frames: list[str]) -> None:
         """Set aside the texts of the last stacks, the outermost function first. code: which of
-        `frames` each is, the innermost first; of equal neighbours one counts.
+        `frames` each is, the innermost first; of equal neighbours one counts, but two stay two.
         """
         distinct, numbers = np.unique(frames, return_inverse=True)
         stack, code = stack[::-1], numbers[code[::-1]]
         new = np.append(True, (stack[1:] != stack[:-1]) | (code[1:] != code[:-1]))
+        new[1:] |= np.append(True, stack[1:-1] != stack[:-2])
         texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
         rows = pl.DataFrame({"stack": stack[new], "text": texts})
-        rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(";"))
+        rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(SEPARATOR))
         keys = self.keys[len(self.keys) - rows.height :][rows["stack"].to_numpy()]
         self._extraction.add_fact(STACK_TEXTS, {"stack": keys, "text": rows["text"]})
 
@@ -305,6 +315,8 @@ def _load_patterns(section: str) -> list[tuple[str, re.Pattern[str]]]:
 def strip_arguments(name: str) -> str:
     """Return a function's name without its type and its arguments: `setup` of `void setup(Grid&)`."""
     name = _BEHIND.sub("", name.replace(_UNNAMED_SPACE, ""))
+    if LAMBDA in name:
+        name = _OUTER_ARGUMENTS.sub("::", name).partition(LAMBDA)[0]
     depth, end = 0, len(name)
     for place in range(len(name) - 1, -1, -1):
         letter = name[place]
@@ -351,4 +363,4 @@ def fold_frame(name: str, path: str) -> str:
     if name.startswith("["):  # that a stack is not whole
         return name
     frame = strip_arguments(name) if _is_named(name) else f"[{take_file_name(path).strip('[]')}]"
-    return frame.replace(";", ":")
+    return frame.replace(SEPARATOR, ":")

@@ -167,10 +167,12 @@ class EventReader(Struct, dict=True):
             BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
         )
 
-    def read_stacks(self, unit: int) -> tuple[pl.DataFrame, pl.Series]:
+    def read_stacks(
+        self, unit: int, layouts: Sequence[int] | None = None
+    ) -> tuple[pl.DataFrame, pl.Series]:
         """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace
         time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`), `text`: index into the texts,
-        which come second, the outermost function of each first.
+        which come second, the outermost function of each first. layouts: of these alone.
         """
         schema = {"begin": pl.Int64, "end": pl.Int64, "thread": pl.Int32, "layout": pl.Int8}
         frames = [pl.DataFrame(schema=schema | {"text": pl.UInt32})]
@@ -181,6 +183,7 @@ class EventReader(Struct, dict=True):
             if not ((units == unit) & (threads >= 0)).any():
                 continue
             rows = read_frame(file.rows)
+            rows = rows if layouts is None else rows.filter(pl.col("layout").is_in(layouts))
             object_, first, last = (
                 rows[name].to_numpy() for name in ("object_thread", "time_begin", "time_end")
             )

@@ -149,5 +149,5 @@ def test_the_profiler_is_no_place(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_less_than_a_fifth(tmp_path: Path) -> None:
-    rest = ((("cuptiRun", CUPTI),),) * 9
+    rest = ((("cuptiRun", CUPTI), ("memcpy", LIBC)),) * 9
     assert find_place(tmp_path, IN_INIT, *rest) == ""

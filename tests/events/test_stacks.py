@@ -130,6 +130,7 @@ def test_owners_of_frames(name: str, path: str, owner: str) -> None:
         ("std::pair<int, int> Grid::size() const", "Grid::size (app)"),
         ("operator delete(void*, unsigned long)", "operator delete (app)"),
         ("run(int, bool (*)(float*), char)", "run (app)"),
+        ("void run(std::vector<f(*)()>&)::{lambda(int)#3}::operator()(int) const", "run (app)"),
         ("0x4021", "app (no symbols)"),
         ("", "app (no symbols)"),
     ],
