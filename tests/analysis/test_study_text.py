@@ -60,7 +60,7 @@ def test_four_runs_beside_each_other_and_more_below(study: dict[str, Any]) -> No
 @pytest.mark.parametrize("scaling", ["strong", "weak"])
 def test_the_paragraph_has_the_figures_of_the_table(study: dict[str, Any], scaling: str) -> None:
     study["scaling"]["used"] = scaling
-    text = summarise_study(study)
+    text = summarise_study(study).replace(" us", " µs")
     printed = re.findall(r"\d+\.\d %", text)
     table = format_markdown(study)
     assert len(printed) >= 6

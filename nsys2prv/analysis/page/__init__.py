@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -78,9 +78,9 @@ def _fill_page(page: str, title: str, **content: object) -> str:
     # The browser runs this script and takes these styles alone: nothing that a name in a report
     # might smuggle in.
     texts = {"style": style, "script": script}
-    hashes = {f"{name}_hash": _hash_text(text) for name, text in texts.items()}
+    hashes = {f"{name}_hash": hash_text(text) for name, text in texts.items()}
     marked = {name: Markup(text) for name, text in texts.items()}
-    template = _load_environment().get_template(f"{page}.html")
+    template = load_environment(_read_web).get_template(f"{page}.html")
     return template.render(title=title, version=__version__, **hashes, **marked, **content)
 
 
@@ -98,7 +98,8 @@ def join_modules(*names: str) -> str:
     return f"(async () => {{\n'use strict';\nconst modules = {{}};\n{''.join(blocks)}}})();\n"
 
 
-def _hash_text(text: str) -> str:
+def hash_text(text: str) -> str:
+    """Return what a page's policy calls a style or script that the browser may use."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -106,9 +107,10 @@ _read_web = partial(read_data_text, "nsys2prv.analysis.page.web")
 
 
 @cache
-def _load_environment() -> Environment:
+def load_environment(read: Callable[[str], str]) -> Environment:
+    """Return what fills templates, and escapes all that it puts there. read: returns a template."""
     environment = Environment(
-        loader=FunctionLoader(_read_web),
+        loader=FunctionLoader(read),
         autoescape=True,
         finalize=make_printable,
         trim_blocks=True,

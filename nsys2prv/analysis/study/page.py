@@ -4,20 +4,17 @@ notebooks.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from nsys2prv._util.data_files import read_data_text
-from nsys2prv._util.text import escape_to_one_line
 from nsys2prv._util.version import __version__
+from nsys2prv.analysis.page import hash_text, load_environment
 from nsys2prv.analysis.study import plots
 from nsys2prv.analysis.study.rows import FAIR, GOOD, SIGNS, Row, rate_efficiency
 from nsys2prv.analysis.study.summary import summarise_study, write_title
@@ -35,7 +32,6 @@ from nsys2prv.analysis.study.tables import (
     measure_focus,
     name_runs,
 )
-from nsys2prv.analysis.text import format_nanoseconds
 
 #: What the title of a page of `report` ends with.
 REPORT_TITLE = " - nsys2prv report</title>"
@@ -53,8 +49,7 @@ def make_study_page(study: Study, path: Path) -> str:
     }
     style = _read_template("study.css")
     # The browser obeys this style alone, and no script: nothing that a name might smuggle in.
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _fill("page.html", study, links, style=Markup(style), style_hash=digest)
+    return _fill("page.html", study, links, style=Markup(style), style_hash=hash_text(style))
 
 
 def make_study_cell(study: Study) -> str:
@@ -63,7 +58,7 @@ def make_study_cell(study: Study) -> str:
 
 
 def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) -> str:
-    return _load_environment().get_template(template).render(
+    return load_environment(_read_template).get_template(template).render(
         study=study,
         runs=study["runs"],
         heads=name_runs(study),
@@ -80,34 +75,15 @@ def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) 
         findings=list_findings(study),
         missing=list_missing(study),
         signs=SIGNS,
+        figure=format_figure,
+        rate=rate_efficiency,
+        shade_of=_choose_shade,
+        name_of=find_name,
+        measure=measure_focus,
         limits=(GOOD, FAIR),
         version=__version__,
         **others,
     )  # fmt: skip
-
-
-@cache
-def _load_environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_read_template),
-        autoescape=True,
-        finalize=lambda value: (
-            value
-            if isinstance(value, Markup) or not isinstance(value, str)
-            else escape_to_one_line(value)
-        ),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"time": format_nanoseconds, "rate": rate_efficiency}
-    environment.globals |= {
-        "figure": format_figure,
-        "shade_of": _choose_shade,
-        "name_of": find_name,
-        "measure": measure_focus,
-    }
-    return environment
 
 
 def _choose_shade(row: Row, value: float | None) -> str:

@@ -68,7 +68,8 @@ def format_markdown(study: Study) -> str:
         format_markdown_tables(study),
         [f"- {100 * one.share:.1f} %: {one.title} {one.advice}" for one in list_findings(study)],
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    text = "\n\n".join("\n".join(part) for part in parts if part)
+    return re.sub(r"(?<=\d )us\b", "µs", f"{text}\n")
 
 
 def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
