@@ -13,7 +13,7 @@ from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.page import _load_environment, make_page
+from nsys2prv.analysis.page import load_environment, make_page
 from nsys2prv.analysis.page.excerpts import choose_excerpts
 from nsys2prv.analysis.page.pack import encode_varints
 from nsys2prv.cli import main
@@ -137,7 +137,7 @@ def test_numbers_are_packed() -> None:
 
 
 def test_what_cannot_be_printed() -> None:
-    template = _load_environment().from_string("{{ text }}")
+    template = load_environment(str).from_string("{{ text }}")
     assert template.render(text="\ud800<\0\u202e 5.00 us") == "\ufffd&lt;\ufffd\ufffd 5.00 µs"
 
 
