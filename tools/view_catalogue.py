@@ -96,7 +96,7 @@ def load_views(path: Path) -> tuple[View, ...]:
     if core:
         if differing := core ^ {name for name, _ in listed}:
             raise CfgError(
-                f"{path / MENUS}: not both in a menu and in a file: {', '.join(sorted(differing))}"
+                f"{path / MENUS}: name each view of a file here, in a menu or under `others`, and no other: {', '.join(sorted(differing))}"
             )
         specs += _make_declared_views([spec for _, spec in listed], core, codes)
     views = []

@@ -104,7 +104,7 @@ def test_views_of_files_are_those_of_menus(tmp_path: Path) -> None:
         folder.mkdir()
         write_view(folder, text)
         (folder / CATALOGUE / MENUS).write_text(f"menus: {{1 One: [{listed}]}}\n")
-        with pytest.raises(CfgError, match=f"not both in a menu and in a file: {wrong}"):
+        with pytest.raises(CfgError, match=f"name each view of a file here.*: {wrong}"):
             load_views(folder / CATALOGUE)
 
 
