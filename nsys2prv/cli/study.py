@@ -26,7 +26,7 @@ from nsys2prv.conversion.options import CutOptions, Options
 
 STUDY_OPTIONS = """
   runs RUN ...
-      a run of the program: a folder of reports, a quoted pattern, a report, or the JSON file of an earlier study
+      a run of the program: a folder of reports, a quoted pattern, a report, or the JSON file of an earlier study or report
 which runs, and which part of them
   --scaling {strong,weak}
       strong (the same problem on more GPUs) or weak (a problem that grows with them); default: as the work of an
