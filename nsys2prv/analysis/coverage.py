@@ -10,7 +10,7 @@ that its processes are in.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
@@ -144,27 +144,31 @@ def _count_calls_of_others(
     """Return how many collective calls other tasks make within a time (ns), of communicators that
     some tasks are in, or of unknown ones, for each pair of such tasks and times.
     """
+    begins, ends = (np.array([edge[side] for _, edge in edges]) for side in (0, 1))
     members: dict[int, set[tuple[str, int]]] = defaultdict(set)
-    calls: list[Counter[tuple[str, int]]] = [Counter() for _ in edges]
+    calls: dict[tuple[str, int], np.ndarray] = {}
     task_of = reader.rows.get_column("task")
     units = np.unique(reader.rows.units).tolist() if edges else []
     for layout in (layout for layout in COLLECTIVE_LAYOUTS if layout in reader.layouts):
         for unit in units:
             frame = reader.read_begins(layout, ("communicator",), unit)
             frame = frame.with_columns(task=pl.Series(task_of[frame["thread"].to_numpy()]))
-            for task, communicator in frame.select("task", "communicator").unique().rows():
+            for (task, communicator), of_task in frame.group_by("task", "communicator"):
                 members[task].add((layout, communicator))
-            for (tasks, (begin, end)), found in zip(edges, calls, strict=True):
-                inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
-                others = frame.filter(inside & ~pl.col("task").is_in(list(tasks)))
-                for communicator, count in others["communicator"].value_counts().rows():
-                    found[layout, communicator] += count
+                first, last = (
+                    np.sort(of_task["begin"].to_numpy()),
+                    np.sort(of_task["end"].to_numpy()),
+                )
+                inside = np.searchsorted(last, ends, "right") - np.searchsorted(first, begins)
+                own = [task in tasks for tasks, _ in edges]
+                inside = np.where(own, 0, np.maximum(inside, 0))
+                calls[layout, communicator] = calls.get((layout, communicator), 0) + inside
     return [
         sum(
-            count
-            for (layout, communicator), count in found.items()
+            int(counts[number])
+            for (layout, communicator), counts in calls.items()
             if any(members[task] & {(layout, communicator), (layout, ABSENT)} for task in tasks)
             or communicator == ABSENT
         )
-        for (tasks, _), found in zip(edges, calls, strict=True)
+        for number, (tasks, _) in enumerate(edges)
     ]

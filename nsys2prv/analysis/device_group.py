@@ -76,9 +76,9 @@ class Steady(Struct, frozen=True):
     iteration_begins: tuple[int, ...]
     #: What the iterations are: "NVTX ranges step #".
     found_by: str
-    #: How many the job has, with those that do not count: the first and other warm-up, and what not
-    #: all reports cover.
+    #: How many the job has, and which of them do not count, for people.
     found: int = 0
+    left_out: str = ""
 
     @property
     def count(self) -> int:
@@ -88,8 +88,7 @@ class Steady(Struct, frozen=True):
     def describe(self) -> str:
         """Return what it is of: `9 of 10 iterations (NVTX ranges step #), without the first`."""
         found = max(self.found, self.count)
-        first = ", without the first" if found > self.count else ""
-        return f"{self.count} of {found} iterations ({self.found_by}){first}"
+        return f"{self.count} of {found} iterations ({self.found_by}){self.left_out}"
 
 
 class AnalysisOptions(Struct, frozen=True):

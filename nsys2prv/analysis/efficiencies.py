@@ -246,6 +246,8 @@ def _measure_hosts(
             {
                 "part": part,
                 "key": key,
+                "begin_ns": int(window.begin.min(initial=unit.duration)),
+                "end_ns": int(window.end.max(initial=0)),
                 "elapsed_ns": window.length,
                 "outside_mpi_ns": (window & outside).length,
                 "useful_ns": (window & useful).length,
@@ -371,33 +373,37 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     ideal = _IdealNetworks(context, result)
     devices, hosts = frames["devices"], frames["hosts"]
     needed = (KERNEL_NAMES,) if devices.height else tuple(WORK)
-    parts = []
+    rated: dict[str, pl.DataFrame] = {}
     if devices.height and KERNEL_NAMES in context.available:
         devices = context.label_devices(devices)
-        parts.append(_add_device_tables(devices, context, result, ideal))
+        rated["regions"] = _add_device_tables(devices, context, result, ideal)
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if hosts.height:
         hosts = hosts.filter(pl.col("takes_part") | ~pl.col("takes_part").any())
-        parts.append(_add_host_tables(hosts, context, result, ideal))
+        rated["host_regions"] = _add_host_tables(hosts, context, result, ideal)
         result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
-    if parts:
-        _add_focus(parts, context, result)
-    regions = [rated.filter(pl.col("part") == REGION) for rated in parts]
-    if any(one.height for one in regions):
-        _add_regions(regions, context, result)
+    if rated:
+        _add_focus([*rated.values()], hosts, context, result)
+        _add_regions(rated, context, result)
 
 
-def _add_focus(rated: Sequence[pl.DataFrame], context: Context, result: Result) -> None:
+def _add_focus(
+    rated: Sequence[pl.DataFrame], hosts: pl.DataFrame, context: Context, result: Result
+) -> None:
     """Add what the figures are of."""
     options, steady, tasks = context.options, context.options.steady, context.tasks
+    first = _select_parts(rated[0]).row(0, named=True)
     begin, end = options.get_steady_span(context.duration)
+    if hosts.height:
+        of_focus = hosts.filter(pl.col("part") == first["part"])
+        begin, end = of_focus["begin_ns"].min(), of_focus["end_ns"].max()
     focus = {
         "what": steady.describe() if steady else "the whole job: it has no steady state",
         "begin_ns": begin,
         "end_ns": end,
-        "elapsed_ns": int(_select_parts(rated[0])["elapsed_ns"][0]),
+        "elapsed_ns": first["elapsed_ns"],
         "iterations": steady.count if steady else 0,
         "found_by": steady.found_by if steady else "",
         "ranks": tasks["rank"].drop_nulls().n_unique() or tasks.height,
@@ -535,22 +541,24 @@ def _add_host_tables(
     return rated
 
 
-def _add_regions(rated: Sequence[pl.DataFrame], context: Context, result: Result) -> None:
+def _add_regions(rated: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add the efficiencies of devices in each region, and of hosts, side by side."""
     whole = context.options.covered_steady.length
     asked = context.options.regions
     names = context.folded.select(key="group", region="operation").unique("key")
     if asked != ALL:
         names = pl.DataFrame({"key": range(len(asked)), "region": [name for name, _ in asked]})
-    for one, name, title in zip(
-        rated, ("regions", "host_regions"), ("devices", "hosts"), strict=False
-    ):
-        table = one.join(names.cast({"key": pl.Int64}), on="key", how="left")
+    kept = None
+    for name, of_parts in rated.items():
+        table = of_parts.filter(pl.col("part") == REGION)
+        table = table.join(names.cast({"key": pl.Int64}), on="key", how="left")
         share = pl.col("elapsed_ns") / max(whole, 1)
         if asked == ALL:
-            table = table.filter(share >= LEAST_REGION).sort("elapsed_ns", descending=True)
+            is_large = share >= LEAST_REGION if kept is None else pl.col("key").is_in(kept)
+            table = table.filter(is_large).sort("elapsed_ns", descending=True)
+            kept = table["key"].to_list()
         table = table.select("region", pl.exclude("region", *PART), share_of_elapsed=share)
-        result.add(name, f"Efficiency of {title} by region", table)
+        result.add(name, f"Efficiency of {name.replace('_', ' ')}", table)
 
 
 def _select_parts(rated: pl.DataFrame) -> pl.DataFrame:

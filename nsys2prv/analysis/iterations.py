@@ -37,6 +37,7 @@ from nsys2prv.analysis.device_group import (
 from nsys2prv.analysis.intervals import Spans
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.store.event_reader import EventReader
 
@@ -60,7 +61,8 @@ ALIKE = 0.9
 MOST_PERIODS = 40
 #: Nearly all periods of a steady state last no more than so many times as long as nearly all others.
 REGULAR = 2.0
-KERNELS = ("cuda_kernel", "nccl_kernel")
+GRAPHS = "cuda_graph"
+KERNELS = ("cuda_kernel", "nccl_kernel", GRAPHS)
 PERIOD = "the period of the sequence of kernels"
 #: What repeats in less than this share of the job tells nothing of it.
 LEAST_STEADY = 0.05
@@ -120,18 +122,18 @@ def find_steady_state(
         if found is None or found.end - found.begins[0] < LEAST_STEADY * reader.duration:
             return None
     ends = np.append(found.begins[1:], found.end)
-    first, last = _count_warm_up(ends - found.begins), len(ends)
-    if not len(covered):
+    warm_up = _count_warm_up(ends - found.begins)
+    begin, end = covered.find_longest()
+    inside = (found.begins >= begin) & (ends <= end)
+    kept = np.flatnonzero(inside)[warm_up * inside[0] :] if len(inside) else inside
+    if not len(kept) or (not inside.all() and len(kept) < LEAST_COUNT):
         return None
-    longest = int(np.argmax(covered.end - covered.begin))
-    inside = (found.begins >= covered.begin[longest]) & (ends <= covered.end[longest])
-    inside[:first] = False
-    kept = np.flatnonzero(inside)
-    if not len(kept) or (len(kept) < last - first and len(kept) < LEAST_COUNT):
-        return None
+    left_out = ", without the first" * (warm_up > 0) + f" {warm_up}" * (warm_up > 1)
+    if not inside.all():
+        left_out = ", in the longest time that all reports cover"
     first, last = int(kept[0]), int(kept[-1]) + 1
     begins = tuple(found.begins[first:last].tolist())
-    steady = Steady(begins[0], int(ends[last - 1]), begins, found.found_by, len(ends))
+    steady = Steady(begins[0], int(ends[last - 1]), begins, found.found_by, len(ends), left_out)
     number = pl.col("iteration") - first
     of_tasks = found.of_tasks.filter(number.is_between(0, last - first - 1))
     return steady, of_tasks.with_columns(iteration=number).sort("unit", "task", "iteration")
@@ -228,7 +230,8 @@ def _find_iterations(
             values = patterns.filter(pl.col("pattern") == name).select("value", label="pattern")
             pattern = NamePattern("", values, values.clear())
             return _join_tasks(list_all(pattern), f"NVTX ranges {name}")
-    periods = [_find_by_kernels(frame) for frame in kernels.values()]
+    has_work = bool(reader.layouts & {*WORK})
+    periods = [_find_by_kernels(frame) for frame in kernels.values() if has_work]
     periods = [one for one in periods if one]
     if not periods:
         return None
@@ -281,11 +284,22 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return kernels of a unit's first device, by begin: begin, end, name."""
-    frame = pl.concat(
-        reader.read_begins(layout, ("kernel",), unit).rename({"kernel": "name"})
-        for layout in KERNELS
-    )
+    """Return kernels and graphs of a unit's first device, or calls of MPI in a job without GPUs, by
+    begin: begin, end, thread, name.
+    """
+    layouts = {name: WORK[name][1]["name"] for name in KERNELS}
+    if not reader.layouts & {*WORK}:
+        layouts = dict.fromkeys(MPI_LAYOUTS, "call")
+    frames = [
+        reader.read_begins(layout, (field,), unit).rename({field: "name"})
+        for layout, field in layouts.items()
+    ]
+    if GRAPHS in layouts:
+        # Names of graphs are numbered by themselves.
+        frames[KERNELS.index(GRAPHS)] = frames[KERNELS.index(GRAPHS)].with_columns(
+            -pl.col("name") - 1
+        )
+    frame = pl.concat(frames)
     device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
     of_first = pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)
     return frame.filter(of_first).sort("begin")

@@ -408,6 +408,8 @@ def _format_tree(result: Result, style: Style) -> list[str]:
     ]
     parts = list(dict.fromkeys(part for of_table in rows for part in of_table))
     known = list_known_rows([name_metrics(*(one.get(part, {}) for one in rows)) for part in parts])
+    if not known:
+        return []
     least = min(row.depth for row, _ in known)
     names = ["  " * (row.depth - least) + row.label for row, _ in known]
     columns = [Column("", names)]

@@ -281,6 +281,34 @@ def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: 
     assert result.tables["host_regions"].frame["elapsed_ns"].to_list() == [80]
 
 
+def test_openmp(tmp_path: Path) -> None:
+    """400 ns, of which a region takes 100 on two threads: these wait for 20 and 50 of it; the task of the
+    other thread lasts until its next region.
+    """
+
+    def make_event(start: int, end: int, tid: int = PID, **columns: object) -> Row:
+        place = {"globalTid": make_global_tid(tid), "nameId": 1, "eventClass": 78}
+        return {"start": start, "end": end, **place, "parallelId": 1, **columns}
+
+    tables = {
+        RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
+        "OPENMP_EVENT_KIND_PARALLEL": [make_event(100, 200)],
+        "OPENMP_EVENT_KIND_TASK": [
+            make_event(100, 200, kind=2),
+            make_event(100, 300, PID + 1, kind=2),
+        ],
+        "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": [
+            make_event(180, 200, kind=2),
+            make_event(150, 200, PID + 1, kind=2),
+        ],
+    }
+    row = analyze_tables(tmp_path, [tables])["efficiencies"].tables["host"].frame.row(0, named=True)
+    # Of 800 ns of both threads, 300 idle in the serial part, 70 waiting.
+    expected = {"parallel": 430 / 800, "serialisation": 430 / 730, "load_balance": 730 / 800}
+    for name, value in {**expected, "scheduling": 1}.items():
+        assert row[f"openmp_{name}_efficiency"] == pytest.approx(value, rel=EXACT)
+
+
 def test_rules(tmp_path: Path) -> None:
     """An asynchronous copy of pageable memory, one of pinned, a synchronous one, one within the
     device, and a call that waits: 10 ns of it beside a busy device, 30 ns beside an idle one.

@@ -92,7 +92,7 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
             "100% in no recorded call",
             "what the host does there is not recorded",
         ),
-        ("nvtx", "100% in no recorded call", "NVTX range solve, 40 times: 1."),
+        ("nvtx", "100% in no recorded call", "NVTX range solve, 39 times: 1."),
         ("io", "in file or network I/O", "what the host does there is not recorded"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     with nsys2prv.open(reports) as job:
         found = {finding.kind: finding for finding in job.findings()}
         late = found["straggler"]
-        (host,) = job.analyse("efficiencies")["efficiencies"].tables["host"].frame.to_dicts()
+        host = job.analyse("efficiencies")["efficiencies"].tables["host"].frame.to_dicts()[-1]
     assert late.ranks == (2,)
     without = draw_work({})
     gain = 1 - without.max(axis=0).sum() / work.max(axis=0).sum()

@@ -83,7 +83,9 @@ def make_study(
         *(one for one in names if one not in regions),
     ]
     if unknown := [one for one in regions if one not in (*names, ALL)]:
-        raise UsageError(f"--regions {unknown[0]}: no run has NVTX ranges of this name")
+        raise UsageError(
+            f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
+        )
     return compare_runs(read, scaling, reference, names)
 
 
@@ -104,22 +106,23 @@ def _measure_reports(paths: Sequence[str | Path]) -> tuple[int, int]:
 
 def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
     """Name the runs by their folders, by as many of the names of a path as tell them apart."""
-    by_name = {Path(name): label for name, label in labels.items()}
+    asked = {Path(name): label for name, label in labels.items()}
+    parts = {run.name: _split_path(Path(run.name)) for run in runs}
+    named = {run.name: asked.get(Path(run.name)) or run.label for run in runs}
+    for depth in range(1, max(map(len, parts.values())) + 1):
+        told = {name: named[name] or "/".join(parts[name][-depth:]) for name in parts}
+        if len(set(told.values())) == len(told):
+            break
     for run in runs:
-        path = Path(run.name)
-        if glob.has_magic(path.name) and not path.exists() and path.parent.name:
-            path = path.parent
-        parts = [
-            *path.absolute().parent.parts[1:],
-            path.stem if path.is_file() else path.absolute().name,
-        ]
-        run.label = by_name.get(Path(run.name), run.label) or parts[-1]
-        depth = 1
-        while depth < len(parts) and any(
-            run.label == other.label and other.name != run.name for other in runs
-        ):
-            depth += 1
-            run.label = "/".join(parts[-depth:])
+        run.label = told[run.name]
+
+
+def _split_path(path: Path) -> list[str]:
+    """Return the names of a path: of a pattern those of its folder, of a file without its ending."""
+    if glob.has_magic(path.name) and not path.exists() and path.parent.name:
+        path = path.parent
+    path = path.absolute()
+    return [*path.parent.parts[1:], path.stem if path.is_file() else path.name]
 
 
 def _read_earlier(path: Path, regions: Sequence[str]) -> list[Run]:
