@@ -41,8 +41,8 @@ def align_hosts(
     folder: Path,
     run_tasks: RunTasks,
 ) -> Alignment:
-    """Align the clocks of these names by what `method` means; the corrections are of times as the
-    book's maps place them. span: of the trace.
+    """Align the clocks of these hosts by `method`; corrections are of times as the book's maps
+    place them. span: of the trace.
     """
     observed, pivot = collect_observations(book, method, folder, run_tasks)
     steps = [
@@ -57,8 +57,8 @@ def align_hosts(
 def collect_observations(
     book: FactBook, method: str, folder: Path, run_tasks: RunTasks
 ) -> tuple[Observed, int]:
-    """Return all that tells of clocks by what `method` means, calls in portions ascending by source
-    and group; and the instant amid all times (ns). folder: new, for files between steps.
+    """Return all observations of clocks for `method`, calls in portions ascending by source and
+    group, and the instant amid all times (ns). folder: new, for files between steps.
     """
     folder.mkdir()
     observations = []
@@ -89,7 +89,7 @@ def _solve_gathered(
     pivot: int,
     span: tuple[int, int],
 ) -> Alignment:
-    """Solve for the corrections by what was gathered."""
+    """Solve for the corrections from the gathered observations."""
     gathered = [pickle.loads(part.read_bytes()) for part in parts]
     return solve_clocks(names, gathered, _read_messages(messages), pivot, span)
 

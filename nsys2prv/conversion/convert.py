@@ -1,5 +1,5 @@
-"""Convert reports to a trace, from the options to the files: the trace, its labels, rows and clocks,
-and what it was made of (:mod:`nsys2prv.conversion.metadata`).
+"""Convert reports to a trace: from options to files, with labels, rows, clocks and metadata
+(:mod:`nsys2prv.conversion.metadata`).
 """
 
 from __future__ import annotations
@@ -130,9 +130,7 @@ def write_job(
 
 
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """Return the trace, the files of its format beside it, the clocks of its hosts, and of what it
-    was made.
-    """
+    """Return the paths of the trace, of its format's files, of the clocks and of the metadata."""
     writer, trace = choose_writer(output, compress)
     endings = (*writer.beside, ".clock.yaml", ENDING)
     return trace, *(name_beside(trace, ending) for ending in endings)

@@ -51,8 +51,8 @@ BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are sec
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
-    Nsys2prvError where it cannot be told what it is.
+    """Return the job reduced to the part and the rows that the plan asks for. Raises NothingToWrite
+    where that is nothing, Nsys2prvError where it cannot be told what it is.
     """
     model, threads = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
@@ -247,7 +247,7 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
 
 
 def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
-    """Yield thread, begin and end of the ranges whose names match."""
+    """Yield thread, begin and end of the ranges with matching names."""
     # Of each layout of NVTX ranges the field that holds the name.
     name_fields = {
         name: layout.fields[0].name

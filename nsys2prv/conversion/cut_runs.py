@@ -1,5 +1,5 @@
-"""Cut the runs of a report to a window of time and to what is wanted of them, in the time of the cut
-trace. A task is a pure function over files.
+"""Cut the runs of a report to a window of time and to selected rows and fields, in the time of the
+cut trace. A task is a pure function over files.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class CutWork(Struct, frozen=True):
 
 
 def cut_task(task: CutWork) -> tuple[WorkResult, int]:
-    """Return what a cut leaves of the runs of a task, in the time of the cut trace, and how many
-    ranges begin before the cut or end after it.
+    """Cut the runs of a task; return them in the time of the cut trace, and how many ranges were
+    clipped.
     """
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
         cutter = _Cutter(task, reader, writer)
@@ -108,7 +108,7 @@ class _Cutter:
         self.samples = _SampleCutter(task, self.out, writer)
 
     def cut(self) -> WorkResult:
-        """Cut all runs and return what stays of them."""
+        """Cut all runs and return them."""
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
             self.writer.task = run.task
@@ -311,7 +311,7 @@ def _sort_and_join(
 
 
 def _split_like(column: np.ndarray, pieces: Sequence[_RecordsInForce]) -> list[np.ndarray]:
-    """Return what of a column of all records belongs to the records of each piece."""
+    """Return the values of a column of all records, for the records of each piece."""
     return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])
 
 
@@ -327,8 +327,8 @@ class _RowSamples(Struct):
 
 
 class _SampleCutter:
-    """Collects the runs of samples of one report, and writes what stays of them: of each metric the
-    number in force when the cut begins, and the others thinned out to the rate asked for.
+    """Cuts the runs of samples of one report: keeps the number in force when the cut begins and the
+    others, thinned out to the given rate.
     """
 
     def __init__(self, task: CutWork, out: WorkResult, writer: SpillWriter) -> None:
@@ -379,7 +379,7 @@ class _SampleCutter:
             series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
 
     def finish(self) -> None:
-        """Write what had to wait for all runs."""
+        """Write the samples, once all runs are known."""
         for (_, name), series in self._series.items():
             if series.thinned:
                 self._finish_thinned(name, series)

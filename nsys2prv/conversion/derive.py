@@ -45,7 +45,7 @@ class DeriveWork(Struct, frozen=True):
 
 
 def derive_events(job: Job) -> None:
-    """Add what follows from the facts that the selected kinds have set aside."""
+    """Add the events that follow from the facts of the selected kinds."""
     job.results += job.run(derive_task, list(_plan_tasks(job)))
 
 
@@ -62,7 +62,7 @@ def _plan_tasks(job: Job) -> Iterator[DeriveWork]:
 
 
 def derive_task(task: DeriveWork) -> WorkResult:
-    """Bring the facts together and spill what follows from them (a pure function over files)."""
+    """Bring the facts together and spill the derived events (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = _CommonNumbers()
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
@@ -153,6 +153,6 @@ class _CommonNumbers:
 def _translate_distinct(
     column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the column with its distinct values replaced by what `numbers_of` makes of them."""
+    """Return the column with its distinct values translated by `numbers_of`."""
     used, codes = np.unique(column, return_inverse=True)
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column

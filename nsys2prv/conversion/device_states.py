@@ -40,8 +40,8 @@ BITS = {
 
 
 def find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
-    """Return the GPUs whose states are to be written, as objects of the trace: those that have
-    streams among the objects that hold events.
+    """Return the GPUs that get states, as objects of the trace: those with streams that hold
+    events.
     """
     if not any(kind.name == DEVICE_STATE for kind in job.selection.kinds):
         return []

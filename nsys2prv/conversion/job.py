@@ -1,4 +1,4 @@
-"""A job on its way from its reports to a trace: what each stage of a conversion finds out, and the
+"""A job on its way from reports to a trace: the results of the stages of a conversion, and the
 workers that run its tasks.
 
 `prepare` runs the stages: `opening`, `reading`, `aligning`, then what follows from several reports.
@@ -46,9 +46,8 @@ from nsys2prv.writers.paraver.values import NameValues
 def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
-    """Yield the workers for so many reports, a folder for what is to be put in place beside the
-    target, and one for intermediate files. Raises Nsys2prvError where the target or such files
-    cannot be written.
+    """Yield the workers for so many reports, a folder for new files beside the target, and one for
+    intermediate files. Raises Nsys2prvError where the target or such files cannot be written.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
@@ -91,8 +90,8 @@ class Workers(Struct, frozen=True):
 
 
 class Job:
-    """What is known of a job. What a stage finds is there when it is done, not before. Arrays are
-    int64, times ns.
+    """State of a job; each stage fills in its results. What a stage finds is there when it is done,
+    not before. Arrays are int64, times ns.
     """
 
     #: What to read, how to place it, what to leave out.
@@ -257,7 +256,7 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 
 def make_global_ids(job: Job) -> GlobalIds:
-    """Return what the times and numbers in a job's runs mean."""
+    """Return the translation of times and numbers in a job's runs to those of the trace."""
     return GlobalIds(
         job.clocks,
         job.duration,

@@ -79,9 +79,7 @@ def make_row_table(job: Job) -> RowTable:
 
 
 def _identify_gpus(job: Job) -> dict[int, tuple]:
-    """Return thread -> what tells its GPU from all others of the trace, of streams and of rows of
-    GPUs themselves.
-    """
+    """Return thread -> identity of its GPU in the trace, for streams and rows of GPUs."""
     infos, machines = job.infos, [placement.machine for placement in job.timeline.placements]
     identities = {}
     for (report, key), thread in job.model.rows.items():

@@ -1,6 +1,4 @@
-"""Count the calls that launched work of which a report has no row: Nsight Systems has lost it, or
-somebody has removed it.
-"""
+"""Count launching calls whose work has no row: Nsight Systems lost it, or somebody removed it."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ FEW_LOST = 0.01
 
 
 class LostLaunches(Struct, frozen=True):
-    """Launching calls of a process, some of which have no work."""
+    """Launching calls of a process, some without recorded work."""
 
     #: Index of the report.
     report: int
@@ -178,9 +176,9 @@ def _find_captures(
 
 
 def _leave_out_cut_off(launches: pl.DataFrame, left: pl.DataFrame, busy: pl.Series) -> pl.DataFrame:
-    """Return the launches without work, but those whose work begins after the report: of processes
-    that are busy to its end those after the last call of the same function and thread, or of any,
-    whose work is there.
+    """Return the launches without work, except those whose work begins after the report: of
+    processes busy to the end, launches after the last call (of the same function and thread, or of
+    any) whose work is recorded.
     """
     found = launches.join(left, on=("process", "id"), how="anti")
     kind = ["process", "thread", "name"]

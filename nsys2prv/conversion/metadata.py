@@ -1,6 +1,5 @@
-"""What a trace was made of, and how, for `out.nsys2prv.json`: inputs, options, clocks, and the
-account of every row that was read, and of every record made of them, which is in the trace or
-counted with the reason why not.
+"""The metadata of a trace, `out.nsys2prv.json`: inputs, options, clocks, and the account of every
+row read and every record made, written or counted with the reason why not.
 
 Nothing in that file depends on when, where or by how many processes the trace was written. It holds
 nothing of a job's environment. The only paths in it are those of the reports, as they were given;
@@ -202,7 +201,7 @@ def make_metadata(
 
 
 def _describe_options(options: Options) -> dict[str, Any]:
-    """Return the options that are not what they are by default; of files the names."""
+    """Return the options that differ from their defaults; of files the names."""
     named = replace(
         options,
         align=Path(options.align).name,
@@ -215,7 +214,7 @@ def _describe_options(options: Options) -> dict[str, Any]:
 
 
 def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return what differs, of dictionaries too."""
+    """Return the values that differ, also within dictionaries."""
     return {
         name: _find_changes(value, usual[name] or {}) if isinstance(value, dict) else value
         for name, value in told.items()

@@ -89,9 +89,7 @@ class Moment(Struct, frozen=True):
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges whose names match a pattern, or only the first-th to the last-th of them on each
-    thread.
-    """
+    """NVTX ranges with matching names, or a range of their occurrences on each thread."""
 
     #: Glob pattern of names.
     pattern: str
@@ -163,7 +161,7 @@ def _parse_ranks(words: Iterable[str]) -> tuple[tuple[int, int], ...]:
 
 
 class CutSpec(Struct, frozen=True):
-    """Specification of a cut: what stays of the runs of every report."""
+    """What a cut keeps of the runs of every report."""
 
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
@@ -411,7 +409,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def observes_clocks(self) -> bool:
-        """True if clocks of hosts are aligned by what the reports tell."""
+        """True if hosts' clocks are aligned by observations."""
         return self.method in timeline.METHODS_WITH_OBSERVATIONS
 
     @classmethod

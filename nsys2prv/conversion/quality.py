@@ -1,6 +1,5 @@
-"""The quality of a capture: what the reports lack or lost, and what was recorded in another way than
-asked for. It is said once, a line each with what to do, in the summary of a conversion and in
-reports.
+"""The quality of a capture: missing and lost data, and fallbacks of the recording. It is said once,
+a line each with what to do, in the summary of a conversion and in reports.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class QualityNote(Struct, frozen=True):
 
 
 def assess_quality(job: Job) -> list[QualityNote]:
-    """Return what the reports of a job lack, causes before what follows from them."""
+    """Return notes on missing data in the reports of a job, causes before their consequences."""
     notes = [*_note_unused_tables(job.infos), *_note_missing_names(job)]
     if any(kind.gpu_work for kind in job.selection.kinds):
         lossy = {one.report for one in job.lost}
@@ -262,7 +261,7 @@ def _note_stacks_without_names(job: Job) -> Iterator[QualityNote]:
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield notes on what some reports lack that others have."""
+    """Yield notes on data that only some reports have."""
     for table, (what, option) in TRACED.items():
         lacking = [info.name for info in infos if table not in info.parts]
         if len(lacking) < len(infos):
@@ -281,7 +280,7 @@ def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def _note_missing_names(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on functions and kernels whose names are not in the reports."""
+    """Yield a note on functions and kernels without recorded names."""
     count, reports = 0, set()
     by_task = job.ordered_results
     for name_set in NAME_SETS & job.names.keys():

@@ -1,6 +1,5 @@
-"""Read the tables of a job's reports, whose rows become sorted runs. Each task reads part of one
-report, on its own, in bounded memory. Kinds of events that take rows of the same table share one
-reading of it.
+"""Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its
+own, in bounded memory. Kinds of events that take rows of the same table share one reading of it.
 """
 
 from __future__ import annotations
@@ -275,7 +274,7 @@ def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
 
 
 def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
-    """Return the tables of which no kind reads all rows, each with the first kind that reads some."""
+    """Return the tables that kinds read only in part, each with the first kind that reads it."""
     readers: dict[str, list[EventKind]] = defaultdict(list)
     for kind in selected:
         for table in kind.tables:

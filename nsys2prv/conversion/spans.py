@@ -199,7 +199,7 @@ def _read_span(task: SpanWork, database: Database, kind: EventKind, part: Part) 
 
 
 def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
-    """Yield what a kind finds in a piece of its table, without rows of damaged times."""
+    """Yield the rows of a kind in a piece of its table, without damaged times."""
     for rows in kind.extract(extraction, piece):
         yield extraction.drop_far_rows(rows) if kind.extends_trace else rows
 

@@ -55,7 +55,7 @@ NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class StateWork(Struct, frozen=True):
-    """A report's runs, and what is needed to make states of them."""
+    """A report's runs, with the data for making states of them."""
 
     #: Number of the task.
     number: int

@@ -1,5 +1,5 @@
-"""The summary of a conversion, for people: what was written, and what they should know of it: what is
-missing, what Nsight Systems reported as lost, what looks wrong.
+"""The summary of a conversion, for people: outputs, missing data, losses that Nsight Systems
+reports, and oddities.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _describe_all_events(summary: Summary) -> list[str]:
 
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:
-    """Return notes on what is missing or changed in the trace: those that need attention, or all."""
+    """Return notes on missing or changed data: those that need attention, or all."""
     notes = [note for note in summary.notes if not isinstance(note, ClockNote)]
     noted = [*((isinstance(note, Detail), note) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]
@@ -331,7 +331,7 @@ def collect_notes(job: Job) -> list[str]:
 
 
 def collect_warnings(job: Job) -> list[str]:
-    """Return what the user should know of a job, a line each."""
+    """Return the warnings of a job, a line each."""
     infos, results, selection = job.infos, job.results, job.selection
     warnings = list(job.warnings)
     warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]

@@ -1,5 +1,5 @@
-"""The timeline of a trace, which places each report in trace time by the clock of its host; and what
-people are told of these clocks.
+"""The timeline of a trace: each report's place in trace time by its host's clock, and descriptions
+of the clocks for people.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def make_timeline(
     spans: Mapping[int, Span],
     record: ClockRecord | None,
 ) -> Timeline:
-    """Return the timeline of settled placements and what is known of their hosts' clocks. spans: of
-    the events of each report, local ns.
+    """Return the timeline from final placements and the record of the hosts' clocks. spans: of the
+    events of each report, local ns.
     """
     warnings = []
     if record is not None:
@@ -208,9 +208,7 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines for people: how many hosts were aligned by what and how well, then what is
-    wrong, if anything is.
-    """
+    """Return lines for people: how many hosts were aligned, by what and how well, then problems."""
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
     if hosts < 2:
@@ -274,9 +272,7 @@ def _format_time_bound(ns: int) -> str:
 
 
 def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
-    """Return a line for each host (for the `most` worst known, where there are more), then
-    causality and what else is to be said.
-    """
+    """Return a line for each host (at most `most`, the worst known), then causality and notes."""
     hosts = list(record.hosts.items())
     shown = hosts
     if most is not None and len(hosts) > most:

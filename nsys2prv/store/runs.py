@@ -61,9 +61,7 @@ def list_present_fields(layout: Layout, field_mask: int) -> list:
 
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
-    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
-    set, or "" for anything else.
-    """
+    """Return what a column holds: "objects", "domains", the name of a name set, or "" for numbers."""
     if column in ("object", "sender", "receiver"):
         return OBJECTS
     if column == "domain":
@@ -182,7 +180,7 @@ class Run(Struct, frozen=True, eq=False):
 
 
 def pair_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Run | None]]:
-    """Yield each run of a list but those of ends; with a run of begins that of their ends, which
+    """Yield each run except those of ends; each run of begins comes with the run of its ends, which
     directly follows it.
     """
     left = iter(runs)
@@ -322,7 +320,7 @@ def rewrite_run(run: Run, records: np.ndarray) -> None:
 
 
 class SpillReader:
-    """Slices of runs, read from their files, of which a bounded number is open at a time."""
+    """Reads slices of runs from their files, with a bounded number of open files."""
 
     def __init__(self) -> None:
         self._files: dict[Path, FileIO] = {}

@@ -83,7 +83,7 @@ def mark_unsampled(
 
 
 def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
-    """Add a run of zeros of the metrics of all of these runs, of which the result holds the first."""
+    """Add a run of zeros of the metrics of all these runs, the first of which is in the result."""
     first = runs[0]
     metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
     stored = np.ones((len(times), len(metrics)), np.int64)
@@ -196,8 +196,8 @@ class _ValueStatistics(Struct):
 
 
 def scale_fractions(results: Sequence[WorkResult], folder: Path) -> list[str]:
-    """Make integers of the fractions in the results, stored in this folder; returns warnings of
-    those that are 0 though they were not.
+    """Convert fractions in the results to integers, stored in this folder; return warnings of
+    fractions that became 0.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
     for run in (run for result in results for run in result.runs if _find_fractions(run)):
@@ -311,9 +311,7 @@ def _close_run(run: Run, last: int) -> Run:
 def clip_profiler_events(
     results: Sequence[WorkResult], spans: Mapping[int, Span], folder: Path
 ) -> None:
-    """Cut rows of kinds that do not extend the trace to the spans (local ns) of what else the
-    reports hold.
-    """
+    """Clip rows of kinds that do not extend the trace to the spans (local ns) of all other rows."""
     kinds = {
         layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
     }
@@ -429,7 +427,7 @@ def _choose_written(
 def _find_device_runs(
     result: WorkResult, rows: Mapping[tuple[int, object], int]
 ) -> list[tuple[Run, int]]:
-    """Return the runs of devices that tell of the device itself, each with its thread."""
+    """Return the runs of samples of whole devices, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
     threads = {
         number: rows[result.report, key]

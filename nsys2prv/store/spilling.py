@@ -84,7 +84,7 @@ def append_samples(
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
-    """Return the order of these times; a slice of what is in order."""
+    """Return the order of these times; a slice if they are sorted."""
     return slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
 
 

@@ -361,7 +361,7 @@ def join_small_runs(
 
 
 def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs, in groups of those that are to become one; in the order of their first."""
+    """Return the runs in groups, each to become one run, in the order of the first ones."""
     groups: list[list[Run]] = []
     filling: dict[RecordFormat, list[Run]] = {}
     filled: dict[RecordFormat, int] = {}

@@ -1,5 +1,5 @@
-"""The result of a task on reports or between them: its runs, the account of the rows that it read,
-and the facts that it set aside, which are brought together here for what compares the ranks.
+"""The result of a task on reports or between them: runs, the account of rows, and facts, which are
+collected here for comparisons of ranks.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def read_fact(
 def _translate_facts(
     frames: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
-    """Return the facts of tasks whose frames have the same columns."""
+    """Return facts of tasks, whose frames have the same columns."""
     files = [file for file, _ in frames]
     heights = np.array([frame.height for _, frame in frames])
     bounds = np.cumsum(heights)[:-1]
@@ -241,8 +241,8 @@ def _translate_facts(
 
 
 def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
-    """Return communicators (0: unknown) that are others in each capture, so that what was recorded
-    at another time is not compared. Those of the first capture stay as they are.
+    """Return communicators (0: unknown), numbered apart for each capture, so that data of different
+    times are not compared. Those of the first capture stay as they are.
     """
     mixed = communicators ^ (captures.astype(np.int64) * CAPTURE_BITS)
     return np.where(communicators == 0, 0, mixed)
