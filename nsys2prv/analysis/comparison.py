@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from msgspec import Struct
@@ -14,6 +14,9 @@ from nsys2prv.analysis.result import Result, Table, divide_columns
 from nsys2prv.analysis.study.model import name_metrics
 from nsys2prv.analysis.study.rows import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.page.excerpts import Excerpts
 
 #: Times that differ by a smaller share are alike; iterations that take so many times the median are
 #: outliers.
@@ -67,6 +70,8 @@ class ComparedJob(Struct, frozen=True):
     description: Mapping[str, Any]
     #: Results by the name of the analysis.
     results: Mapping[str, Result]
+    #: What a page shows of the events, of a typical iteration.
+    excerpts: Excerpts | None = None
 
     @property
     def duration(self) -> float:

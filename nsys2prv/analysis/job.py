@@ -9,14 +9,15 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import polars as pl
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from nsys2prv._util import workers
-from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.native import core
 from nsys2prv._util.text import format_count, list_some
@@ -68,7 +69,10 @@ from nsys2prv.relations import all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
-from nsys2prv.store.event_reader import UNKNOWN, Samples, load_event_reader
+from nsys2prv.store.event_reader import SAMPLED, UNKNOWN, Samples, load_event_reader
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.page import Frame
 
 T = TypeVar("T")
 ANALYSES = tuple(
@@ -141,13 +145,18 @@ class OpenJob:
         )
 
     def _repr_html_(self) -> str:
-        """Return the job with its warnings and the number of its events, for notebooks."""
-        warnings = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{count:,}</td></tr>"
-            for name, count in self.layouts.items()
-        )
-        return f"<p>{escape(repr(self)[1:-1])}</p><ul>{warnings}</ul><table><tr><th>layout</th><th>events</th></tr>{rows}</table>"
+        """Return the page of the job in a frame, for notebooks."""
+        from nsys2prv.analysis.page import frame_page, make_job_page
+
+        return f"<p>{escape(repr(self)[1:-1])}</p>{frame_page(make_job_page(self))._repr_html_()}"
+
+    def timeline(self, finding: int = 0) -> Frame:
+        """Return a timeline for notebooks: of the moment of a finding (from 1, as :meth:`findings` lists
+        them), or of the whole job.
+        """
+        from nsys2prv.analysis.page import frame_page, make_timeline_page
+
+        return frame_page(make_timeline_page(self, finding), 640)
 
     def close(self) -> None:
         """Remove the temporary files."""
@@ -173,6 +182,28 @@ class OpenJob:
         it first.
         """
         return self.reader.rows.devices.drop("task")
+
+    def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
+        """Return what JSON says of the job. Notes that ask nobody to do anything are left out."""
+        reports = reports or [info.name for info in self._job.infos]
+        rows = self.rows.filter(self.rows["kind"] != SAMPLED)
+        more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
+        return {
+            "name": name or f"{reports[0]}{more}",
+            "reports": [str(one) for one in reports],
+            "duration_ns": self.duration,
+            "covered_ns": self.coverage.common.length,
+            "processes": rows["paraver_task"].n_unique(),
+            "ranks": rows["rank"].drop_nulls().n_unique(),
+            "ranks_by": self.rank_sources,
+            "devices": self.devices.height,
+            "nodes": self.rows["node"].unique(maintain_order=True).to_list(),
+            "records": self.layouts,
+            **self.facts,
+            "quality": to_builtins(self.quality),
+            "notes": [note for note in self.notes if not isinstance(note, Detail)],
+            "warnings": self.warnings,
+        }
 
     @property
     def rank_sources(self) -> list[str]:

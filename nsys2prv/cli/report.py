@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
 from nsys2prv._util import errors
-from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import (
@@ -47,7 +45,6 @@ from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.ranks import FILE_NAMES, describe_processes
 from nsys2prv.export.report_files import is_report
 from nsys2prv.replay.questions import parse_what_ifs
-from nsys2prv.store.event_reader import SAMPLED
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.page.excerpts import Excerpts
@@ -178,7 +175,7 @@ def _analyse_reports(
     first = Path(options.reports[0])
     if first.suffix != JSON:
         with _open_reports(options.reports, options) as job:
-            described = describe_job(job, options.reports)
+            described = job.describe(options.reports)
             if names or options.full or options.json or options.html:
                 results = _analyse_job(job, names, options)
                 return described, results, [], _choose_excerpts(job, results, options)
@@ -222,13 +219,16 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 
 def _choose_excerpts(
-    job: OpenJob, results: Mapping[str, Result], options: argparse.Namespace
+    job: OpenJob,
+    results: Mapping[str, Result],
+    options: argparse.Namespace,
+    typical: bool = False,
 ) -> Excerpts | None:
     if not options.html:
         return None
     from nsys2prv.analysis.page.excerpts import choose_excerpts
 
-    return choose_excerpts(job, results)
+    return choose_excerpts(job, results, typical=typical)
 
 
 def write_page(
@@ -256,7 +256,9 @@ def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list
     if options.html:
         from nsys2prv.analysis.page import make_difference_page
 
-        write_complete_file(options.html, make_difference_page(name, headline, results))
+        write_complete_file(
+            options.html, make_difference_page(name, headline, results, (first, second))
+        )
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     warnings = [
         f"{name}: {line}"
@@ -280,7 +282,7 @@ def write_report_files(
     from nsys2prv.analysis.page.excerpts import choose_excerpts
 
     with OpenJob(job) as opened:
-        results, described = opened.analyse(), describe_job(opened, reports)
+        results, described = opened.analyse(), opened.describe(reports)
         excerpts = choose_excerpts(opened, results)
     write_complete_file(path, write_json(results, described))
     write_page(path.with_suffix(".html"), described, results, excerpts)
@@ -360,33 +362,13 @@ def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
     if not reports:
         raise Nsys2prvError(f"{name}: no reports in this folder")
     with _open_reports(reports, options) as job:
-        return ComparedJob(describe_job(job, reports, name), _analyse_job(job, (), options))
-
-
-def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
-    """Describe a job, for JSON. Notes that ask nobody to do anything are left out."""
-    rows = job.rows.filter(job.rows["kind"] != SAMPLED)
-    more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
-    return {
-        "name": name or f"{reports[0]}{more}",
-        "reports": [str(one) for one in reports],
-        "duration_ns": job.duration,
-        "covered_ns": job.coverage.common.length,
-        "processes": rows["paraver_task"].n_unique(),
-        "ranks": rows["rank"].drop_nulls().n_unique(),
-        "ranks_by": job.rank_sources,
-        "devices": job.devices.height,
-        "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
-        "records": job.layouts,
-        **job.facts,
-        "quality": to_builtins(job.quality),
-        "notes": [note for note in job.notes if not isinstance(note, Detail)],
-        "warnings": job.warnings,
-    }
+        results = _analyse_job(job, (), options)
+        excerpts = _choose_excerpts(job, results, options, typical=True)
+        return ComparedJob(job.describe(reports, name), results, excerpts)
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
-    """Return the heading for a job. job: as :func:`describe_job` returns it. full: with all that the
+    """Return the heading for a job. job: as :meth:`OpenJob.describe` returns it. full: with all that the
     reports lack.
     """
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""

@@ -119,7 +119,7 @@ def test_the_package_shows_what_it_offers() -> None:
         nsys2prv.convert("nowhere", "out.prv")
     with nsys2prv.open(SAMPLES / "graphs") as job:
         assert repr(job).startswith("<job of 2 reports: 2 ranks on 1 host, 2 GPUs")
-        assert "<td>cuda_kernel</td>" in job._repr_html_()
+        assert "<iframe srcdoc=" in job._repr_html_()
         results = job.analyse("efficiencies", "findings")
         assert "<Result efficiencies: Efficiencies" in repr(results)
         table = results["efficiencies"].tables["device"]

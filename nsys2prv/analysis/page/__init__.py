@@ -11,29 +11,36 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.data_files import read_data_text
+from nsys2prv._util.errors import UsageError
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.page import sections
 from nsys2prv.analysis.page.data import Material, pack_data
-from nsys2prv.analysis.page.excerpts import Excerpts
+from nsys2prv.analysis.page.excerpts import BUDGET, Excerpts, choose_excerpts
 from nsys2prv.analysis.result import NOTHING, Result
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.comparison import ComparedJob
+    from nsys2prv.analysis.job import OpenJob
 
 #: Scripts of all pages, each behind those that it uses; the last one is that of the page.
 MODULES = (
     *("format", "dom", "data", "layout", "describe", "drawing", "input", "timeline"),
-    *("strip", "heatmap", "chart", "flame", "tables", "common"),
+    *("strip", "heatmap", "chart", "flame", "tables", "common", "cards", "whole", "iterations"),
 )
 
 
 def make_page(
     job: Mapping[str, Any], results: Mapping[str, Result], excerpts: Excerpts | None = None
 ) -> str:
-    """Return the results of a job as one HTML page. job: as in JSON (`describe_job` of cli/report.py).
+    """Return the results of a job as one HTML page. job: as in JSON (:meth:`OpenJob.describe`).
     excerpts: what it shows of the events, None where these are not at hand.
     """
     material = Material(job, results, excerpts)
@@ -64,12 +71,74 @@ def make_page(
     )
 
 
-def make_difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
-    """Return the difference of two jobs as one HTML page: a sentence that says what changed, and
-    the tables. name: of both jobs.
+def make_job_page(job: OpenJob) -> str:
+    """Return an open job as one HTML page."""
+    results = job.analyse()
+    return make_page(job.describe(), results, choose_excerpts(job, results))
+
+
+def make_timeline_page(job: OpenJob, number: int) -> str:
+    """Return the timeline of the moment of a finding (from 1), or of an open job (0), as a page. Raises
+    UsageError where there is no such finding.
     """
-    material = Material({}, {result.name: result for result in results})
-    return _fill_page("diff", name, data=[pack_data(material)], verdict=headline)
+    results = job.analyse("findings", "time", "iterations")
+    findings = results["findings"].findings
+    if not 0 <= number <= len(findings):
+        raise UsageError(f"finding {number}: there are {len(findings)}, from 1 on")
+    chosen = findings[number - 1 : number] if number else []
+    results["findings"] = replace(results["findings"], findings=chosen)
+    material = Material(job.describe(), results, choose_excerpts(job, results, BUDGET // 3))
+    cards = [*sections.list_cards(material)]
+    return _fill_page("moment", f"finding {number}", data=[pack_data(material)], cards=cards)
+
+
+def make_difference_page(
+    name: str, headline: str, results: Sequence[Result], jobs: Sequence[ComparedJob]
+) -> str:
+    """Return the difference of two jobs as one HTML page: a sentence that says what changed, where the
+    time of an iteration goes, a typical one of each, findings, and the tables. name: of both jobs.
+    """
+    whole = Material({}, {result.name: result for result in results})
+    drawn = ("time", "iterations", "findings")
+    materials = [
+        Material(
+            one.description,
+            {name: one.results[name] for name in drawn if name in one.results},
+            one.excerpts,
+        )
+        for one in jobs
+    ]
+    bars = [sections.divide_time(one)[0] for one in materials]
+    lengths = [one.typical_length for one in materials]
+    return _fill_page(
+        "diff",
+        name,
+        data=[pack_data(one) for one in (whole, *materials)],
+        verdict=headline,
+        jobs=[*zip("AB", (one.description["name"] for one in jobs), bars, lengths, strict=True)],
+        longest=max(*lengths, 1),
+        has_timelines=all(one.excerpts for one in materials),
+        findings=sections.compare_findings(*materials),
+    )
+
+
+class Frame(Struct, frozen=True):
+    """A page in a notebook."""
+
+    page: str
+    #: Pixels.
+    height: int
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{escape(self.page)}" sandbox="allow-scripts" '
+            f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
+        )
+
+
+def frame_page(page: str, height: int = 900) -> Frame:
+    """Return a page for a notebook: its script runs, and can do nothing to the notebook."""
+    return Frame(page, height)
 
 
 def _fill_page(page: str, title: str, **content: object) -> str:

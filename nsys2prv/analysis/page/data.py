@@ -50,7 +50,7 @@ DRAWN = {
 class Material(Struct, frozen=True):
     """What a page is made of."""
 
-    #: The job, as `describe_job` of cli/report.py describes it.
+    #: The job, as `OpenJob.describe` describes it.
     job: Mapping[str, Any]
     #: Results by the name of their analysis.
     results: Mapping[str, Result]
@@ -83,6 +83,12 @@ class Material(Struct, frozen=True):
         """Begins of the iterations of the steady state, and the end of the last one (ns)."""
         each = self.find_frame("iterations", "each")
         return [] if each is None else [*each["begin_ns"].to_list(), self.span[1]]
+
+    @property
+    def typical_length(self) -> int:
+        """How long the median iteration takes, or the job (ns)."""
+        each = self.find_frame("iterations", "each")
+        return int(self.job["duration_ns"] if each is None else each["time_ns"].median())
 
 
 def pack_data(material: Material) -> str:

@@ -81,21 +81,27 @@ class Excerpts(Struct, frozen=True):
 
 
 def choose_excerpts(
-    job: OpenJob, results: Mapping[str, Result], budget: int = BUDGET
+    job: OpenJob, results: Mapping[str, Result], budget: int = BUDGET, typical: bool = False
 ) -> Excerpts | None:
-    """Choose and read what a page shows of a job; None where these results do not have its ranks."""
+    """Choose and read what a page shows of a job: moments of findings, or of the median iteration alone
+    (typical). Returns None where these results do not have the job's ranks.
+    """
     if "time" not in results or "lanes" not in results["time"].tables:
         return None
-    findings = results["findings"].findings if "findings" in results else []
     lanes = _number_lanes(job, results["time"].tables["lanes"].frame)
     places = _Places(job, lanes)
+    findings = results["findings"].findings if "findings" in results else []
     moments = [places.place(finding) for finding in findings]
+    if typical:
+        moments, budget = [places.place_typical(results)], budget // 3
     total = sum(
         count
         for layout, count in job.layouts.items()
         if layout in (*WORK_LAYOUTS, *CALL_CLASSES, *RANGES)
     )
-    windows = [*_choose_windows(job, [one for one in moments if one], len(lanes), total, budget)]
+    windows = [
+        *_choose_windows(job, results, [one for one in moments if one], len(lanes), total, budget)
+    ]
     events = read_events(job, lanes, windows)
     # How many there are in a window was an estimate.
     while (carried := _count(events)) > 1.3 * budget and len(windows) > 1:
@@ -171,6 +177,20 @@ class _Places:
         shown = self._choose_lanes(culprits, waiting)
         return Moment(begin, end, view, shown, culprits, collective)
 
+    def place_typical(self, results: Mapping[str, Result]) -> Moment:
+        """Return the median iteration, or all of a job that does not repeat itself, with the lanes that
+        others wait for most.
+        """
+        begin, end, lanes, steady = 0, self._job.duration, [], self._job.steady
+        if steady:
+            edges = np.append(steady.iteration_begins, steady.end)
+            at = int(np.argsort(np.diff(edges), kind="stable")[(len(edges) - 1) // 2])
+            begin, end = int(edges[at]), int(edges[at + 1])
+            own = results["time"].tables["by_iteration"].frame.filter(iteration=at + 1)
+            if "delays_ns" in own.columns:
+                lanes = own.sort("delays_ns", descending=True)["lane"].to_list()
+        return Moment(begin, end, (begin, end), self._choose_lanes(lanes[:1], lanes))
+
     def _find_collective(
         self, finding: Finding, begin: int, end: int, own: Sequence[int]
     ) -> tuple[int, pl.DataFrame]:
@@ -206,7 +226,12 @@ class _Places:
 
 
 def _choose_windows(
-    job: OpenJob, moments: Sequence[Moment], lanes: int, total: int, budget: int
+    job: OpenJob,
+    results: Mapping[str, Result],
+    moments: Sequence[Moment],
+    lanes: int,
+    total: int,
+    budget: int,
 ) -> Iterator[Window]:
     """Yield the windows whose events go along, the most important first."""
     duration, every = job.duration, frozenset(range(lanes))
@@ -232,11 +257,28 @@ def _choose_windows(
         else:
             yield window
             left -= estimate(window)
+    shown = _list_shown_lanes(results) if steady and lanes > MOST_LANES else {}
     for at in _order_iterations(edges, moments):
         window = Window(int(edges[at]), int(edges[at + 1]), every)
+        if estimate(window) > left and at in shown:
+            window = replace(window, lanes=shown[at])
         if estimate(window) <= left:
             yield window
             left -= estimate(window)
+
+
+def _list_shown_lanes(results: Mapping[str, Result]) -> dict[int, frozenset[int]]:
+    """Return the lanes that a page shows of each iteration (chooseLanes of iterations.js): those that
+    others wait for most, and least.
+    """
+    each = results["time"].tables["by_iteration"].frame
+    if "delays_ns" not in each.columns:
+        return {}
+    order = each.sort("iteration", "delays_ns", pl.col("wait_ns").neg(), descending=True)
+    lanes = order.group_by("iteration").agg(
+        first=pl.col("lane").head(4), last=pl.col("lane").tail(4)
+    )
+    return {number - 1: frozenset([*first, *last]) for number, first, last in lanes.rows()}
 
 
 def _order_iterations(edges: np.ndarray, moments: Sequence[Moment]) -> list[int]:

@@ -11,14 +11,15 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis.page.data import Material
 from nsys2prv.analysis.result import NOTHING, Finding
 from nsys2prv.analysis.study.model import name_metrics
 from nsys2prv.analysis.study.rows import list_known_rows, rate_efficiency
-from nsys2prv.analysis.text import format_cell, format_nanoseconds
+from nsys2prv.analysis.text import format_cell, format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
+from nsys2prv.export.ranks import describe_processes
 
 #: Colours of parts of time, where these are not called like the part.
 COLOURS = {
@@ -35,6 +36,8 @@ COLOURS = {
 MOST_BARS = 16
 #: Findings in the verdict, kernels in the table, ranks that are named one by one.
 IN_VERDICT, MOST_KERNELS, MOST_NAMED = 2, 200, 6
+#: Findings whose shares are of the whole job.
+OF_JOB = ("startup", "shutdown")
 #: Width of bars.
 ACROSS = 1000
 
@@ -78,24 +81,20 @@ class Bar(Struct, frozen=True):
 
 def describe_job_facts(material: Material) -> list[str]:
     """Return the job in a line, piece by piece."""
-    job, count = material.job, len(material.iterations) - 1
-    models = dict(job.get("gpu_models") or {})
-    phases = material.find_frame("findings", "phases")
-    found_by = (
-        phases.filter(phase="steady state")["activity"].to_list() if phases is not None else []
-    )
-    steady = f", {format_count(count, 'iteration')} ({', '.join(found_by)})" if count > 0 else ""
-    pieces = [
-        f"{format_count(job['ranks'] or job.get('processes', 0), 'rank' if job['ranks'] else 'process')} on {format_count(len(job['nodes']), 'host')}",
-        list_some([f"{number:,} × {model}" for model, number in models.items()])
-        or (format_count(job["devices"], "GPU") if job["devices"] else ""),
-        format_nanoseconds(job["duration_ns"]) + steady,
-        f"{sum(job['records'].values()):,} events",
-        f"{job['begins_utc']} UTC" if job.get("begins_utc") else "",
-        f"nsys {list_some(list(job['nsys']))}" if job.get("nsys") else "",
-        f"driver {list_some(list(job['drivers']))}" if job.get("drivers") else "",
+    job, phases = material.job, material.find_frame("findings", "phases")
+    steady = phases.filter(phase="steady state") if phases is not None else pl.DataFrame()
+    found = [
+        f"{format_count(count, 'iteration')} ({by})"
+        for count, by in (steady.select("iterations", "activity").rows() if steady.height else ())
     ]
-    return [piece for piece in pieces if piece]
+    processes = describe_processes(job.get("processes", job["ranks"]), job["ranks"])
+    return [
+        f"{processes} on {format_count(len(job['nodes']), 'host')}",
+        *([format_count(job["devices"], "GPU")] if job["devices"] else []),
+        ", ".join([format_nanoseconds(job["duration_ns"]), *found]),
+        f"{sum(job['records'].values()):,} events",
+        *filter(None, format_machine_line(job).split("; ")),
+    ]
 
 
 def write_verdict(material: Material, mean: Bar | None) -> str:
@@ -180,6 +179,7 @@ def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
 def list_cards(material: Material) -> Iterator[dict[str, Any]]:
     """Yield what the card of each finding says."""
     begin, end = material.span
+    whole = material.job["duration_ns"]
     moments = material.excerpts.moments if material.excerpts else ()
     findings = list_findings(material)
     greatest = max((one.share for one in findings), default=0.0)
@@ -190,13 +190,33 @@ def list_cards(material: Material) -> Iterator[dict[str, Any]]:
         yield {
             "number": number,
             "finding": finding,
-            "cost": format_nanoseconds(finding.share * (end - begin)),
+            "cost": format_nanoseconds(
+                finding.share * (whole if finding.kind in OF_JOB else end - begin)
+            ),
             "width": round(100 * finding.share / max(greatest, 0.01), 1),
             "who": [*ranks, *([f"and {more} more"] if more else [])],
             "kind": finding.kind.replace("_", " "),
             "moment": moment,
             "time": moment and f"{moment.view[0] / 1e9:.6f}:{moment.view[1] / 1e9:.6f}",
         }
+
+
+def compare_findings(first: Material, second: Material) -> list[dict[str, Any]]:
+    """Return the findings of two jobs, those of the second first: title, shares, and whether they are
+    new or gone. Findings of one kind and of the same ranks are the same.
+    """
+    before, after = (
+        {(one.kind, one.ranks): one for one in list_findings(material)}
+        for material in (first, second)
+    )
+    return [
+        {
+            "title": (after.get(key) or before[key]).title,
+            "shares": [one[key].share if key in one else None for one in (before, after)],
+            "state": "new" if key not in before else "gone" if key not in after else "still there",
+        }
+        for key in {**after, **before}
+    ]
 
 
 def make_forest(material: Material) -> list[Factor]:

@@ -17,7 +17,6 @@ from nsys2prv.analysis.page import load_environment, make_page
 from nsys2prv.analysis.page.excerpts import choose_excerpts
 from nsys2prv.analysis.page.pack import encode_varints
 from nsys2prv.cli import main
-from nsys2prv.cli.report import describe_job
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,7 +105,7 @@ def test_events_are_those_of_the_reports(budget: int) -> None:
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results = job.analyse()
         excerpts = choose_excerpts(job, results, budget)
-        (data,) = Page(make_page(describe_job(job, ["x"]), results, excerpts)).jobs
+        (data,) = Page(make_page(job.describe(), results, excerpts)).jobs
         assert data.facts["carried"] <= 1.3 * budget
         layouts = {"k": "cuda_kernel", "n": "nccl_kernel", "m": "memory_operation"}
         frames = {kind: job.frame(layout) for kind, layout in layouts.items()}

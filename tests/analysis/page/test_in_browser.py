@@ -13,6 +13,7 @@ import pytest
 from tools.studies import make_study_data
 from tools.view_answers import SAMPLES
 
+import nsys2prv
 from nsys2prv.analysis.study.page import make_study_page
 from nsys2prv.cli import main
 
@@ -203,6 +204,32 @@ def test_nothing_is_wider_than_the_window(
     colours = page.evaluate("""new Set(new Uint32Array(document.querySelector('#whole canvas').getContext('2d')
       .getImageData(0, 0, 400, 200).data.buffer)).size""")
     assert colours > 12
+
+
+def test_a_difference_and_a_notebook(visit: Callable[..., Any], tmp_path: Path) -> None:
+    """Iterations of two jobs move together; a frame shows the timeline of a finding."""
+    training, difference = SAMPLES["training"][0].parent, tmp_path / "diff.html"
+    assert main(["diff", str(training), str(training), "-q", "--html", str(difference)]) == 0
+    page = visit(difference)
+    read = "[...document.querySelectorAll('.aligned')].map(one => one.timeline.view)"
+    page.locator(".aligned button", has_text="+").first.click()
+    page.wait_for_timeout(300)
+    first, second = page.evaluate(read)
+    assert first == pytest.approx(second)
+    assert second[1] - second[0] < 10_000_000
+    assert page.locator("#findings tbody tr").count() >= 5
+    with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
+        frame = job.timeline(finding=2)
+        with pytest.raises(nsys2prv.Nsys2prvError, match="there are"):
+            job.timeline(finding=99)
+    cell = tmp_path / "cell.html"
+    cell.write_text(
+        f"<!doctype html><html data-ready=1><link rel=icon href='data:,'>{frame._repr_html_()}"
+    )
+    inner = visit(cell).frame_locator("iframe")
+    inner.locator("html[data-ready]").wait_for()
+    assert inner.locator(".excerpt canvas").count() == 1
+    assert "rank" in inner.locator(".sentence").inner_text()
 
 
 def test_hostile_names_are_text(visit: Callable[..., Any], tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ export const preparePage = () => {
   root.classList.add("js");
   find("#theme").addEventListener("click", () => setTheme(getTheme() === "dark" ? "light" : "dark"));
   for (const element of findAll("[data-tip]")) addTip(element, () => JSON.parse(element.dataset.tip));
-  for (const button of findAll("[data-copy]")) button.addEventListener("click", () => copy(button, button.dataset.copy));
+  prepareButtons();
   followContents();
+};
+export const prepareButtons = () => {
+  for (const button of findAll("[data-copy]")) button.addEventListener("click", () => copy(button, button.dataset.copy));
 };
 
 /** Load the jobs whose data the page has. */

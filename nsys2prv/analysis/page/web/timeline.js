@@ -13,7 +13,8 @@ const HINT = "w/s zoom · a/d move · Ctrl+wheel · Shift+drag";
 export class Timeline {
   /** options: `lanes` (numbers) or `groups` ({label, note, lanes, open}); `view` [begin, end]; `label`, for
    * screen readers; `detailed`, the lanes that have all their tracks (default: all); `marks` ({lane, begin,
-   * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`; `onview`. */
+   * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`; `onview`;
+   * `isFree`, whether it may show time outside of the job. */
   constructor(root, data, options) {
     root.timeline = this;
     Object.assign(this, { root, data, marks: [], collective: 0, highest: Infinity, detailed: null, options: {} }, options);
@@ -84,7 +85,8 @@ export class Timeline {
   // ---- the view -------------------------------------------------------------------------------
   show(begin, end, softly = true) {
     const length = Math.min(Math.max(end - begin, SHORTEST), this.data.duration), middle = (begin + end) / 2;
-    const first = Math.min(Math.max(middle - length / 2, 0), this.data.duration - length), to = [first, first + length];
+    const free = middle - length / 2, first = this.isFree ? free : Math.min(Math.max(free, 0), this.data.duration - length);
+    const to = [first, first + length];
     cancelAnimationFrame(this.moving);
     if (!softly || matchMedia("(prefers-reduced-motion: reduce)").matches) return this.set(to);
     const from = [...this.view], start = performance.now();

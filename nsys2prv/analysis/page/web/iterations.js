@@ -1,0 +1,103 @@
+// Iterations: how long each takes and what of, and a map of ranks over iterations; a click shows the timeline of one.
+import { markMoment } from "./cards.js";
+import { BarChart } from "./chart.js";
+import { find, make, Painter } from "./dom.js";
+import { countNoun, formatTime } from "./format.js";
+import { getRampColour, HeatMap } from "./heatmap.js";
+import { Timeline } from "./timeline.js";
+import { FEW, MANY, sumGrid } from "./whole.js";
+
+/** Parts of an iteration: grid, text, colour. */
+const PARTS = [
+  ["compute", "computing", "compute"], ["communication", "communication alone", "nccl"], ["wait", "of it waiting", "wait-bin"],
+  ["copies", "copies alone", "copy"], ["mpi", "in MPI", "mpi"], ["io", "in I/O", "io"], ["os", "in other OS calls", "os"],
+  ["idle", "idle", "idle-bar"], ["rest", "in no such call", "idle-bar"],
+];
+const MAPS = [
+  ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
+  ["compute", "how long it computes"], ["idle", "how long its GPU idles"], ["mpi", "how long it is in MPI"], ["rest", "how long it is in no such call"],
+];
+const IDLE_OF = ["compute", "communication", "wait", "copies"];
+
+/** Add the time in which GPUs are idle: what is left of each iteration. */
+function addIdle(data) {
+  const { grids } = data;
+  if (!grids.compute) return;
+  grids.idle = grids.compute.map((row, lane) => Float64Array.from(row, (_, column) =>
+    Math.max(0, measureColumn(data, column) - IDLE_OF.reduce((sum, name) => sum + grids[name][lane][column], 0))));
+}
+/** Iterations of a column of the grids: first, and the one behind the last. */
+function listColumn(data, column) { return [column * data.group, Math.min((column + 1) * data.group, data.iterations.length - 1)]; }
+function measureColumn(data, column) {
+  const [first, last] = listColumn(data, column);
+  return data.iterations[last] - data.iterations[first];
+}
+function nameColumn(data, column) {
+  const [first, last] = listColumn(data, column);
+  return last - first > 1 ? `iterations ${first + 1} to ${last}` : `iteration ${first + 1}`;
+}
+/** The lanes of an iteration that are worth a look: of many those that others wait for most, and least. */
+function chooseLanes(data, column) {
+  const { delays, wait } = data.grids, lanes = data.lanes.map((_, lane) => lane);
+  if (lanes.length <= FEW || !delays) return lanes.slice(0, FEW);
+  const order = [...lanes].sort((one, two) => delays[two][column] - delays[one][column] || wait[one][column] - wait[two][column]);
+  return [...order.slice(0, 4), ...order.slice(-4)];
+}
+export const showIterations = data => {
+  const lanes = data.lanes.map((_, lane) => lane);
+  addIdle(data);
+  const parts = PARTS.filter(([name]) => data.grids[name]), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
+  if (!columns) return;
+  let lane = -1, heat = null;
+  const noun = data.lanes[0].device ? "GPU" : "rank";
+  find("#iteration-keys").append(...parts.flatMap(([, text, colour]) => [make("i", { class: `b-${colour === "wait-bin" ? "wait" : colour}` }), `${text} `]));
+  const getPart = name => Float64Array.from({ length: columns }, (_, column) => lane < 0
+    ? lanes.reduce((total, one) => total + data.grids[name][one][column], 0) / lanes.length : data.grids[name][lane][column]);
+  const chart = new BarChart(find("#iteration-bars"), {
+    label: "Iterations: how long each takes, and what of", parts: parts.map(([, , colour]) => ({ colour })),
+    getValues: () => parts.map(([name]) => getPart(name)), formatValue: (value, each) => formatTime(value, each % 1e6 ? 1 : 0), pick,
+    describe: column => [nameColumn(data, column), ["duration", formatTime(measureColumn(data, column))],
+      ...parts.map(([, text], part) => [text, formatTime(chart.values[part][column])]),
+      ["begins at", formatTime(data.iterations[listColumn(data, column)[0]])], "click: its timeline"],
+  });
+  const select = find("#iteration-of");
+  select.append(make("option", { value: "-1" }, `mean of ${countNoun(lanes.length, noun)}`), ...lanes.map(one => make("option", { value: String(one) }, data.describeLane(one))));
+  select.addEventListener("change", () => { lane = Number(select.value); chart.refresh(); });
+
+  const maps = MAPS.filter(([name]) => data.grids[name] && lanes.some(one => sumGrid(data.grids[name], one) > 0));
+  const metric = find("#heat-of"), byMost = find("#heat-order");
+  metric.append(...maps.map(([value, text]) => make("option", { value }, text)));
+  byMost.checked = lanes.length > MANY;
+  const draw = () => {
+    const grid = data.grids[metric.value], text = maps.find(([name]) => name === metric.value)[1], order = [...lanes];
+    if (byMost.checked) order.sort((one, two) => sumGrid(grid, two) - sumGrid(grid, one));
+    const top = Math.max(...lanes.map(one => grid[one].reduce((most, value) => Math.max(most, value), 0))) || 1;
+    find("#heat-top").textContent = formatTime(top, 1);
+    heat = new HeatMap(find("#heat"), {
+      rows: order.map(one => ({ label: data.describeLane(one) })), columns, getValue: (row, column) => Math.sqrt(grid[order[row]][column] / top),
+      picked: heat?.picked ?? -1, label: `Ranks over iterations: ${text}`, pick,
+      describe: (row, column) => [["", nameColumn(data, column)], [text, formatTime(grid[order[row]][column])], "click: its timeline"],
+    });
+  };
+  metric.addEventListener("change", draw);
+  byMost.addEventListener("change", draw);
+  if (maps.length) draw();
+  const ramp = find("#ramp");
+  new Painter(ramp, (c, width, height) => { for (let x = 0; x < width; x++) { c.fillStyle = getRampColour(x / width); c.fillRect(x, 0, 1.5, height); } }).ask();
+
+  function pick(column) {
+    chart.picked = column;
+    chart.painter.ask();
+    if (heat) { heat.picked = column; heat.painter.ask(); }
+    const [first, last] = listColumn(data, column), [begin, end] = [data.iterations[first], data.iterations[last]], pad = .03 * (end - begin);
+    const shown = chooseLanes(data, column), isCarried = shown.some(one => data.isCarried(one, begin, end));
+    const most = lanes.length > FEW ? "; the four that others wait for most, and the four that are waited for least" : "";
+    find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${nameColumn(data, column).slice(1)}: ${formatTime(end - begin)}, from ${formatTime(begin)} to ${formatTime(end)}${most}`;
+    find("#iteration-note").textContent = isCarried ? "" : `Single events of this time are not on this page: nsys2prv report … --time ${(begin / 1e9).toFixed(6)}:${(end / 1e9).toFixed(6)} --html FILE makes one that has them.`;
+    find("#iteration-excerpt").hidden = false;
+    new Timeline(find("#iteration-timeline"), data, {
+      lanes: shown, detailed: shown.length > 4 ? new Set(shown.slice(0, 1)) : null, view: [begin - pad, end + pad], label: `Timeline of ${nameColumn(data, column)}`,
+      marks: data.moments.filter(moment => moment && moment.begin < end && moment.end > begin).flatMap(moment => markMoment(data, moment)),
+    });
+  }
+};
