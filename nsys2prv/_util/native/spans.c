@@ -76,21 +76,19 @@ PyObject *time_before(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* Puts what two sets have in common into `begin` and `end`, if there are such columns; returns how many intervals that is. */
+/* Puts what two sets have in common into `begin` and `end`, if there are such columns; returns how many intervals that is. Of a few intervals and many
+ * only those of the many are looked at that reach into the few. */
 static size_t intersect(const Py_buffer *sides, int64_t *begin, int64_t *end) {
-    const int64_t *begins[] = {sides[0].buf, sides[2].buf}, *ends[] = {sides[1].buf, sides[3].buf};
-    size_t counts[] = {(size_t)sides[0].len / 8, (size_t)sides[2].len / 8}, at[] = {0, 0}, found = 0;
-    while (at[0] < counts[0] && at[1] < counts[1]) {
-        int64_t since[] = {begins[0][at[0]], begins[1][at[1]]}, until[] = {ends[0][at[0]], ends[1][at[1]]};
-        int later = since[1] > since[0], first = until[1] < until[0];
-        if (since[later] < until[first]) {
+    int small = sides[0].len > sides[2].len ? 2 : 0;
+    const int64_t *begins = sides[small].buf, *ends = sides[small + 1].buf, *others = sides[2 - small].buf, *until = sides[3 - small].buf;
+    size_t count = (size_t)sides[small].len / 8, many = (size_t)sides[2 - small].len / 8, near = 0, found = 0;
+    for (size_t k = 0; k < count; k++) {
+        near = count_until(until, many, begins[k], near);
+        for (size_t other = near; other < many && others[other] < ends[k]; other++, found++)
             if (begin) {
-                begin[found] = since[later];
-                end[found] = until[first];
+                begin[found] = others[other] > begins[k] ? others[other] : begins[k];
+                end[found] = until[other] < ends[k] ? until[other] : ends[k];
             }
-            found++;
-        }
-        at[first]++;
     }
     return found;
 }
