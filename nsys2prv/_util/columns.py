@@ -164,6 +164,11 @@ class FrameWriter:
         frame.write_ipc_stream(self._file)
         return StoredFrame(self.path, offset, self._file.tell() - offset)
 
+    def flush(self) -> None:
+        """Let what is stored be read."""
+        if self._file is not None:
+            self._file.flush()
+
     def __enter__(self) -> FrameWriter:
         return self
 

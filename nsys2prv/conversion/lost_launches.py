@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import read_frame
+from nsys2prv._util.columns import group_rows, number_rows, read_frame
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.cuda import (
     COPIES,
@@ -33,15 +32,6 @@ CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
 #: Tables of the work that is launched, of which so many rows are looked at together.
 WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, HOST_NODES, DECOMPRESSIONS)
 ROWS = 1_000_000
-
-
-#: Columns of work -> those of its tables.
-WORK_COLUMNS = {
-    "process": "globalPid",
-    "id": "correlationId",
-    "begin": "start",
-    "end": "end",
-}
 #: From this share of lost launches on it is not known when the GPUs of a process were idle.
 FEW_LOST = 0.01
 
@@ -108,30 +98,47 @@ def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
             for kinds in {segment.kinds for segment in task.segments}
             for name in read_frame(kinds)["name"]
         }
-        frames = list(_find_launches(task.segments, source.read_strings(sorted(names))))
-        if not frames:
+        found_calls = list(_find_launches(task.segments, source.read_strings(sorted(names))))
+        if not found_calls:
             return []
-        launches = left = pl.concat(frames)
-        busy = []
+        process, ids, begin, thread, name = map(np.concatenate, zip(*found_calls, strict=True))
+        found, rows_of = np.zeros(len(ids), bool), dict(group_rows(process))
+        # Of the work of each process: when the last ends, and the longest lasts.
+        busy = dict.fromkeys(rows_of, (NULL, 0))
         for part in (piece for table in tables for piece in task.info.parts[table].split(ROWS)):
             columns = source.read(part, ("globalPid", "correlationId", "start", "end"))
-            work = pl.DataFrame({name: columns[old] for name, old in WORK_COLUMNS.items()})
-            left = left.join(work, on=("process", "id"), how="anti")
-            timed = work.filter((pl.col("begin") != NULL) & (pl.col("end") != NULL))
-            lasts = pl.col("end") - pl.col("begin")
-            busy.append(timed.group_by("process").agg(pl.max("end"), longest=lasts.max()))
-    if busy:
-        to_the_end = task.end - pl.max("end") <= pl.max("longest")
-        ends = pl.concat(busy).group_by("process").agg(to_the_end=to_the_end)
-        left = _leave_out_cut_off(launches, left, ends.filter("to_the_end")["process"])
-    total = launches.group_by("process", maintain_order=True).len("launches")
-    lost = total.join(left.group_by("process").len("lost"), on="process", maintain_order="left")
-    return [LostLaunches(task.report, *row) for row in lost.rows()]
+            for own, rows in group_rows(columns["globalPid"]):
+                if own not in rows_of:
+                    continue
+                found[rows_of[own]] |= np.isin(ids[rows_of[own]], columns["correlationId"][rows])
+                start, end = columns["start"][rows], columns["end"][rows]
+                timed = (start != NULL) & (end != NULL)
+                last, longest = end[timed].max(initial=NULL), (end - start)[timed].max(initial=0)
+                busy[own] = max(busy[own][0], int(last)), max(busy[own][1], int(longest))
+    # Work may begin after the report: of processes that are busy to its end, that of calls after
+    # the last one of the same function and thread, or of any, whose work is there.
+    to_the_end = {own for own, (last, longest) in busy.items() if task.end - last <= longest}
+    limit = _find_last(begin, found, process, thread, name)
+    limit = np.where(limit == NULL, _find_last(begin, found, process), limit)
+    lost = ~found & (~np.isin(process, list(to_the_end)) | (begin < limit))
+    by_first = sorted(rows_of.items(), key=lambda item: np.arange(len(ids))[item[1]][0])
+    counts = [(own, len(ids[rows]), int(np.count_nonzero(lost[rows]))) for own, rows in by_first]
+    return [LostLaunches(task.report, *count) for count in counts if count[2]]
 
 
-def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterator[pl.DataFrame]:
-    """Yield the launching calls of each segment that has any. texts: names of functions by their
-    ids.
+def _find_last(begin: np.ndarray, found: np.ndarray, *by: np.ndarray) -> np.ndarray:
+    """Return, for each call, when the last one found of those alike begins, NULL for none."""
+    _, codes = number_rows(*by)
+    last = np.full(int(codes.max()) + 1, NULL)
+    np.maximum.at(last, codes[found], begin[found])
+    return last[codes]
+
+
+def _find_launches(
+    segments: Sequence[Segment], texts: dict[int, str]
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield process, id, begin, thread and name of the launching calls of each segment that has
+    any. texts: names of functions by their ids.
     """
     launch, begin, end = (
         [number for number, text in texts.items() if pattern.match(text)]
@@ -140,16 +147,15 @@ def _find_launches(segments: Sequence[Segment], texts: dict[int, str]) -> Iterat
     captures = _find_captures(segments, begin, end) if begin else {}
     for segment in segments:
         calls = segment.read()
-        wanted = np.isin(calls.kinds["name"], launch) & np.isin(calls.kinds["result"], (0, NULL))
+        wanted = np.isin(calls.kinds.name, launch) & np.isin(calls.kinds.result, (0, NULL))
         rows = wanted[calls.code]
         if segment.process in captures:
             at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
         if rows.any():
             own = calls.take(rows)
-            columns = {"process": np.full(len(own.ids), segment.process), "id": own.ids}
-            columns |= {"begin": own.begin, "thread": own.get("thread"), "name": own.get("name")}
-            yield pl.DataFrame(columns).cast(pl.Int64)
+            process = np.full(len(own.ids), segment.process)
+            yield process, own.ids, own.begin, own.get("thread"), own.get("name")
 
 
 def _find_captures(
@@ -161,7 +167,7 @@ def _find_captures(
     calls: dict[int, list[np.ndarray]] = defaultdict(list)
     for segment in segments:
         of_piece = segment.read()
-        chosen = np.isin(of_piece.kinds["name"], (*begin, *end))
+        chosen = np.isin(of_piece.kinds.name, (*begin, *end))
         if chosen.any():
             own = of_piece.take(chosen[of_piece.code])
             calls[segment.process].append(np.stack([own.get("thread"), own.begin, own.get("name")]))
@@ -173,17 +179,3 @@ def _find_captures(
         pairs = is_begin[:-1] & ~is_begin[1:] & (thread[1:] == thread[:-1])
         captures[process] = np.sort(time[:-1][pairs]), np.sort(time[1:][pairs])
     return captures
-
-
-def _leave_out_cut_off(launches: pl.DataFrame, left: pl.DataFrame, busy: pl.Series) -> pl.DataFrame:
-    """Return the launches without work, except those whose work begins after the report: of
-    processes busy to the end, launches after the last call (of the same function and thread, or of
-    any) whose work is recorded.
-    """
-    found = launches.join(left, on=("process", "id"), how="anti")
-    kind = ["process", "thread", "name"]
-    left = left.join(found.group_by(kind).agg(last=pl.max("begin")), on=kind, how="left")
-    of_any = found.group_by("process").agg(last_of_any=pl.max("begin"))
-    left = left.join(of_any, on="process", how="left")
-    before = pl.col("begin") < pl.coalesce("last", "last_of_any")
-    return left.filter(~pl.col("process").is_in(busy.implode()) | before.fill_null(False))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from msgspec import Struct
@@ -103,6 +103,8 @@ class TablePart(Struct, frozen=True):
     part: Part
     #: False where they are read for the indexes alone.
     wanted: bool
+    #: True if the kinds may look up the indexes.
+    asks: bool
 
 
 class ReadingWork(Struct, frozen=True):
@@ -149,14 +151,24 @@ def read_task(task: ReadingWork) -> WorkResult:
     ):
         launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
         extraction = Extraction(task.info, database, launch_index, task.settings, nccl_calls)
+
+        def save_indexes() -> None:
+            result.nccl_calls += save_nccl_calls(extraction.found_nccl_calls, launches)
+            launch_index.segments += result.launches
+            extraction.nccl_calls = NcclCallIndex((*task.nccl_calls, *result.nccl_calls))
+            extraction.found_nccl_calls = []
+            launches.flush()
+
         for one in task.parts:
+            readers = [kinds[name] for name in one.kinds]
+            if one.asks and not (launch_index.segments or extraction.nccl_calls):
+                save_indexes()
             for piece in one.part.split(PART_ROWS):
-                readers = [kinds[name] for name in one.kinds]
                 _read_piece(task, readers, piece, one.wanted, extraction, writer, result)
                 for launched in extraction.launched:
                     result.launches += save_launches(launched, launches)
                 extraction.launched = []
-        result.nccl_calls = save_nccl_calls(extraction.found_nccl_calls, launches)
+        result.nccl_calls += save_nccl_calls(extraction.found_nccl_calls, launches)
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
     with FrameWriter(writer.path) as frames:
         result.names = {name: names.save(frames) for name, names in extraction.names.items()}
@@ -222,7 +234,7 @@ def plan_tasks(
     settings: ReadingSettings,
 ) -> tuple[list[ReadingWork], list[ReadingWork]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
-    then those that may ask them.
+    then those that may ask them. Of a small report one task does both.
 
     The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
@@ -243,16 +255,20 @@ def plan_tasks(
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
-    numbers = count()
-    first_tasks, second_tasks = (
-        [
-            ReadingWork(next(numbers), index, info, tuple(parts), folder, settings, counting)
-            for index, info in enumerate(reports)
-            for parts in _gather_portions(info, groups, wanted)
+    stages: tuple[list, list] = ([], [])
+    for index, info in enumerate(reports):
+        portions = [
+            list(_gather_portions(info, _group_by_table(kinds), wanted, asks))
+            for kinds, asks in ((first, False), (second, True))
         ]
-        for groups in (_group_by_table(first), _group_by_table(second))
-    )
-    return first_tasks, second_tasks
+        all_parts = [part for parts in chain.from_iterable(portions) for part in parts]
+        if sum(one.part.last - one.part.first + 1 for one in all_parts) <= TASK_ROWS:
+            portions = [[all_parts] if all_parts else [], []]
+        for stage, of_stage in zip(stages, portions, strict=True):
+            stage += [(index, info, tuple(parts), folder, settings, counting) for parts in of_stage]
+    numbers = count()
+    first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
+    return first_works, second_works
 
 
 def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
@@ -287,10 +303,10 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
 
 
 def _gather_portions(
-    info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str]
+    info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str], asks: bool
 ) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    portions of at most TASK_ROWS rows.
+    portions of at most TASK_ROWS rows. asks: whether they may look up the indexes.
     """
     portion: list[TablePart] = []
     room = TASK_ROWS
@@ -301,7 +317,7 @@ def _gather_portions(
             while first <= part.last:
                 last = min(part.last, first + room - 1)
                 rows = Part(part.table, first, last)
-                portion.append(TablePart(names, rows, names[0] in wanted))
+                portion.append(TablePart(names, rows, names[0] in wanted, asks))
                 room -= last - first + 1
                 first = last + 1
                 if room <= 0:

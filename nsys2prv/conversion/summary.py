@@ -397,7 +397,7 @@ def _note_details(job: Job) -> list[str]:
         names = [field.name for layout in layouts[:1] for field in layout.fields if field.detail]
         if names and not any(kind.is_called(name) for name in cut.fields):
             notes.append(
-                f"{kind.name}: {len(names)} attributes left out ({names[0]} … {names[-1]}); "
+                f"{kind.name}: {len(names)} attributes are not written ({names[0]} … {names[-1]}); "
                 f"--args {kind.name}=all writes them"
             )
     return notes

@@ -17,30 +17,30 @@ outermost range by itself, or all from a ncclGroupStart to its ncclGroupEnd.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from nsys2prv._util.columns import (
     ABSENT,
     FrameWriter,
     StoredFrame,
+    Table,
     factorize,
     factorize_together,
     group_rows,
+    number_rows,
     read_frame,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL
 
-#: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
-#: result (return value).
-KIND_COLUMNS = ("thread", "name", "result")
 _VALUES = map_labels("nccl_operation")
 #: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
 SEVERAL_OPERATIONS = _VALUES["several operations in a group"]
@@ -69,9 +69,17 @@ _COMMON = ("reduction", "root", "peer", "group", "data_type")
 PAYLOAD_COLUMNS = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
 #: What several kernels that do the work of one group share.
 _SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
-_PROCESS = pl.col("thread") & PROCESS_MASK
-#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
-_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
+
+
+class CallKinds(Table, frozen=True):
+    """What calls of one kind have in common."""
+
+    #: globalTid.
+    thread: np.ndarray
+    #: Id of the function's name.
+    name: np.ndarray
+    #: Return value.
+    result: np.ndarray
 
 
 class Launches(Struct):
@@ -87,8 +95,8 @@ class Launches(Struct):
     end: np.ndarray
     #: Index of each call into `kinds`.
     code: np.ndarray
-    #: Distinct threads, names and results (KIND_COLUMNS).
-    kinds: pl.DataFrame
+    #: Distinct threads, names and results.
+    kinds: CallKinds
 
     @property
     def hit(self) -> np.ndarray:
@@ -97,11 +105,12 @@ class Launches(Struct):
 
     def get(self, column: str) -> np.ndarray:
         """Return thread, name or result of each call."""
-        return self.kinds[column].to_numpy()[self.code]
+        return getattr(self.kinds, column)[self.code]
 
     def or_null(self, column: str) -> np.ndarray:
         """Return begin, end, thread, name or result of the calls, NULL where none was found."""
-        values = self.get(column) if column in KIND_COLUMNS else getattr(self, column)
+        is_common = column in CallKinds.__struct_fields__
+        values = self.get(column) if is_common else getattr(self, column)
         return np.where(self.hit, values, NULL)
 
     def take(self, rows: slice | np.ndarray) -> Launches:
@@ -136,8 +145,11 @@ class Segment(Struct, frozen=True):
 @lru_cache(maxsize=2)
 def _read_piece(calls: StoredFrame, kinds: StoredFrame) -> Launches:
     """Return the calls of a stored piece, whose processes are asked for one after the other."""
-    columns = [column.to_numpy() for column in read_frame(calls).iter_columns()]
-    return Launches(*columns, read_frame(kinds))
+    columns, common = (
+        [column.to_numpy() for column in read_frame(frame).iter_columns()]
+        for frame in (calls, kinds)
+    )
+    return Launches(*columns, CallKinds(*common))
 
 
 class LaunchIndex(Struct):
@@ -151,7 +163,7 @@ class LaunchIndex(Struct):
         and NULL find nothing.
         """
         begin, end, code = np.zeros((3, len(correlations)), np.int64)
-        kinds = [pl.DataFrame({name: [0] for name in KIND_COLUMNS})]
+        kinds = [CallKinds(*np.zeros((3, 1), np.int64))]
         known = 1
         of_process: defaultdict[int, list[Segment]] = defaultdict(list)
         for segment in self.segments:
@@ -173,7 +185,7 @@ class LaunchIndex(Struct):
                 code[into] = codes + known
                 kinds.append(calls.kinds[used])
                 known += len(used)
-        return Launches(correlations, begin, end, code, pl.concat(kinds))
+        return Launches(correlations, begin, end, code, CallKinds.concat(kinds))
 
 
 def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
@@ -181,7 +193,7 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
     several calls with one id the earliest counts.
     """
     # NULL stays NULL.
-    processes, of_kind = factorize(launches.kinds["thread"].to_numpy() & PROCESS_MASK)
+    processes, of_kind = factorize(launches.kinds.thread & PROCESS_MASK)
     usable = (launches.begin != NULL) & (launches.end != NULL)
     usable &= (launches.ids != 0) & (launches.ids != NULL)
     if not usable.any():
@@ -193,9 +205,12 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
         same = (np.diff(process[order]) == 0) & (np.diff(launches.ids[order]) == 0)
         order = order[np.append(True, ~same)]
         launches, process = launches.take(order), process[order]
-    narrow = launches.code.astype(np.min_scalar_type(launches.kinds.height))
+    narrow = launches.code.astype(np.min_scalar_type(len(launches.kinds)))
     columns = {"ids": launches.ids, "begin": launches.begin, "end": launches.end, "code": narrow}
-    stored = frames.append(pl.DataFrame(columns)), frames.append(launches.kinds)
+    stored = (
+        frames.append(pl.DataFrame(columns)),
+        frames.append(pl.DataFrame(asdict(launches.kinds))),
+    )
     cuts = np.searchsorted(process, np.arange(len(processes) + 1)).tolist()
     return [
         Segment(number, int(launches.ids[first]), int(launches.ids[last - 1]), first, last, *stored)
@@ -210,7 +225,9 @@ def save_nccl_calls(calls: Sequence[pl.DataFrame], frames: FrameWriter) -> list[
 
 
 class NcclCallIndex:
-    """The NCCL calls of one report, by thread and by group. Read when first asked."""
+    """The NCCL calls of one report, by thread and by group. Read when first asked. Columns are
+    arrays of int64, by name.
+    """
 
     def __init__(self, stored: Sequence[StoredFrame] = ()) -> None:
         self._stored = tuple(stored)
@@ -219,105 +236,105 @@ class NcclCallIndex:
         return bool(self._stored)
 
     @cached_property
-    def _ranges(self) -> pl.DataFrame:
+    def _ranges(self) -> dict[str, np.ndarray]:
         """Return all calls in order, with their group."""
-        none = dict.fromkeys(("thread", "begin", "end", "operation", *PAYLOAD_COLUMNS), pl.Int64)
-        stored = map(read_frame, self._stored)
-        ranges = pl.concat([pl.DataFrame(schema=none), *stored]).sort(
-            "thread", "begin", "end", descending=[False, False, True], maintain_order=True
-        )
-        operation = pl.col("operation")
-        step = pl.when("outer").then(
-            (operation == GROUP_START).cast(pl.Int64) - (operation == GROUP_END).cast(pl.Int64)
-        )
-        level = step.fill_null(0).cum_sum()
-        # A capture may begin inside a group: its end then counts for nothing.
-        level = level - pl.min_horizontal(level.cum_min(), 0)
-        before = level.shift(1).fill_null(0).over("thread")
-        return ranges.with_columns(outer=_OUTER).with_columns(
-            call_group=(pl.col("outer") & (before == 0)).cast(pl.Int64).cum_sum() - 1
-        )
+        frames = list(map(read_frame, self._stored))
+        none = [np.zeros(0, np.int64)]
+        ranges = {
+            name: np.concatenate([*(frame[name].to_numpy() for frame in frames), *none])
+            for name in ("thread", "begin", "end", "operation", *PAYLOAD_COLUMNS)
+        }
+        order = np.lexsort((-ranges["end"], ranges["begin"], ranges["thread"]))
+        ranges = {name: column[order] for name, column in ranges.items()}
+        outer, operation = _mask_outer(ranges), ranges["operation"]
+        step = outer * ((operation == GROUP_START).astype(np.int64) - (operation == GROUP_END))
+        before = np.zeros(len(step), np.int64)
+        for own in _slice_threads(ranges["thread"]):
+            level = np.cumsum(step[own])
+            # A capture may begin inside a group: its end then counts for nothing.
+            level -= np.minimum(np.minimum.accumulate(level), 0)
+            before[own][1:] = level[:-1]
+        return ranges | {"call_group": np.cumsum(outer & (before == 0)) - 1}
 
     @cached_property
-    def operations(self) -> pl.DataFrame:
+    def operations(self) -> dict[str, np.ndarray]:
         """Return the operations that move data, each with its group and its place in it; calls
         within calls left out. shared: of how many ranks the process is, 0 unknown.
         """
-        operation = pl.col("operation")
+        ranges = self._ranges
+        operation = ranges["operation"]
+        moving = _take(ranges, (operation >= 1) & (operation <= LAST_OPERATION))
+        moving = _take(moving, _mask_outer(moving))
+        row, begins = np.arange(len(moving["thread"])), _mask_changes(moving["call_group"])
+        moving["place"] = row - np.maximum.accumulate(np.where(begins, row, 0))
         # What the calls that made communicators state.
-        making = self._ranges.filter(
-            operation.is_between(FIRST_MAKING, LAST_MAKING),
-            pl.col("communicator") != 0,
-            pl.col("ranks") > 0,
-        )
-        made = making.group_by("communicator", process=_PROCESS).agg(
-            made_ranks=pl.col("ranks").max(),
-            made_rank=pl.col("rank").min(),
-            shared=pl.col("rank").n_unique().cast(pl.Int64),
-        )
-        moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
-        row = pl.int_range(pl.len(), dtype=pl.Int64)
-        begins = pl.col("call_group") != pl.col("call_group").shift(1)
-        moving = moving.with_columns(
-            process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
-        )
-        moving = moving.join(
-            made, on=["process", "communicator"], how="left", maintain_order="left"
-        )
-        ranks, rank, shared = pl.col("ranks"), pl.col("rank"), pl.col("shared")
-        only_rank = pl.when(shared == 1).then("made_rank").otherwise(ABSENT)
-        return moving.with_columns(
-            ranks=pl.when(ranks > 0).then(ranks).otherwise(pl.col("made_ranks").fill_null(ABSENT)),
-            rank=pl.when(rank >= 0).then(rank).otherwise(only_rank),
-            shared=shared.fill_null(0),
-        )
+        is_making = (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
+        is_making &= (ranges["communicator"] != 0) & (ranges["ranks"] > 0)
+        making = _take(ranges, is_making)
+        both = [np.append(making[name], moving[name]) for name in ("thread", "communicator")]
+        _, code = number_rows(both[0] & PROCESS_MASK, both[1])
+        made, code = np.split(code, [len(making["thread"])])
+        groups = int(max(made.max(initial=-1), code.max(initial=-1))) + 1
+        made_ranks, made_rank = np.full(groups, ABSENT), np.full(groups, np.iinfo(np.int64).max)
+        np.maximum.at(made_ranks, made, making["ranks"])
+        np.minimum.at(made_rank, made, making["rank"])
+        (distinct, _), _ = factorize_together(made, making["rank"])
+        shared = np.bincount(distinct, minlength=groups)
+        made_rank = np.where(shared == 1, made_rank, ABSENT)
+        ranks, rank = moving["ranks"], moving["rank"]
+        moving["ranks"] = np.where(ranks > 0, ranks, made_ranks[code])
+        moving["rank"] = np.where(rank >= 0, rank, made_rank[code])
+        return moving | {"shared": shared[code]}
 
     @cached_property
-    def groups(self) -> pl.DataFrame:
+    def groups(self) -> dict[str, np.ndarray]:
         """Return the groups of calls that move data, in order of thread and begin: their time, the
         fields that their operations share (or ABSENT), the numbers of fused operations and
         messages, and bytes in all.
         """
-        operation, size = pl.col("operation"), pl.col("bytes")
-        pairs = operation.is_in([SEND, RECEIVE])
+        calls, ranges = self.operations, self._ranges
+        operation, size, rows = calls["operation"], calls["bytes"], len(calls["operation"])
+        first = np.flatnonzero(_mask_changes(calls["call_group"]))
+        pairs = np.isin(operation, (SEND, RECEIVE))
+        summed = {
+            "fused": np.ones(rows, np.int64),
+            "messages": pairs.astype(np.int64),
+            "bytes": size,
+            "reduce_bytes": np.where(operation == ALL_REDUCE, size, 0),
+            "share_bytes": np.where(np.isin(operation, SHARE_OPERATIONS), size, 0),
+            "message_bytes": np.where(pairs, size, 0),
+        }
 
-        def common(name: str, otherwise: int = ABSENT) -> pl.Expr:
-            column = pl.col(name)
-            return pl.when(column.min() == column.max()).then(column.first()).otherwise(otherwise)
+        def reduce(ufunc: np.ufunc, column: np.ndarray) -> np.ndarray:
+            return ufunc.reduceat(column, first) if rows else column
 
-        operations = self.operations.with_columns(
-            pl.col("call_group").set_sorted(),
-            fused=pl.lit(1, pl.Int64),
-            messages=pairs.cast(pl.Int64),
-            collective=pl.when(~pairs).then(pl.int_range(pl.len())),
-            reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).otherwise(0),
-            share_bytes=pl.when(operation.is_in(SHARE_OPERATIONS)).then(size).otherwise(0),
-            message_bytes=pl.when(pairs).then(size).otherwise(0),
-        )
-        groups = operations.group_by("call_group", maintain_order=True).agg(
-            pl.col("thread", "communicator").first(),
-            pl.col("shared", "ranks").max(),
-            pl.col(_SUMS).sum(),
-            pl.col("collective").min(),
-            common("operation", SEVERAL_OPERATIONS),
-            *map(common, ("rank", *_COMMON)),
-            several=pl.col("communicator").min() != pl.col("communicator").max(),
-            known=size.min() >= 0,
-        )
-        first = groups["collective"]
-        several, is_known = pl.col("several"), pl.col("known") & ~pl.col("several")
-        ranges = self._ranges.with_columns(pl.col("call_group").set_sorted())
-        times = ranges.group_by("call_group", maintain_order=True).agg(
-            pl.col("begin").first(), pl.col("end").max()
-        )
-        return groups.with_columns(
-            operations["operation"].gather(first).fill_null(0).alias("first_operation"),
-            operations["sequence"].gather(first).fill_null(ABSENT),
-            pl.when(several).then(ABSENT).otherwise(pl.col("ranks", "rank")).name.keep(),
-            communicator=pl.when(several).then(0).otherwise("communicator"),
-            bytes=pl.when(is_known).then("bytes").otherwise(ABSENT),
-            known=is_known.cast(pl.Int64),
-        ).join(times, on="call_group", how="left", maintain_order="left")
+        def find_common(name: str, otherwise: int) -> np.ndarray:
+            column = calls[name]
+            is_one = reduce(np.minimum, column) == reduce(np.maximum, column)
+            return np.where(is_one, column[first], otherwise)
+
+        groups = {name: calls[name][first] for name in ("call_group", "thread")}
+        groups |= {name: reduce(np.maximum, calls[name]) for name in ("shared", "ranks")}
+        groups |= {name: reduce(np.add, column) for name, column in summed.items()}
+        groups["operation"] = find_common("operation", SEVERAL_OPERATIONS)
+        groups |= {name: find_common(name, ABSENT) for name in ("rank", *_COMMON)}
+        lowest, highest = (reduce(one, calls["communicator"]) for one in (np.minimum, np.maximum))
+        several = lowest != highest
+        groups["communicator"] = np.where(several, 0, lowest)
+        for name in ("ranks", "rank"):
+            groups[name] = np.where(several, ABSENT, groups[name])
+        is_known = (reduce(np.minimum, size) >= 0) & ~several
+        groups["bytes"] = np.where(is_known, groups["bytes"], ABSENT)
+        groups["known"] = is_known.astype(np.int64)
+        # Of the collective that comes first; the row behind all stands for none.
+        collective = reduce(np.minimum, np.where(pairs, rows, np.arange(rows)))
+        groups["first_operation"] = np.append(operation, 0)[collective]
+        groups["sequence"] = np.append(calls["sequence"], ABSENT)[collective]
+        if rows:
+            begins = np.flatnonzero(_mask_changes(ranges["call_group"]))
+            groups["begin"] = ranges["begin"][begins][groups["call_group"]]
+            groups["end"] = np.maximum.reduceat(ranges["end"], begins)[groups["call_group"]]
+        return {"begin": size, "end": size} | groups
 
     def match_kernels(
         self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
@@ -331,7 +348,7 @@ class NcclCallIndex:
         each device has its part of the sums. Of several communicators in one group nothing tells
         which kernel belongs to which: communicator and bytes stay unknown.
         """
-        groups = {column.name: column.to_numpy() for column in self.groups.iter_columns()}
+        groups = dict(self.groups)
         place = _find_last_begun(groups["thread"], groups["begin"], threads, times)
         fused, shared = groups["fused"], groups["shared"]
         parts = np.where(shared > 0, shared, _count_devices(place, devices, len(fused)))
@@ -346,6 +363,32 @@ class NcclCallIndex:
             name: np.append(column, 0 if name == "communicator" else ABSENT)[place]
             for name, column in groups.items()
         }
+
+
+def _take(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def _mask_changes(column: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows that differ from the one before them, the first among them."""
+    return np.append(True, column[1:] != column[:-1])[: len(column)]
+
+
+def _slice_threads(threads: np.ndarray) -> Iterator[slice]:
+    """Yield the rows of each thread, which follow each other."""
+    cuts = np.flatnonzero(_mask_changes(threads)).tolist()
+    return map(slice, cuts, [*cuts[1:], len(threads)])
+
+
+def _mask_outer(ranges: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return a mask of the ranges, in order, that begin after all earlier ones of their thread have
+    ended.
+    """
+    outer = np.ones(len(ranges["thread"]), bool)
+    for own in _slice_threads(ranges["thread"]):
+        latest = np.maximum.accumulate(ranges["end"][own])
+        outer[own][1:] = ranges["begin"][own][1:] >= latest[:-1]
+    return outer
 
 
 def _find_last_begun(

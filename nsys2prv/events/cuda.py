@@ -20,7 +20,7 @@ from nsys2prv._util.columns import (
     fill_with_zero,
 )
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
-from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches
+from nsys2prv.events.call_indexes import CallKinds, Launches
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
@@ -124,7 +124,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     distinct, codes = factorize_together(
         *(columns[name] for name in ("globalTid", "nameId", "returnValue"))
     )
-    kinds = pl.DataFrame(dict(zip(KIND_COLUMNS, distinct, strict=True)))
+    kinds = CallKinds(*distinct)
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
     if extraction.min_duration:
         long = extraction.mask_long_enough(begin, end)
@@ -133,13 +133,13 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         )
         used, codes = factorize(codes)
         kinds = kinds[used]
-    objects = extraction.intern_threads(kinds["thread"].to_numpy())[codes]
+    objects = extraction.intern_threads(kinds.thread)[codes]
     if not extraction.stores:
         return
     fields = {
-        "call": label_calls(extraction, kinds["name"].to_numpy())[codes],
+        "call": label_calls(extraction, kinds.name)[codes],
         "correlation": blank_nonpositive(correlation),
-        "error": blank_nonpositive(kinds["result"].to_numpy())[codes],
+        "error": blank_nonpositive(kinds.result)[codes],
     }
     rows = Rows("cuda_api", begin, end, objects, fields)
     yield add_callers(extraction, CUDA_STACKS, stacks, rows)
@@ -235,7 +235,7 @@ def make_launch_lines(
     hit = slice(None) if launches.hit.all() else launches.hit
     _save_early_work(extraction, columns, launches)
     kinds, codes = factorize(launches.code[hit])
-    senders = extraction.intern_threads(launches.kinds["thread"].to_numpy()[kinds])[codes]
+    senders = extraction.intern_threads(launches.kinds.thread[kinds])[codes]
     return CommunicationLines(
         kind,
         launches.begin[hit],

@@ -4,6 +4,7 @@ export and number objects and names; keys of objects, and which physical GPU a k
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -133,22 +134,37 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self._pieces: list[pl.DataFrame] = []
+        self._pieces: defaultdict[str, list[Sequence[str] | pl.Series | np.ndarray]] = defaultdict(
+            list
+        )
         self._count = 0
 
-    def append(self, columns: dict[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
+    def append(self, columns: Mapping[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
         """Add names; returns the index of the first of them."""
-        schema = {"text": pl.String, "short": pl.String, "domain": pl.UInt32}
-        self._pieces.append(
-            pl.DataFrame(columns, schema_overrides={name: schema[name] for name in columns})
-        )
+        for name, values in columns.items():
+            self._pieces[name].append(values)
         first = self._count
-        self._count += self._pieces[-1].height
+        self._count += len(columns["text"])
         return first
 
     def save(self, frames: FrameWriter) -> StoredFrame:
         """Store all names."""
-        return frames.append(pl.concat(self._pieces))
+        types = {"text": pl.String, "short": pl.String, "domain": pl.UInt32}
+        return frames.append(
+            pl.DataFrame(
+                {
+                    name: pl.concat(
+                        [
+                            values.cast(types[name])
+                            if isinstance(values, pl.Series)
+                            else pl.Series(values, dtype=types[name])
+                            for values in pieces
+                        ]
+                    )
+                    for name, pieces in self._pieces.items()
+                }
+            )
+        )
 
 
 class Numbering(dict):

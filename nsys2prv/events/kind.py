@@ -271,9 +271,12 @@ class Account(Struct):
         return self.rows + self.synthesized.total() - accounted
 
     def __add__(self, other: Account) -> Account:
-        return Account(
-            *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        counts = (
+            (getattr(self, name), getattr(other, name)) for name in self.__struct_fields__[2:]
         )
+        # Most are empty, and to add Counters takes long.
+        summed = (mine + its if its else mine for mine, its in counts)
+        return Account(self.rows + other.rows, self.records + other.records, *summed)
 
 
 class _Reasons(type):
@@ -283,6 +286,7 @@ class _Reasons(type):
         key = name.lower().replace("_", "-")
         if not any(key in texts for texts in _load_texts().values()):
             raise AttributeError(name)
+        setattr(cls, name, Reason(key))
         return Reason(key)
 
 
@@ -336,6 +340,7 @@ def _load_unread_tables() -> dict[str, list[str]]:
     return load_shipped_file(__package__, "tables.yaml")
 
 
+@cache
 def explain_unread_table(table: str) -> str:
     """Return why a table that no kind of event reads is not translated: as the longest name or
     beginning of one that fits says.

@@ -15,14 +15,21 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, lru_cache, partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import (
+    ABSENT,
+    blank_negative,
+    factorize,
+    factorize_together,
+    number_rows,
+)
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import (
@@ -73,6 +80,7 @@ SMALL_TABLE = 100_000
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
@@ -109,48 +117,51 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
     damaged, rows = np.zeros(columns.rows, bool), np.arange(columns.rows)
     for read in (_read_json, _read_binary):
-        texts, codes = read(extraction, columns)
-        damaged |= texts[DAMAGED].to_numpy()[codes]
-        _fill_in(payloads, rows, texts, codes)
+        numbers, of_texts, codes = read(extraction, columns)
+        damaged |= of_texts[codes]
+        _fill_in(payloads, rows, numbers, codes)
     _read_dynamic(extraction, columns["eventId"], payloads)
     lost = damaged & np.all([payloads[field] == none for field, none in NONE.items()], axis=0)
     extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
     return payloads
 
 
+#: Fields of distinct payloads as numbers, as in NONE where one lacks it; which of them are damaged;
+#: and each row's index into them.
+Payloads: TypeAlias = "tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]"
+
+
 def _fill_in(
-    payloads: dict[str, np.ndarray], rows: np.ndarray, texts: pl.DataFrame, codes: np.ndarray
+    payloads: dict[str, np.ndarray],
+    rows: np.ndarray,
+    numbers: Mapping[str, np.ndarray],
+    codes: np.ndarray,
 ) -> None:
-    """Fill what rows lack with the fields of distinct payloads (columns of text, null where one
-    lacks it). codes: each row's index into these.
-    """
-    if not SPELLINGS.keys() & set(texts.columns):
-        return
-    for field, values in _make_numbers(texts).items():
+    """Fill what rows lack with the fields of distinct payloads. codes: each row's index into these."""
+    for field, values in numbers.items():
         lacking = payloads[field][rows] == NONE[field]
         payloads[field][rows[lacking]] = values[codes[lacking]]
 
 
-def _read_json(extraction: Extraction, columns: Columns) -> tuple[pl.DataFrame, np.ndarray]:
-    """Return distinct payloads of the form jsonText, inline or by the id of a registered string, and
-    each row's index into them.
-    """
+def _read_json(extraction: Extraction, columns: Columns) -> Payloads:
+    """Return payloads of the form jsonText, inline or by the id of a registered string."""
     codes, distinct_texts = columns.texts["jsonText"]
     inline = distinct_texts.series
     ids, id_codes = factorize(columns["jsonTextId"])
     registered = pl.Series(extraction.read_strings(ids), dtype=pl.String)
+    if not any(registered) and not any(inline):
+        # As in most reports.
+        return {}, np.zeros(1, bool), np.zeros(columns.rows, np.int64)
     texts = pl.concat([decode_texts(inline), registered])
     is_empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(is_empty, len(inline) + id_codes, codes)
-    if not texts.str.len_bytes().sum():
-        # As in most reports. Patterns are compiled at each use, which takes longer than a small
-        # report's rows.
-        return pl.DataFrame({DAMAGED: np.zeros(len(texts), bool)}), row_codes
     whole = pl.col("json").str.contains(r"(?s)^(?:[ \t\r\n]*\{.*\}[ \t\r\n]*)?$")
     fields = {field: pl.when(whole).then(_make_json_query(field)) for field in SPELLINGS}
-    return texts.to_frame("json").select(~whole.alias(DAMAGED), **fields), row_codes
+    found = texts.to_frame("json").select(~whole.alias(DAMAGED), **fields)
+    return _make_numbers(found), found[DAMAGED].to_numpy(), row_codes
 
 
+@cache
 def _make_json_query(field: str) -> pl.Expr:
     """Return a field's value as text: of a flat object, or one type name deeper (``"Root":
     {"int32": 3}``).
@@ -273,43 +284,62 @@ def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]
     }
 
 
-def _read_binary(extraction: Extraction, columns: Columns) -> tuple[pl.DataFrame, np.ndarray]:
-    """Return distinct payloads of the form binaryData, and each row's index into them."""
+def _read_binary(extraction: Extraction, columns: Columns) -> Payloads:
+    """Return payloads of the form binaryData."""
     codes, texts = columns.texts["binaryData"]
-    distinct = texts.series
-    sizes = distinct.bin.size().to_numpy().astype(np.int64)
-    damaged = sizes > 0
+    distinct = texts.series.to_list()
+    sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
+    damaged, begins = sizes > 0, np.cumsum(sizes) - sizes
+    data = np.frombuffer(b"".join(distinct), np.uint8)
+
+    def take_bytes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
+        return data[begins[rows, None] + np.arange(first, last)]
+
+    numbers: dict[str, np.ndarray] = {}
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
-    pieces = [pl.DataFrame({"row": np.arange(len(distinct))})]
-    if len(headed):
-        schemas = read_schemas(extraction.database)
-        heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
-        heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
-        values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
-        shapes = zip(*(column.tolist() for column in values), strict=True)
-        for index, (domain, number, offset, length) in enumerate(shapes):
-            entries = schemas.get((domain, number))
-            if entries is None or offset < 0:
-                continue
-            rows = headed[shape == index]
-            block = _to_byte_matrix(distinct.gather(rows), length)
-            of_shape = {"row": rows}
-            for entry in entries:
-                first = offset + entry.offset
-                last = first + np.dtype(entry.kind).itemsize
-                if last <= length:
-                    values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0]
-                    as_text = pl.Series(values.astype(np.int64)).cast(pl.String)
-                    of_shape[entry.field] = as_text.replace(entry.names)
-            damaged[rows] = len(of_shape) <= len({entry.field for entry in entries})
-            pieces.append(pl.DataFrame(of_shape))
-    fields = pl.concat(pieces, how="diagonal").group_by("row", maintain_order=True).last()
-    return fields.with_columns(pl.Series(DAMAGED, damaged)), codes
+    if not len(headed):
+        return numbers, damaged, codes
+    schemas = extraction.find_once("NCCL schemas", lambda: read_schemas(extraction.database))
+    heads = take_bytes(headed, 0, HEADER_BYTES).view("<i8")
+    values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
+    for index, (domain, number, offset, length) in enumerate(
+        zip(*(column.tolist() for column in values), strict=True)
+    ):
+        entries = schemas.get((domain, number))
+        if entries is None or offset < 0:
+            continue
+        rows, found = headed[shape == index], {}
+        for entry in entries:
+            first = offset + entry.offset
+            last = first + np.dtype(entry.kind).itemsize
+            if last <= length:
+                column = take_bytes(rows, first, last).view(entry.kind)[:, 0].astype(np.int64)
+                found[entry.field] = _translate(entry, column)
+        if "bytes" not in found and {"count", "data_type"} <= found.keys():
+            count, kind = found["count"], found["data_type"]
+            known = (count >= 0) & (kind > 0) & (kind <= len(TYPE_SIZES))
+            size = np.array(TYPE_SIZES)[np.where(known, kind, 1) - 1]
+            found["bytes"] = np.where(known, count * size, ABSENT)
+        for field, column in found.items():
+            if field in NONE:
+                numbers.setdefault(field, np.full(len(distinct), NONE[field]))[rows] = column
+        damaged[rows] = len(found) < len({entry.field for entry in entries})
+    return numbers, damaged, codes
 
 
-def _to_byte_matrix(values: pl.Series, width: int) -> np.ndarray:
-    """Return byte strings of equal length as a matrix of bytes, a row each."""
-    return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
+def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
+    """Return the numbers of a field from its integers."""
+    if entry.names or entry.field in ("data_type", "reduction"):
+        distinct, codes = factorize(column)
+        texts = tuple(entry.names.get(text, text) for text in map(str, distinct.tolist()))
+        return _translate_texts(entry.field, texts)[codes]
+    return column if entry.field == "communicator" else blank_negative(column)
+
+
+@lru_cache(256)
+def _translate_texts(field: str, texts: tuple[str, ...]) -> np.ndarray:
+    """Return the numbers of a field from its texts, which are the same in most reports."""
+    return _make_numbers(pl.DataFrame({field: pl.Series(texts, dtype=pl.String)}))[field]
 
 
 def _read_dynamic(
@@ -337,7 +367,7 @@ def _read_dynamic(
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         same = np.flatnonzero(events[order[place]] == read["eventId"])
         frame = pl.DataFrame(texts).with_columns(pl.all().replace("", None))
-        _fill_in(payloads, order[place][same], frame, same)
+        _fill_in(payloads, order[place][same], _make_numbers(frame), same)
 
 
 def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -381,26 +411,27 @@ def _index_calls(
     communicators.
     """
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
-    frame = pl.DataFrame(
-        {
-            "thread": thread,
-            "begin": begin,
-            "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
-            "operation": operation,
-            **{name: payloads[name] for name in PAYLOAD_COLUMNS},
-        }
-    ).filter((begin != NULL) & (thread != NULL))
-    extraction.found_nccl_calls.append(frame)
-    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    reported = frame.filter(made | (pl.col("communicator") != 0)).select(
-        (pl.col("thread") & PROCESS_MASK).alias("process"),
-        "communicator",
-        "ranks",
-        "rank",
-        made=made,
-    )
-    if reported.height:
-        extraction.add_fact(COMMUNICATORS, reported.unique(maintain_order=True).to_dict())
+    calls = {
+        "thread": thread,
+        "begin": begin,
+        "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
+        "operation": operation,
+        **{name: payloads[name] for name in PAYLOAD_COLUMNS},
+    }
+    usable = (begin != NULL) & (thread != NULL)
+    if not usable.all():
+        calls = {name: column[usable] for name, column in calls.items()}
+    extraction.found_nccl_calls.append(pl.DataFrame(calls))
+    made = (calls["operation"] >= FIRST_MAKING) & (calls["operation"] <= LAST_MAKING)
+    process, communicator = calls["thread"] & PROCESS_MASK, calls["communicator"]
+    reported = process, communicator, calls["ranks"], calls["rank"], made.astype(np.int64)
+    telling = np.flatnonzero(made | (communicator != 0))
+    if len(telling):
+        first, _ = number_rows(*(column[telling] for column in reported))
+        rows = telling[np.sort(first)]
+        names = ("process", "communicator", "ranks", "rank", "made")
+        facts = {name: column[rows] for name, column in zip(names, reported, strict=True)}
+        extraction.add_fact(COMMUNICATORS, {**facts, "made": facts["made"] > 0})
 
 
 def find_operation(name: str) -> int:
@@ -453,18 +484,25 @@ def _save_messages(
     if not len(alone):
         return
     of_group = {
-        "call_group": tied["call_group"],
         "messages": tied["messages"],
         "pure": (tied["fused"] == tied["messages"]).astype(np.int64),
     }
     of_kernel = ("process", "object_kernel", "time_begin", "time_end", "time_call")
     of_group |= {name: facts[name] for name in of_kernel}
-    kernels = pl.DataFrame({name: column[alone] for name, column in of_group.items()})
-    calls = extraction.nccl_calls.operations.filter(
-        pl.col("operation").is_in((SEND, RECEIVE))
-    ).select("call_group", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    joined = kernels.join(calls, on="call_group", how="inner", maintain_order="left_right")
-    extraction.add_fact(MESSAGES, joined.drop("call_group").to_dict())
+    operations = extraction.nccl_calls.operations
+    pairs = np.isin(operations["operation"], (SEND, RECEIVE))
+    group = operations["call_group"][pairs]
+    # The sends and receives of each kernel's group, which follow each other.
+    low, high = (np.searchsorted(group, tied["call_group"][alone], side) for side in SIDES)
+    row = np.repeat(np.arange(len(alone)), high - low)
+    place = np.arange(len(row)) + np.repeat(
+        low - (np.cumsum(high - low) - (high - low)), high - low
+    )
+    facts = {name: column[alone][row] for name, column in of_group.items()}
+    names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
+    facts |= {name: operations[name][pairs][place] for name in names}
+    if len(row):
+        extraction.add_fact(MESSAGES, facts)
 
 
 KINDS = (

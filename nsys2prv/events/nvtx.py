@@ -36,7 +36,7 @@ from nsys2prv.events.nvtx_names import (
     NvtxRule,
     RenamedRanges,
     rename_by_template,
-    rename_ranges,
+    rename_texts,
     select_rules,
 )
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
@@ -107,7 +107,9 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(renamed.codes, domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
-    texts = renamed.texts.replace("", NO_TEXT).gather(names)
+    texts = renamed.texts[names]
+    if (is_empty := texts == "").any():
+        texts = texts.set(is_empty, NO_TEXT)
     name = extraction.intern_names("nvtx", name_of, text=texts, domain=numbers[domain_codes])
     # 0 is the end of a range in a trace.
     number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)
@@ -128,7 +130,7 @@ def _rename(
     """Return the text of each row as the rules rename it. domains: names, of which each row has
     one.
     """
-    of_domains = select_rules(extraction.nvtx_rules, domains)
+    of_domains = select_rules(extraction.nvtx_rules, tuple(domains))
     first, *others = dict.fromkeys(of_domains) or [()]
     renamed = _rename_texts(extraction, columns, first)
     for other in others:
@@ -146,14 +148,14 @@ def _rename_texts(
     renamed = rename_by_template(inline, rules)
     if renamed is None:
         texts, codes = find_texts(extraction, columns)
-        return rename_ranges(texts, rules).take(codes)
+        return rename_texts(texts, rules).take(codes)
     renamed = renamed.take(codes)
     empty = (renamed.texts == "").to_numpy()[renamed.codes]
     if not empty.any():
         return renamed
     # There is no text inline, or the rules have left nothing of it.
     texts, of_rows = find_texts(extraction, columns.where(empty))
-    return renamed.replace_some(empty, rename_ranges(texts, rules).take(of_rows))
+    return renamed.replace_some(empty, rename_texts(texts, rules).take(of_rows))
 
 
 def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,10 @@ class RenamedRanges(Struct):
         return RenamedRanges(pl.concat([self.texts, others.texts]), codes, wanted, numbers)
 
 
-def select_rules(rules: Sequence[NvtxRule], domains: Sequence[str]) -> list[tuple[NvtxRule, ...]]:
+@lru_cache(256)
+def select_rules(
+    rules: tuple[NvtxRule, ...], domains: tuple[str, ...]
+) -> list[tuple[NvtxRule, ...]]:
     """Return the rules for names of each of these domains ("" for the default one)."""
     names = pl.Series(domains, dtype=pl.String).replace("", DEFAULT_DOMAIN)
     others = {
@@ -162,10 +165,13 @@ def rename_by_template(texts: DistinctTexts, rules: Sequence[NvtxRule]) -> Renam
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return renamed
-    lone = decode_texts(texts.take(alone))
-    many = len(lone) > FEW_TEXTS
-    single = rename_ranges(lone, rules) if many else _rename_known(lone.to_list(), rules)
-    return renamed.replace_some(alone, single)
+    return renamed.replace_some(alone, rename_texts(decode_texts(texts.take(alone)), rules))
+
+
+def rename_texts(texts: pl.Series, rules: Sequence[NvtxRule]) -> RenamedRanges:
+    """Apply the rules as :func:`rename_ranges` does; what becomes of few texts is remembered."""
+    many = len(texts) > FEW_TEXTS
+    return rename_ranges(texts, rules) if many else _rename_known(texts.to_list(), rules)
 
 
 def _rename_known(texts: list[str], rules: Sequence[NvtxRule]) -> RenamedRanges:

@@ -71,29 +71,38 @@ DISTRUST = "PRAGMA trusted_schema = OFF"
 SAMPLED_ROWS = 16
 #: Names of the rowid; a table may use some of them for columns of its own.
 ROWIDS = ("rowid", "_rowid_", "oid")
+NO_ROWID = "no"
 #: What SQLite says of a computed column that is not stored.
 VIRTUAL = 2
+#: What SQLite says of tables, by pragma and declaration.
+_DESCRIBED: dict[tuple[str, bytes], list[tuple]] = {}
+MOST_DESCRIBED = 4096
 
 
 class SourceTable:
     """A table of an export. What SQLite says of it is asked for when it is first needed."""
 
-    def __init__(self, database: Database, name: str, root: int) -> None:
-        self._database, self.name = database, name
+    def __init__(self, database: Database, name: str, root: int, sql: bytes) -> None:
+        self._database, self.name, self._sql = database, name, sql
         #: Number of its first page.
         self.root = root
 
     def __contains__(self, column: object) -> bool:
         return column in self.columns
 
-    @cached_property
-    def _described(self) -> list[tuple]:
-        return self._database.query(f"PRAGMA table_xinfo({quote_name(self.name)})")
+    def describe(self, pragma: str) -> list[tuple]:
+        """Return what a pragma says of the table; of tables declared alike SQLite is asked once."""
+        key = pragma, self._sql
+        if key not in _DESCRIBED:
+            if len(_DESCRIBED) >= MOST_DESCRIBED:
+                _DESCRIBED.clear()
+            _DESCRIBED[key] = self._database.query(f"PRAGMA {pragma}({quote_name(self.name)})")
+        return _DESCRIBED[key]
 
     @cached_property
     def columns(self) -> dict[str, str]:
         """Name -> declared type of the columns that are not computed."""
-        described = self._described
+        described = self.describe("table_xinfo")
         return {column: declared for _, column, declared, *_, hidden in described if not hidden}
 
     @cached_property
@@ -102,16 +111,14 @@ class SourceTable:
         # The key may be the rowid, for which records have NULL; computed columns are in none.
         return bytes(
             bool(not_null) and default is None and not key
-            for _, _, _, not_null, default, key, hidden in self._described
+            for _, _, _, not_null, default, key, hidden in self.describe("table_xinfo")
             if hidden != VIRTUAL
         )
 
     @cached_property
     def extent(self) -> Extent:
         """The range of the rowids."""
-        taken = {column.lower() for column in self.columns}
-        rowid = next((word for word in ROWIDS if word not in taken), "no")
-        rows = name_rows(self.name)
+        rows, rowid = name_rows(self.name), self._rowid
         try:
             first, last = self._database.connection.execute(
                 f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
@@ -125,6 +132,22 @@ class SourceTable:
         if (last - first) * LEAST_ROW_BYTES > self._database.size:
             return Extent(1, self._database.count(self.name), "")
         return Extent(first, last, rowid)
+
+    @property
+    def _rowid(self) -> str:
+        """The name of the rowid; one that there is not where columns have all of its names."""
+        taken = {column.lower() for column in self.columns}
+        return next((word for word in ROWIDS if word not in taken), NO_ROWID)
+
+    def set_extent(self, rows: int, first: int, last: int) -> None:
+        """Take the number of rows, and their least and greatest rowid, as its pages tell."""
+        rowid, length = self._rowid, (last - first) * LEAST_ROW_BYTES
+        if not rows:
+            self.extent = Extent()
+        elif rowid == NO_ROWID or length > self._database.size:
+            self.extent = Extent(1, rows, "")
+        else:
+            self.extent = Extent(first, last, rowid)
 
 
 class Database:
@@ -144,20 +167,22 @@ class Database:
         try:
             uri = make_database_uri(self.path)
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-            self.connection.text_factory = _decode
+            self.connection.text_factory = bytes
             self.connection.execute(DISTRUST)
             if hasattr(self.connection, "setconfig"):
                 self.connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
             # Views and virtual tables are left alone: reading them would run code that came with
             # the file.
             tables = self.connection.execute(
-                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+                "SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
             )
+            named = ((_decode(name), root, sql) for name, root, sql in tables)
             self.tables = {
-                name: SourceTable(self, name, root)
-                for name, root in tables
+                name: SourceTable(self, name, root, sql)
+                for name, root, sql in named
                 if not name.startswith("sqlite_")
             }
+            self.connection.text_factory = _decode
         except DAMAGE as error:
             self.check()
             raise self.make_unreadable_error(error) from None
@@ -181,7 +206,7 @@ class Database:
         if has_log(self.path) or has_journal(self.path):
             return None
         try:
-            return open_pages(self.path, self.query)
+            return open_pages(self.path)
         except DamagedPage as error:
             raise self.make_unreadable_error(error, SCHEMA) from None
 
@@ -192,8 +217,11 @@ class Database:
         for name, root in roots.items():
             required = bytes(5) if name == SCHEMA else self.tables[name].required
             try:
-                if self._pages is None or not self._pages.check(root, required, met):
+                found = self._pages and self._pages.check(root, required, met)
+                if found is None:
                     self._check_by_sql(name)
+                elif name != SCHEMA:
+                    self.tables[name].set_extent(*found)
             except DamagedPage as error:
                 raise self.make_unreadable_error(error, name) from None
 
@@ -364,7 +392,9 @@ class Database:
             return None
         looked_at = find_condition_columns(conditions)
         try:
-            from_pages = self._pages.read(part, table.root, integers, texts, looked_at)
+            from_pages = self._pages.read(
+                part, table.root, table.describe, integers, texts, looked_at
+            )
         except DamagedPage as error:
             raise self.make_unreadable_error(error, part.table) from None
         if from_pages is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -30,7 +31,8 @@ FEW_COMBINATIONS, ROWS_PER_COMBINATION = 1000, 8
 OF_TYPE = (None, 0, 0.5, "", b"")
 #: Kinds of columns, as in native/records.h.
 INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
-Query = Callable[[str], list[tuple]]
+#: Returns what a pragma of SQLite says of a table.
+Describe = Callable[[str], list[tuple]]
 #: A page is against the file format: its number.
 DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
@@ -140,6 +142,7 @@ class RecordField(Struct, frozen=True):
         return (*place, NULL, *arrays)
 
 
+@cache
 def find_affinity(declared: str) -> str:
     """Return the affinity of a column of this declared type, by SQLite's rules."""
     kind = declared.upper()
@@ -152,16 +155,16 @@ def find_affinity(declared: str) -> str:
     return "REAL" if any(word in kind for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def find_fields(table: str, query: Query) -> dict[str, RecordField] | None:
+def find_fields(describe: Describe) -> dict[str, RecordField] | None:
     """Return the columns of a table of rows, None where its records are not plainly its columns."""
-    described = query(f"PRAGMA table_xinfo({quote_name(table)})")
+    described = describe("table_xinfo")
     if any(hidden for *_, hidden in described):
         return None  # computed columns
     keys = [(name, kind) for _, name, kind, _, _, key, _ in described if key]
     alias = ""
     if len(keys) == 1 and keys[0][1].upper() == "INTEGER":
         # Unless the key has an index of its own, it is the rowid.
-        indices = query(f"PRAGMA index_list({quote_name(table)})")
+        indices = describe("index_list")
         alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
     return {
         name: RecordField(number, find_affinity(kind), name == alias, default is not None)
@@ -169,12 +172,10 @@ def find_fields(table: str, query: Query) -> dict[str, RecordField] | None:
     }
 
 
-def open_pages(path: Path, query: Query) -> Pages | None:
-    """Return the pages of a database that nothing but the file belongs to. query: answers questions
-    on its schema.
-    """
+def open_pages(path: Path) -> Pages | None:
+    """Return the pages of a database that nothing but the file belongs to."""
     try:
-        return Pages(core.TableFile(path), query) if core else None
+        return Pages(core.TableFile(path)) if core else None
     except core.StandAside:
         return None
 
@@ -182,28 +183,32 @@ def open_pages(path: Path, query: Query) -> Pages | None:
 class Pages:
     """The tables of a file, each found when it is first asked for."""
 
-    def __init__(self, file: Any, query: Query) -> None:
-        self._file, self._query = file, query
+    def __init__(self, file: Any) -> None:
+        self._file = file
         self._known: dict[str, tuple[Any, dict[str, RecordField]] | None] = {}
 
     def make_map(self) -> bytearray:
         """Return room for a bit for each page."""
         return bytearray(self._file.pages // 8 + 1)
 
-    def check(self, root: int, required: bytes, met: bytearray) -> bool:
-        """Read all of the table with this root page, and note its pages as met; False where SQLite
-        has to. required: for each column a byte, 1 if it cannot be NULL. Raises DamagedPage.
+    def check(self, root: int, required: bytes, met: bytearray) -> tuple[int, int, int] | None:
+        """Read all of the table with this root page, note its pages as met, and return how many
+        rows it has and their least and greatest rowid; None where SQLite has to read it. required:
+        for each column a byte, 1 if it cannot be NULL. Raises DamagedPage.
         """
         try:
-            self._file.check(root, required, met)
+            return self._file.check(root, required, met)
         except core.StandAside:
-            return False
-        return True
+            return None
 
-    def table(self, name: str, root: int) -> tuple[Any, dict[str, RecordField]] | None:
-        """Return a table and its columns. root: the number of its first page."""
+    def table(
+        self, name: str, root: int, describe: Describe
+    ) -> tuple[Any, dict[str, RecordField]] | None:
+        """Return a table and its columns. root: the number of its first page; describe: what a
+        pragma says of it.
+        """
         if name not in self._known:
-            fields = find_fields(name, self._query)
+            fields = find_fields(describe)
             try:
                 self._known[name] = fields and (self._file.table(root), fields)
             except core.StandAside:
@@ -214,6 +219,7 @@ class Pages:
         self,
         part: Part,
         root: int,
+        describe: Describe,
         integers: Sequence[str],
         texts: Sequence[str],
         looked_at: ConditionColumns,
@@ -222,7 +228,7 @@ class Pages:
         :meth:`nsys2prv.export.source.Source.read`, and those that conditions look at: their types,
         or their values, which are nothing but integers and NULL.
         """
-        opened = self.table(part.table, root)
+        opened = self.table(part.table, root, describe)
         if opened is None:
             return None
         table, fields = opened

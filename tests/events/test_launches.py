@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from nsys2prv._util.columns import FrameWriter, factorize_together
-from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches, LaunchIndex, save_launches
+from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL
 
@@ -44,8 +43,8 @@ def _draw_launches(random: np.random.Generator, values: np.ndarray, value: int) 
 
 
 def _make_launches(calls: dict[str, np.ndarray]) -> Launches:
-    columns, codes = factorize_together(*(calls[name] for name in KIND_COLUMNS))
-    kinds = pl.DataFrame(dict(zip(KIND_COLUMNS, columns, strict=True)))
+    columns, codes = factorize_together(*(calls[name] for name in CallKinds.__struct_fields__))
+    kinds = CallKinds(*columns)
     return Launches(calls["correlation"], calls["begin"], calls["end"], codes, kinds)
 
 

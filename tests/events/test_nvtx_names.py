@@ -93,7 +93,7 @@ SERVING = {
 
 def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
     """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
-    (rules,) = select_rules(read_rules(text, "rules"), [domain])
+    (rules,) = select_rules(tuple(read_rules(text, "rules")), (domain,))
     result = rename_ranges(pl.Series(names, dtype=pl.String), rules)
     return [
         (name if wanted else None, number)

@@ -26,6 +26,7 @@ from nsys2prv.export.sqlite_pages import (
     REALS,
     TEXTS,
     VALUES,
+    Describe,
     Pages,
     find_condition_columns,
     open_pages,
@@ -57,12 +58,20 @@ def list_tables(path: Path) -> dict[str, int]:
 
 def open_database(path: Path, connection: sqlite3.Connection) -> Pages | None:
     connection.text_factory = str
-    return open_pages(path, lambda sql: connection.execute(sql).fetchall())
+    return open_pages(path)
 
 
-def read_rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
+def ask_of(connection: sqlite3.Connection, name: str) -> Describe:
+    """Return what asks SQLite about a table."""
+    connection.text_factory = str
+    return lambda pragma: connection.execute(f"PRAGMA {pragma}({quote_name(name)})").fetchall()
+
+
+def read_rows_by_pages(
+    pages: Pages, name: str, root: int, connection: sqlite3.Connection
+) -> list[tuple] | None:
     """Return all rows of a table with all its columns; None where SQLite has to read it."""
-    found = pages.table(name, root)
+    found = pages.table(name, root, ask_of(connection, name))
     if found is None:
         return None
     table, fields = found
@@ -117,7 +126,7 @@ def compare_tables(path: Path) -> tuple[int, list[str]]:
         pages = open_database(path, connection)
         for name, root in list_tables(path).items():
             connection.text_factory = str
-            actual = read_rows_by_pages(pages, name, root) if pages else None
+            actual = read_rows_by_pages(pages, name, root, connection) if pages else None
             if actual is None:
                 aside.append(name)
                 continue
@@ -357,6 +366,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
         columns, requested = pages.read(
             Part("t", first, last),
             list_tables(gaps)["t"],
+            ask_of(connection, "t"),
             ("a", "n", "lacking"),
             ("b", "other"),
             find_condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),

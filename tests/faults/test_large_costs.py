@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import (
@@ -17,7 +16,7 @@ from tools.exports import (
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.attributes import MOST_METRICS
-from nsys2prv.events.call_indexes import KIND_COLUMNS, Launches, LaunchIndex, save_launches
+from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
 from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import Reason
@@ -28,7 +27,7 @@ def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> 
     for count in (100, 800):
         numbers = np.arange(count, dtype=np.int64)
         threads = [make_global_tid(pid, pid) for pid in range(1, count + 1)]
-        kinds = pl.DataFrame(dict.fromkeys(KIND_COLUMNS, numbers) | {"thread": threads})
+        kinds = CallKinds(np.array(threads), numbers, numbers)
         calls = Launches(numbers + 1, numbers * 10, numbers * 10 + 5, numbers, kinds)
         with FrameWriter(tmp_path / str(count)) as frames:
             segments = save_launches(calls, frames)

@@ -78,7 +78,7 @@ static void read_table(const PageFile *file, uint32_t root) {
     static uint8_t types[MOST_ASKED][MOST_ROWS];
     Leaves leaves;
     uint32_t damaged;
-    size_t all;
+    Extent all;
     uint8_t *met = calloc(file->pages / 8 + 1, 1);
     Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
     free(met);

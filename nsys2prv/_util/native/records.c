@@ -61,6 +61,7 @@ struct Decoder {
     uint8_t *met;                 /* pages of the file that were met, where all of a table is checked */
     const uint8_t *required;      /* then, whether each of so many fields cannot be NULL */
     int32_t required_fields;
+    int64_t first_rowid, last_rowid;  /* met then */
 };
 
 /* A row as its leaf has it. */
@@ -462,6 +463,10 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
         Plan *plan = plan_of(decoder, &found, &status);
         if (!plan)
             return status;
+        if (decoder->met) {
+            decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
+            decoder->last_rowid = found.rowid;
+        }
         if (decoder->met && found.overflow_page && (status = check_chain(decoder, &found)) != OK)
             return status;
         const uint8_t *record = found.at;
@@ -503,17 +508,19 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, size_t *rows,
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, Extent *found,
                    uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
-    *rows = 0;
+    *found = (Extent){0};
     if (status == OK && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
         decoder->met = met;
         decoder->required = required;
         decoder->required_fields = (int32_t)fields;
-        status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, rows, SIZE_MAX, damaged);
+        status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, &found->rows, SIZE_MAX, damaged);
+        found->first = decoder->first_rowid;
+        found->last = decoder->last_rowid;
     }
     free_decoder(decoder);
     free_leaves(&leaves);

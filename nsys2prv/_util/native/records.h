@@ -47,9 +47,15 @@ void free_decoder(Decoder *);
 Status decode_leaves(Decoder *, const Leaves *, size_t from, size_t to, int64_t first, int64_t last, size_t *row, size_t room,
                      uint32_t *damaged);
 
-/* Reads all of a table and counts its rows: whether each of its pages is met once and full of cells, each header says how long its record
+/* How many rows a table has, and its least and greatest rowid; these mean nothing without rows. */
+typedef struct {
+    size_t rows;
+    int64_t first, last;
+} Extent;
+
+/* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values for the table's columns. required: for each of `fields` of
  * them whether it cannot be NULL. met, damaged: as of find_leaves. */
-Status check_table(const PageFile *, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, size_t *rows, uint32_t *damaged);
+Status check_table(const PageFile *, uint32_t root, const uint8_t *required, size_t fields, uint8_t *met, Extent *found, uint32_t *damaged);
 
 #endif

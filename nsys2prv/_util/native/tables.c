@@ -198,7 +198,7 @@ typedef struct {
 static PyObject *check(FileObject *self, PyObject *arguments) {
     unsigned int root;
     uint32_t damaged = 0;
-    size_t rows;
+    Extent found;
     Status status;
     Py_buffer met, required;
     if (!PyArg_ParseTuple(arguments, "Iy*w*", &root, &required, &met))
@@ -210,11 +210,11 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    status = check_table(&self->file, root, required.buf, (size_t)required.len, met.buf, &rows, &damaged);
+    status = check_table(&self->file, root, required.buf, (size_t)required.len, met.buf, &found, &damaged);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&met);
     PyBuffer_Release(&required);
-    return status == OK ? PyLong_FromSize_t(rows) : raise_status(status, damaged);
+    return status == OK ? Py_BuildValue("nLL", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last) : raise_status(status, damaged);
 }
 
 static PyObject *pages_of(FileObject *self, void *none) {
@@ -418,7 +418,8 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, required, met): read all of the table with this root page, return how many rows it has, and set the bits of its pages in\n"
+     "check(root, required, met): read all of the table with this root page, return how many rows it has and their least and greatest\n"
+     "rowid (anything without rows), and set the bits of its pages in\n"
      "`met`, in which those of other tables are set. required: for each column a byte, 1 if it cannot be NULL. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
