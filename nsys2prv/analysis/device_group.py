@@ -113,6 +113,8 @@ class AnalysisOptions(Struct, frozen=True):
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
+    #: Whether figures are of the whole job, though it may have a steady state.
+    whole: bool = False
     #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
     covered: Spans = EMPTY
     #: Devices of which work is lost, so that their idle time is not known.

@@ -73,7 +73,7 @@ OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
 #: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
 #: key of a region.
 STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
-PART = ["part", "key"]
+PART, NO_STEADY = ["part", "key"], ", which has no steady state"
 #: What makes rows of figures where it is recorded.
 RECORDED = {
     "work on GPUs": WORK,
@@ -400,7 +400,7 @@ def _add_focus(
         of_focus = hosts.filter(pl.col("part") == first["part"])
         begin, end = of_focus["begin_ns"].min(), of_focus["end_ns"].max()
     focus = {
-        "what": steady.describe() if steady else "the whole job: it has no steady state",
+        "what": steady.describe() if steady else "the whole job" + NO_STEADY * (not options.whole),
         "begin_ns": begin,
         "end_ns": end,
         "elapsed_ns": first["elapsed_ns"],

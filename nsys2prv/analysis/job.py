@@ -548,6 +548,7 @@ class OpenJob:
             no_profiler=select_no_profiler(self.labels["profiler_overhead"]),
             groups=self._groups,
             steady=steady,
+            whole=whole,
             covered=self.coverage.common,
             lossy_devices=self._find_lossy_devices(),
             lost_work=self._name_lossy_processes(),

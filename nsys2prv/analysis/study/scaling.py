@@ -179,7 +179,7 @@ def _compare_intervals(runs: Sequence[Run], first: Run) -> list[str]:
     bare = [run.label for run in runs if not run.interval.iterations]
     if len(bare) == len(runs):
         wholes = {run.interval.what for run in runs}
-        return [f"note: no iterations: times are of {', '.join(sorted(wholes))}"]
+        return [f"note: no iterations are counted: times are of {', '.join(sorted(wholes))}"]
     warnings = []
     if bare:
         warnings.append(
