@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -229,10 +228,10 @@ def _measure_hosts(
     if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):
         whole = whole.clip(*span)
     windows = [(WHOLE_JOB, 0, whole)]
+    edges = np.zeros(0, np.int64)
     if steady is not None:
         windows.append((STEADY, 0, unit.options.covered_steady))
-        edges = pairwise([*steady.iteration_begins, steady.end])
-        windows += [(ITERATION, k, unit.covered.clip(*edge)) for k, edge in enumerate(edges, 1)]
+        edges = np.append(steady.iteration_begins, steady.end)
     for region in regions:
         executions = region.executions.filter(pl.col("task") == task)
         if executions.height:
@@ -242,25 +241,27 @@ def _measure_hosts(
     for thread in threads:
         outside = unit.covered - unit.find_mpi_spans([thread])
         useful = outside - unit.find_thread_spans("cuda_api", [thread])
+        sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}
         rows = [
             {
                 "part": part,
                 "key": key,
                 "begin_ns": int(window.begin.min(initial=unit.duration)),
                 "end_ns": int(window.end.max(initial=0)),
-                "elapsed_ns": window.length,
-                "outside_mpi_ns": (window & outside).length,
-                "useful_ns": (window & useful).length,
+                **{name: (window & spans).length for name, spans in sets.items()},
                 **(_measure_openmp(unit, task, main, window & outside) if thread == main else {}),
             }
             for part, key, window in windows
         ]
-        places = {"task": task, "thread": thread}
-        frame = pl.DataFrame(rows).with_columns(
-            *(pl.lit(value, pl.Int64).alias(name) for name, value in places.items()),
+        each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
+        iterations = pl.DataFrame(
+            {"part": ITERATION, "key": pl.int_range(1, len(edges), eager=True), **each}
+        )
+        yield pl.concat([pl.DataFrame(rows), iterations], how="diagonal").with_columns(
+            task=pl.lit(task, pl.Int64),
+            thread=pl.lit(thread, pl.Int64),
             takes_part=pl.lit(takes_part or own.height > 0),
         )
-        yield frame
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:

@@ -123,7 +123,7 @@ def test_the_package_shows_what_it_offers() -> None:
         results = job.analyse("efficiencies", "findings")
         assert "<Result efficiencies: Efficiencies" in repr(results)
         table = results["efficiencies"].tables["device"]
-        assert "1 row; .frame has devices, elapsed_ns" in repr(table)
+        assert "2 rows; .frame has part, devices, elapsed_ns" in repr(table)
         assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
         (first, *_) = job.findings()
         assert repr(first).startswith(f"<Finding {first.kind}, gains {first.share:.1%}: ")
