@@ -11,7 +11,15 @@ from msgspec import Struct
 
 from nsys2prv._util.text import UNITS
 from nsys2prv.analysis.study.rows import GOOD, ROW_OF
-from nsys2prv.analysis.study.tables import Study, count_units, list_region_figures, name_runs
+from nsys2prv.analysis.study.tables import (
+    GPU_TIME,
+    HOST_TIME,
+    Study,
+    count_units,
+    has_devices,
+    list_region_figures,
+    name_runs,
+)
 from nsys2prv.analysis.text import format_nanoseconds
 
 #: Size of a plot, and its margins: left, right (for the names of lines), top, bottom.
@@ -81,9 +89,12 @@ def make_plots(study: Study) -> Iterator[Plot]:
         title = "Factors of devices" if part == "device" else "Factors of MPI"
         yield _plot(title, x, find(paths, metrics), _format_percent, guide=GUIDE)
     if regions := list_region_figures(study):
+        best, time = (
+            ("device.global", GPU_TIME) if has_devices(study) else ("mpi.parallel", HOST_TIME)
+        )
         for path, title, write in (
-            ("device.global", "Regions: device global efficiency", _format_percent),
-            ("elapsed_ns", "Regions: GPU time of an iteration", format_nanoseconds),
+            (best, f"Regions: {ROW_OF[best].name}", _format_percent),
+            ("elapsed_ns", f"Regions: {time}", format_nanoseconds),
         ):
             of_runs = [{row.path: values for row, values in one.rows} for _, one in regions]
             lines = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.study.rows import ROW_OF, Row, rate_efficiency
+from nsys2prv.analysis.study.rows import BETWEEN_NODES, ROW_OF, Row, rate_efficiency
 from nsys2prv.analysis.study.tables import (
     Study,
     count_units,
@@ -131,6 +131,8 @@ def _tell_factors(
 def _tell_factor(path: str, pair: tuple[Run, Run]) -> str:
     """Name a factor and its change, with those of what it is the product of."""
     inner = [one for one in REASONS.get(path, ()) if abs(_change(pair, one)) >= TOLD]
+    if all(run["nodes"] == 1 for run in pair):
+        inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
     why = _join(
         [f"{ROW_OF[one].short or ROW_OF[one].bare_name} {_tell_both(one, pair)}" for one in inner]
     )

@@ -23,8 +23,13 @@ Study = Mapping[str, Any]
 OUTSIDE = ("startup", "shutdown")
 #: What Markdown indents a factor by.
 INDENT = "&nbsp;" * 4
-#: What the first row is called of regions, and of runs without iterations.
-GPU_TIME, ELAPSED_TIME = "GPU time of an iteration", "Elapsed time"
+#: What the first row is called of regions, of those of runs without GPUs, and of runs without
+#: iterations.
+GPU_TIME, HOST_TIME, ELAPSED_TIME = (
+    "GPU time of an iteration",
+    "Time of an iteration",
+    "Elapsed time",
+)
 
 
 class Figures(Struct, frozen=True):
@@ -144,9 +149,10 @@ def list_region_figures(study: Study) -> list[tuple[str, Figures]]:
 
 def _make_figures(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     region = run["regions"].get(name) or {}
-    if region.get("elapsed_ns") is None:
+    elapsed = (region if run["devices"] else region.get("host") or {}).get("elapsed_ns")
+    if elapsed is None:
         return region
-    return {**region, "elapsed_ns": region["elapsed_ns"] / max(1, run["interval"]["iterations"])}
+    return {**region, "elapsed_ns": elapsed / max(1, run["interval"]["iterations"])}
 
 
 def find_label(study: Study, row: Row) -> str:
@@ -180,21 +186,28 @@ def format_markdown_tables(study: Study) -> list[str]:
         lines.append(_write_markdown_row(name, *(format_figure(row, one) for one in values)))
     if regions := list_region_figures(study):
         lines += ["", *_write_markdown_head(["Regions", "", *regions[0][1].heads], 2)]
-        for row, name, head, values in group_regions(regions):
+        for row, name, head, values in group_regions(study, regions):
             shown = (format_figure(row, one) for one in values)
             lines.append(_write_markdown_row(name, head, *shown))
     return lines
 
 
+def has_devices(study: Study) -> bool:
+    """Return whether any run has GPUs with work."""
+    return any(run["devices"] for run in study["runs"])
+
+
 def group_regions(
-    regions: Sequence[tuple[str, Figures]],
+    study: Study, regions: Sequence[tuple[str, Figures]]
 ) -> list[tuple[Row, str, str, list[float | None]]]:
     """Return the figures of regions by row, then by run that has any: row, its name (of the first of
     its runs), run, a figure for each region.
     """
     lines = []
     for row in ROWS:
-        name = GPU_TIME if row.path == "elapsed_ns" else row.name
+        name = row.name
+        if row.path == "elapsed_ns":
+            name = GPU_TIME if has_devices(study) else HOST_TIME
         for head, figures in regions:
             values = dict(figures.rows).get(row)
             if values is not None:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from nsys2prv._util.terminal import Column, fold_lines, lay_out_table, measure_table, shorten
-from nsys2prv.analysis.study.rows import FAIR, GOOD
+from nsys2prv.analysis.study.rows import BETWEEN_NODES, FAIR, GOOD
 from nsys2prv.analysis.study.summary import summarise_study, write_title
 from nsys2prv.analysis.study.tables import (
-    GPU_TIME,
     Study,
     describe_comparison,
     find_label,
@@ -19,6 +18,7 @@ from nsys2prv.analysis.study.tables import (
     format_markdown_tables,
     format_signed,
     group_regions,
+    has_devices,
     list_findings,
     list_missing,
     list_region_figures,
@@ -37,8 +37,9 @@ WIDEST = 16
 NO_BREAK = "\u00a0"
 #: Sign behind an efficiency -> colour.
 COLOURS = {"-": "\x1b[33m", "!": "\x1b[31m"}
-#: Rows of regions that are printed, to this depth; files have all.
-REGION_ROWS, REGION_DEPTH = ("elapsed_ns", "device"), 2
+#: Titles of regions: a few rows are printed, files have all.
+DEVICE_REGIONS = "Regions: devices, in the work launched in them"
+HOST_REGIONS = "Regions: MPI, while hosts are in them"
 
 
 def format_study(study: Study, style: Style) -> str:
@@ -124,17 +125,21 @@ def _list_regions(study: Study, style: Style) -> list[str]:
         return []
     names, runs = Column("", []), Column("", [])
     columns = [Column(shorten(head, WIDEST), [], False) for head in regions[0][1].heads]
-    for row, name, head, values in group_regions(regions):
-        if row.depth > REGION_DEPTH or not row.path.startswith(REGION_ROWS):
+    shown, title = ("device", DEVICE_REGIONS) if has_devices(study) else ("mpi", HOST_REGIONS)
+    for row, name, head, values in group_regions(study, regions):
+        if row.path.endswith(BETWEEN_NODES) or not row.path.startswith(("elapsed_ns", shown)):
             continue
-        names.cells.append(name and (GPU_TIME if name == GPU_TIME else row.bare_name))
+        names.cells.append(name and (name if row.path == "elapsed_ns" else row.bare_name))
         runs.cells.append(head)
         for column, value in zip(columns, values, strict=True):
             column.cells.append(format_signed(row, value))
     # Those that launch no work are in the files alone.
     columns = [one for one in columns if {cell.strip() for cell in one.cells} - {"-"}]
-    title = style.format_title("Regions: devices, in the work launched in them")
-    return [*title, *_lay_out_blocks([names, runs], columns, style)] if columns else []
+    return (
+        [*style.format_title(title), *_lay_out_blocks([names, runs], columns, style)]
+        if columns
+        else []
+    )
 
 
 def _lay_out_blocks(names: Sequence[Column], columns: Sequence[Column], style: Style) -> list[str]:
