@@ -214,14 +214,40 @@ def run_cfgs(arguments: list[str]) -> int:
       tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
   --all
       list or write also the views in extra/: one of each attribute, and tables of time and number
+  --install
+      write the views below ~/.paraver and have Paraver offer them in its menu Hints
+  --view VIEW
+      write this view alone and print its path, as in wxparaver job.prv $(nsys2prv cfgs --view nccl_wait)
+  --time FROM:TO
+      with --view: open the view at this time of the trace, in seconds or with a unit
 """,
         {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
     )
     options = cfgs.parse_args(arguments)
+    if options.time and not options.view:
+        raise UsageError(
+            f"--time {options.time}: give the view to open then, as in --view nccl_wait"
+        )
+    if options.view:
+        print_text(str(_write_view(options.view, options.time or "", options.folder)))
+        return 0
     if options.folder:
         check_folder_of_views(options.folder)
     if options.trace:
         refuse_non_traces("cfgs --for", [str(options.trace)])
+    if options.install:
+        if options.folder:
+            raise UsageError(
+                f"{options.folder}: --install writes to Paraver's own folder; give no other"
+            )
+        from nsys2prv.writers.paraver.install import install_views
+
+        folder, count, menus = install_views(options.trace, options.all)
+        print_text(
+            f"{count} views written to {folder}; Paraver offers them under Hints, in {menus} menus that begin with nsys2prv, "
+            "when it is started next"
+        )
+        return 0
     from nsys2prv.writers.paraver.cfg import list_core_views
 
     if not (options.folder or options.trace or options.all):
@@ -233,8 +259,8 @@ def run_cfgs(arguments: list[str]) -> int:
         copied, workspaces = views.copy_views(options.folder, options.trace, options.all)
         lines = [
             f"{len(copied)} views written to {options.folder}",
-            "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
-            f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES_FOLDER).resolve()}",
+            "to have Paraver offer them under Hints: `nsys2prv cfgs --install`, where Paraver runs; or there File > Preferences > "
+            f"Workspaces, button `Import workspaces`, and the {len(workspaces)} files in {(options.folder / views.WORKSPACES_FOLDER).resolve()}",
         ]
     elif options.trace:
         fits = views.find_views_for_trace(options.trace)
@@ -243,6 +269,18 @@ def run_cfgs(arguments: list[str]) -> int:
         lines = [*list_core_views(), *views.list_extra_views()]
     print_text("\n".join(lines))
     return 0
+
+
+def _write_view(name: str, time: str, folder: Path | None) -> Path:
+    """Write a view, set to this time of the trace if any is given; returns its path."""
+    from nsys2prv.conversion.options import parse_span
+    from nsys2prv.writers.paraver.install import write_view
+
+    ends = [moment for moment in parse_span(time) if moment and not moment.ratio]
+    if time and len(ends) < 2:
+        raise UsageError(f"--time {time}: give both ends as times of the trace, as in 1.5:2")
+    begin, end = (moment.resolve(0) for moment in ends) if ends else (0, 0)
+    return write_view(name, (begin, end) if ends else None, folder)
 
 
 def run_check(arguments: list[str]) -> int:

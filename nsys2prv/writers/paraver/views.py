@@ -163,20 +163,39 @@ def _count_rows_by_level(trace: Path) -> dict[str, int]:
     }
 
 
-def make_workspaces() -> dict[str, str]:
-    """Return name -> text of files that Paraver imports: one for each menu. It offers the views on
-    traces with an event type that tells that one of them shows something.
+class Workspace(Struct, frozen=True):
+    """Views that Paraver offers on traces with one of some event types."""
+
+    #: Name in Paraver's menu.
+    name: str
+    #: Event types, ascending.
+    types: tuple[int, ...]
+    #: Views in the menu's order.
+    views: tuple[View, ...]
+
+
+def list_workspaces() -> list[Workspace]:
+    """Return a workspace for each menu. It offers the views on traces with an event type that tells
+    that one of them shows something.
     """
     known = frozenset(code for codes in load_views().codes.values() for code in codes)
     by_path = {view.path: view for view in load_views().views}
-    texts = {}
+    spaces = []
     for title, paths in load_views().menus.items():
-        name, group = f"nsys2prv {title}", [by_path[path] for path in paths]
+        group = tuple(by_path[path] for path in paths)
         types = {code for view in group for code in _find_telling_types(view, known)}
-        texts[name.replace(" ", "-") + WORKSPACE_SUFFIX] = format_workspace(
-            name, sorted(types), group
+        spaces.append(Workspace(f"nsys2prv {title}", tuple(sorted(types)), group))
+    return spaces
+
+
+def make_workspaces() -> dict[str, str]:
+    """Return name -> text of files that Paraver imports."""
+    return {
+        space.name.replace(" ", "-") + WORKSPACE_SUFFIX: format_workspace(
+            space.name, space.types, space.views
         )
-    return texts
+        for space in list_workspaces()
+    }
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:

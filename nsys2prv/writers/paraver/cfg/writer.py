@@ -36,11 +36,14 @@ DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
-def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
+def format_cfg(
+    cfg: Cfg, rows: Mapping[str, int] | None = None, span: tuple[int, int] | None = None
+) -> str:
     """Return the text of a view's file.
 
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
-    these need, and at most as the screen.
+    these need, and at most as the screen. span: begin and end (ns of the trace) of the time that the
+    view shows; None for the whole trace.
     """
     rows = rows or {}
     *places, shown = accumulate((window.look.shown for window in cfg.windows), initial=0)
@@ -55,7 +58,9 @@ def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
     return (
         load_environment()
         .get_template("view.cfg")
-        .render(description=cfg.description, windows=windows, table=cfg.histogram, **table)
+        .render(
+            description=cfg.description, windows=windows, span=span, table=cfg.histogram, **table
+        )
     )
 
 
