@@ -25,13 +25,12 @@ PICTURES = "views"
 MOST_TOGETHER = 64
 HEAD = """# The Paraver views
 
-`nsys2prv cfgs DIR` writes them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
-`Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events, by the questions that they answer.
+`nsys2prv cfgs --install` has Paraver offer them in its menu Hints on every trace that has their events, by the questions that they answer;
+`nsys2prv cfgs DIR` writes them to a folder.
 `nsys2prv cfgs --for out.prv` names ten views to begin with, of those that show something of a trace; with `--all` it lists them all, and
 what the trace lacks for the others. `nsys2prv cfgs --for out.prv DIR` writes the views for that trace: tables then have only the rows that
 show something (streams with kernels, not all threads), windows are as high as these rows need, and views of all NVTX domains open as fast as
-others, for Paraver compares every event with each type that a view names. Open them with File > Load Configuration. The workspaces, which
-Paraver uses for all traces, stay the same.
+others, for Paraver compares every event with each type that a view names. Open them with File > Load Configuration.
 
 A view opens without questions on every trace that has the events it needs; `any of` a list of events means that one kind of them
 suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms). Any table tells other things of the same

@@ -71,6 +71,12 @@ COUNTERS = {
     "memory_in_use": "Last Evt Val",
     "gpu_blocks": "Last Evt Val",
 }
+#: Units -> how windows name them behind their titles, which are names of files, too.
+SHORT_UNITS = {
+    **{unit: unit for unit in ("ns", "%", "bytes", "MHz")},
+    **{unit: unit.replace("/", " per ") for unit in ("MB/s", "bytes/ms", "packets/ms", "ticks/ms")},
+    "percent": "%",
+}
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
 #: Key of a window -> field of its look.
 _LOOK = {
@@ -234,19 +240,22 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
         own = {key: value for key, value in spec.items() if key not in _VIEW}
         specs = {title if histogram is None else f"{title}: columns": own}
     *_, last = specs
+    heading = f"{title} ({SHORT_UNITS[spec['unit']]})" if spec["unit"] in SHORT_UNITS else title
     windows: dict[str, Window] = {}
     for key, own in specs.items():
         is_shown = key == last and histogram is None
-        own = {"title": title if is_shown else key, "open": is_shown, **own}
+        own = {"title": heading if is_shown else key, "open": is_shown, **own}
         own = {"draw": _choose_draw_mode(own, spec["unit"]), **own}
         windows[key] = _make_window(own, windows, codes)
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _describe_needs(shown, "any_of" in spec, codes) or "states (--states)"
     guards = [_parse_types(guard, codes) for guard in _list_guards(spec)]
-    guarded, numbers = _add_guards([*windows.values()], guards, title, histogram is None)
+    guarded, numbers = _add_guards([*windows.values()], guards, heading, histogram is None)
     table = None
     if histogram is not None:
-        table = _make_histogram(histogram, title, dict(zip(windows, numbers, strict=True)), guarded)
+        table = _make_histogram(
+            histogram, heading, dict(zip(windows, numbers, strict=True)), guarded
+        )
     text = "\n".join(
         [
             *textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH),

@@ -60,9 +60,20 @@ def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[s
     return [part for line in safe for part in _fold_line(line, width, hang)]
 
 
+def fold_command(line: str, width: int) -> list[str]:
+    """Return the lines of a command, which can be pasted into a shell however wide it is."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    *folded, last = textwrap.wrap(
+        line, width - 2, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [*(f"{part} \\" for part in folded), last]
+
+
 def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
     if width is None or len(line) <= width:
         return [line]
+    if "$(" in line:
+        return fold_command(line, width)
     begin = re.match(_BEGIN, line)
     indent = begin.end() if begin and begin[0].strip() else width
     if indent > width // 2:

@@ -19,6 +19,7 @@ from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
+from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.paraver.rows import BY_FILE_NAME
 
 #: Kind of finding -> what it means, for docs/analysis.md.
@@ -96,8 +97,8 @@ class Finding(Struct, frozen=True):
 
     @property
     def look_at(self) -> str:
-        """Return the first moment to look at and the view to open for it; empty where there is none:
-        `12.304 s to 12.318 s, rank 3, views/nccl_wait.cfg`.
+        """Return the first moment to look at, and who; empty where there is none:
+        `12.304 s to 12.318 s, rank 3`.
         """
         parts = []
         for begin, end, ranks in self.moments[:1]:
@@ -105,7 +106,20 @@ class Finding(Struct, frozen=True):
             parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
             if ranks:
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
-        return ", ".join([*parts, *self.views[:1]])
+        return ", ".join(parts)
+
+    @property
+    def command(self) -> str:
+        """Return the command that opens the first view in Paraver, at the first moment with some time
+        around it; "" without a view. The trace is called job.prv.
+        """
+        if not self.views:
+            return ""
+        span = None
+        for begin, end, _ in self.moments[:1]:
+            around = max((end - begin) // 4, 1)
+            span = max(begin - around, 0), end + around
+        return make_view_command("job.prv", self.views[0], span)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, for JSON."""

@@ -16,7 +16,14 @@ import polars as pl
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.terminal import Column, find_width, fold_lines, lay_out_table, shorten
+from nsys2prv._util.terminal import (
+    Column,
+    find_width,
+    fold_command,
+    fold_lines,
+    lay_out_table,
+    shorten,
+)
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
 from nsys2prv.analysis.result import NOTHING, Finding, Result
 from nsys2prv.analysis.study.model import name_metrics
@@ -332,6 +339,8 @@ def format_findings(
         for label, text in details:
             if text:
                 lines += _wrap_text(f"         {label}: {text}", width, 11 + len(label))
+        if finding.command:
+            lines += fold_command(f"         {finding.command}", width)
     if len(findings) > len(shown):
         lines.append(f"  and {len(findings) - len(shown)} more: --full")
     return lines
@@ -353,8 +362,10 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
         legend = ["  %: how much shorter the steady state would be without this cause"]
         if any(finding.kind in ("startup", "shutdown") for finding in result.findings):
             legend[0] += "; where GPUs have not begun or have ended, how much shorter the job"
-    if any(finding.look_at for finding in result.findings):
-        legend += ["  look at: time in the trace, who, view (nsys2prv cfgs DIR writes it)"]
+    if any(finding.command for finding in result.findings):
+        legend += [
+            "  wxparaver ...: shows it in Paraver, in the trace of `nsys2prv REPORT... job.prv`"
+        ]
     return [
         *style.format_title("What holds the job back"),
         *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],

@@ -208,7 +208,7 @@ def run_cfgs(arguments: list[str]) -> int:
     cfgs.add_arguments(
         """
   folder DIR
-      folder to write the views to, with workspaces for Paraver's menu Hints; default: list them
+      folder to write the views to; default: list them
   --for TRACE
       list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
       tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
@@ -256,12 +256,8 @@ def run_cfgs(arguments: list[str]) -> int:
     from nsys2prv.writers.paraver import views
 
     if options.folder:
-        copied, workspaces = views.copy_views(options.folder, options.trace, options.all)
-        lines = [
-            f"{len(copied)} views written to {options.folder}",
-            "to have Paraver offer them under Hints: `nsys2prv cfgs --install`, where Paraver runs; or there File > Preferences > "
-            f"Workspaces, button `Import workspaces`, and the {len(workspaces)} files in {(options.folder / views.WORKSPACES_FOLDER).resolve()}",
-        ]
+        copied = views.copy_views(options.folder, options.trace, options.all)
+        lines = [f"{len(copied)} views written to {options.folder}"]
     elif options.trace:
         fits = views.find_views_for_trace(options.trace)
         lines = views.format_views(options.trace, fits, options.all)

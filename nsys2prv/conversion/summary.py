@@ -29,6 +29,7 @@ from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.writer import Writer
 
 #: Layouts named in the short summary.
@@ -306,14 +307,17 @@ def _find_title(name: str) -> str:
 
 
 def _describe_next_steps(summary: Summary) -> list[str]:
-    width = max(map(len, summary.views), default=0)
-    trace = summary.trace or "TRACE"
-    views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]
-    made_by_rule = "--all " * any(view.startswith("extra/") for view in summary.views)
-    opening = f"in Paraver: copy the views with `nsys2prv cfgs {made_by_rule}views`; open one with `wxparaver {trace} views/VIEW`; to begin with:"
+    names = {Path(view).stem: shown for view, shown in summary.views.items()}
+    width = max(map(len, names), default=0)
+    opening = [summary.opening.format(trace=summary.trace)] if summary.opening else []
+    if names:
+        opening = [
+            "in Paraver: `nsys2prv cfgs --install` puts the views into its menu Hints; any opens at once, as the first of these by",
+            f"  {make_view_command(summary.trace or 'TRACE', next(iter(names)))}",
+            *(f"  {name:<{width}}  {shown}" for name, shown in names.items()),
+        ]
     return [
-        *([opening, *views] if views else []),
-        *filter(None, [summary.opening.format(trace=trace)]),
+        *opening,
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
 

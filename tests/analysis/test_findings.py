@@ -87,26 +87,29 @@ def test_findings_as_text() -> None:
         ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
         ((12_304_000_000, 12_318_000_000, (1,)),),
     )
-    look = "         look at: 12.304 s to 12.318 s, rank 1, views/nccl_wait.cfg"
+    look = "         look at: 12.304 s to 12.318 s, rank 1"
+    command = "         wxparaver job.prv $(nsys2prv cfgs --view nccl_wait --time 12.300:12.322)"
     assert format_findings([finding]) == [
         " 12.3 %  Rank 1 (n GPU0) is late.",
         "         measured: first",
         "         measured: second",
         "         do: look",
         look,
+        command,
     ]
-    assert format_findings([finding], full=True)[-4:] == [
+    assert format_findings([finding], full=True)[-5:] == [
         "         measured: second",
         "         do: look",
         look,
         "         more views: views/idle_gaps.cfg",
+        command,
     ]
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
-    assert limits.index("  Limits: what is gained at most, if all of it goes") == 5
+    assert limits.index("  Limits: what is gained at most, if all of it goes") == 6
     small = replace(finding, share=0.1)
     assert join_findings([[finding, limit], [small, limit]]) == [finding, small, limit, limit]
-    assert format_findings([finding] * 7)[-1] == "  and 2 more: --full"
+    assert format_findings([finding] * 7)[-1] == "  and 3 more: --full"
     assert all(
         len(line) <= 40
         for line in format_findings([replace(finding, title="word " * 40, advice="word " * 40)], 40)

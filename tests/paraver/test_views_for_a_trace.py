@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import re
+import struct
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,21 +19,13 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.writers.paraver.cfg import (
-    CfgError,
-    Filter,
-    Single,
-    load_views,
-)
+from nsys2prv.writers.paraver.cfg import Filter, load_views
 from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
-from nsys2prv.writers.paraver.cfg.writer import format_cfg
+from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
 from nsys2prv.writers.paraver.check import check_trace
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
-from nsys2prv.writers.paraver.views import (
-    copy_views,
-    find_views_for_trace,
-    format_workspace,
-)
+from nsys2prv.writers.paraver.install import StoredWorkspace, install_views
+from nsys2prv.writers.paraver.views import find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
 VIEWS = {view.path: view for view in load_views().views}
@@ -444,80 +438,80 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
 
 # ------------------------------------------------------------------------------------------------------ workspaces
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    target = tmp_path_factory.mktemp("installed")
-    _, written = copy_views(target)
-    return target, written
+def installed(tmp_path_factory: pytest.TempPathFactory) -> list[ElementTree.Element]:
+    """The workspaces in a home directory that had one of its own, installed twice."""
+    home = tmp_path_factory.mktemp("home")
+    file = home / ".paraver" / "workspaces.xml"
+    file.parent.mkdir()
+    own = StoredWorkspace("my <own>", 1, [(1, "AQAAAAUAAAA=")], [("a & b.cfg", "A")])
+    file.write_text(load_environment().get_template(file.name).render(spaces=[own]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        for _ in range(2):
+            install_views()
+    spaces = ElementTree.parse(file).getroot().findall("*/workspaces/item/second")
+    names = ElementTree.parse(file).getroot().iterfind("*/workspacesOrder/item")
+    assert [one.text for one in names] == [one.findtext("name") for one in spaces]
+    assert spaces[-1].findtext("autoTypes/item/WorkspaceValue").strip() == "AQAAAAUAAAA="
+    assert (spaces[-1].findtext("name"), spaces[-1].findtext("type")) == ("my <own>", "1")
+    assert spaces[-1].findtext("hintCFGs/item/first") == "a & b.cfg"
+    return spaces[:-1]
 
 
-def _import_workspace(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
-    """Import a workspace as Paraver does: the XML to the first separator, then each file to the
-    next.
-    """
-    xml, *parts = path.read_text(encoding="utf-8").split("=============")
-    return ElementTree.fromstring(xml), dict(part.split("\n", 1) for part in parts)
+def _list_types(space: ElementTree.Element) -> set[int]:
+    stored = (base64.b64decode(one.text) for one in space.iter("WorkspaceValue"))
+    kinds, types = zip(*(struct.unpack("<iI", one) for one in stored), strict=True)
+    assert set(kinds) == {2}
+    return set(types)
 
 
-def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[str]]) -> None:
-    target, written = installed
-    assert sorted(str(path.relative_to(target)) for path in target.rglob("*.ws")) == sorted(written)
-    listed = set()
-    for name in written:
-        root, parts = _import_workspace(target / name)
-        space = root.find("workspace")
+def test_workspaces_name_the_views_of_the_menus(installed: list[ElementTree.Element]) -> None:
+    menus = load_views().menus
+    assert [one.findtext("name").removeprefix("nsys2prv ") for one in installed] == list(menus)
+    for space, group in zip(installed, menus.values(), strict=True):
         hints = [
             (item.findtext("first"), item.findtext("second"))
             for item in space.iterfind("hintCFGs/item")
         ]
-        assert [file for file, _ in hints] == list(parts)
-        group = load_views().menus[space.findtext("name").removeprefix("nsys2prv ")]
         assert [title for _, title in hints] == [VIEWS[path].title for path in group]
-        for file, title in hints:
-            candidates = {
-                view.path
-                for view in VIEWS.values()
-                if view.title == title and Path(view.path).name == file
-            }
-            assert len(candidates) == 1
-            (path,) = candidates
-            assert parts[file] == (target / path).read_text(encoding="utf-8")
-            listed |= candidates
-    assert listed == {path for group in load_views().menus.values() for path in group}
+        for (file, _), path in zip(hints, group, strict=True):
+            assert file.endswith(f"/.paraver/nsys2prv/{path}")
+            assert Path(file).is_file()
 
 
 def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
-    installed: tuple[Path, list[str]], trace: tuple[Path, list[str]]
+    installed: list[ElementTree.Element], trace: tuple[Path, list[str]]
 ) -> None:
-    target, written = installed
     present, shown = (
         TraceContents(trace[0]).whole.types,
         {fit.title for fit in find_views_for_trace(trace[0]) if not fit.lacking},
     )
-    for name in written:
-        space = _import_workspace(target / name)[0].find("workspace")
-        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
+    for space in installed:
         if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
-            assert types & present, name
+            assert _list_types(space) & present, space.findtext("name")
 
 
 def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
-    installed: tuple[Path, list[str]],
+    installed: list[ElementTree.Element],
 ) -> None:
-    target, written = installed
-    for name in written:
-        space = _import_workspace(target / name)[0].find("workspace")
-        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
-        assert (not types & {KERNEL, API, GRAPH, 63000001}) == (
-            space.findtext("name")[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
+    for space in installed:
+        name = space.findtext("name")
+        assert (not _list_types(space) & {KERNEL, API, GRAPH, 63000001}) == (
+            name[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
         ), name
 
 
-def test_names_are_written_as_xml_and_not_twice() -> None:
-    kernels = VIEWS["extra/basics/cuda_kernel.cfg"]
-    odd = format_workspace("a & b", (1,), (replace(kernels, title="1 < 2"),))
-    space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
-    assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
-    (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
-    assert isinstance(window, Single)
-    with pytest.raises(CfgError, match="one file name"):
-        format_workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernel.cfg")))
+def test_a_view_opens_at_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["cfgs", "--view", "nccl_wait", "--time", "1.5:1500.2ms"]) == 0
+    lines = Path(capsys.readouterr().out.strip()).read_text().splitlines()
+    assert "window_begin_time 1500000000" in lines
+    assert "window_stop_time 1500200000" in lines
+    assert main(["cfgs", "--view", "nccl_wiat"]) == 2
+    assert "did you mean nccl_wait?" in capsys.readouterr().err
+    (tmp_path / ".paraver" / "workspaces.xml").write_text("<boost")
+    assert main(["cfgs", "--install"]) == 1
+    assert "workspaces.xml: Paraver's workspaces cannot be read" in capsys.readouterr().err
+    assert (tmp_path / ".paraver" / "workspaces.xml").read_text() == "<boost"

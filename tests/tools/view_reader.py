@@ -33,7 +33,7 @@ _COLOR = re.compile(r"\{(\d+):(\d+),(\d+),(\d+)\}")
 _MODULE = re.compile(r"(\w+) (.+?) \{ (\d+), \{ (.*) \} \}")
 #: Tags that say nothing that a view here can vary.
 _FIXED = re.compile(
-    r"window_(id|position_[xy]|width|height|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|"
+    r"window_(id|position_[xy]|width|height|gradient_function|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|"
     r"scale_relative|end_time_relative|begin_time_relative|object|drawmode_rows|pixel_size|"
     r"labels_to_draw|logical_filtered|intracomms_enabled|intercomms_enabled|comm_fromto|comm_tagsize|comm_typeval|"
     r"shifts)"

@@ -18,7 +18,7 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv.writers.paraver.cfg import load_views
 from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
-from nsys2prv.writers.paraver.views import Workspace, copy_views, list_workspaces
+from nsys2prv.writers.paraver.views import Workspace, copy_views, list_workspaces, write_text
 
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
@@ -53,10 +53,10 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
     others = [one for one in _read_workspaces(path) if not one.name.startswith("nsys2prv ")]
-    copied, _ = copy_views(folder, trace, everything)
+    copied = copy_views(folder, trace, everything)
     own = [_store_workspace(space, folder) for space in list_workspaces()]
     template = load_environment().get_template(WORKSPACES_FILE)
-    _write(path, template.render(spaces=[*own, *others]))
+    write_text(path, template.render(spaces=[*own, *others]))
     return folder, len(copied), len(own)
 
 
@@ -74,16 +74,8 @@ def write_view(name: str, span: tuple[int, int] | None, folder: Path | None) -> 
     folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
     at = f"@{span[0]}-{span[1]}" if span else ""
     path = folder / f"{wanted}{at}.cfg"
-    _write(path, format_cfg(by_name[wanted].cfg, span=span))
+    write_text(path, format_cfg(by_name[wanted].cfg, span=span))
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
 
 
 def _store_workspace(space: Workspace, folder: Path) -> StoredWorkspace:

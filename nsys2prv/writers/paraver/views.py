@@ -1,26 +1,18 @@
 """List the Paraver views that show something of a trace, write all views of the package, or those for
-a trace, and the workspaces by which Paraver offers them in its menu "Hints" when a trace with their
-event types is opened.
-
-A workspace to import (.ws) is the XML of a Boost archive, in which files of views are appended
-behind lines of a separator. Paraver copies those to a folder of its own, one per workspace, so
-their names are without folders (``Workspace::importWSXML`` and ``importWSCFGs`` in
-``api/workspace.cpp`` of paraver-kernel). Written (``cfg/templates/workspace.ws``) is the first
-version of the class, which names event types as plain numbers; later ones hold the bytes of a C++
-structure.
+a trace, and say which event types make Paraver offer them in its menu "Hints".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice, zip_longest
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.writers.paraver.cfg import CfgError, Single, View, load_views
+from nsys2prv.writers.paraver.cfg import Single, View, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
     Contents,
     explain_empty_view,
@@ -28,15 +20,13 @@ from nsys2prv.writers.paraver.cfg.fits import (
     narrow_types,
     remove_empty_rows,
 )
-from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
+from nsys2prv.writers.paraver.cfg.writer import format_cfg
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
-#: The folder of workspaces among the views, and the ending of their names.
-WORKSPACES_FOLDER, WORKSPACE_SUFFIX = "workspaces", ".ws"
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
@@ -121,11 +111,8 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     return {title: group for title, group in groups.items() if group}
 
 
-def copy_views(
-    target: Path, trace: Path | None = None, everything: bool = False
-) -> tuple[list[str], list[str]]:
-    """Write the core views into a (new) folder, with workspaces for Paraver's menu Hints; return
-    what was written.
+def copy_views(target: Path, trace: Path | None = None, everything: bool = False) -> list[str]:
+    """Write the views of the core into a folder, which is made; returns what was written.
 
     trace: the one that they are for. Long lists of event types then name those alone that it has,
     for Paraver compares every event with each type of a list, tables have those rows alone that
@@ -140,15 +127,18 @@ def copy_views(
         types, by_row = contents.whole.types, contents.rows
         for path, cfg in cfgs.items():
             cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
-    texts = {path: format_cfg(cfg, rows) for path, cfg in cfgs.items()}
-    spaces = {f"{WORKSPACES_FOLDER}/{name}": text for name, text in make_workspaces().items()}
+    for name, cfg in cfgs.items():
+        write_text(target / name, format_cfg(cfg, rows))
+    return list(cfgs)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of Paraver's, and its folder. Raises Nsys2prvError."""
     try:
-        for name, text in (texts | spaces).items():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_text(text, encoding="utf-8", newline="\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise Nsys2prvError(f"{error.filename or target}: {error.strerror or error}") from None
-    return list(texts), list(spaces)
+        raise Nsys2prvError(f"{error.filename or path}: {error.strerror or error}") from None
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
@@ -188,16 +178,6 @@ def list_workspaces() -> list[Workspace]:
     return spaces
 
 
-def make_workspaces() -> dict[str, str]:
-    """Return name -> text of files that Paraver imports."""
-    return {
-        space.name.replace(" ", "-") + WORKSPACE_SUFFIX: format_workspace(
-            space.name, space.types, space.views
-        )
-        for space in list_workspaces()
-    }
-
-
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
     """Return all event types of a view; but of one that shows nothing without others than CUDA's,
     those others alone.
@@ -220,17 +200,3 @@ def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
     if window.types.condition != "[x,y]":
         return numbers
     return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
-
-
-def format_workspace(name: str, types: Collection[int], views: Sequence[View]) -> str:
-    """Return the file of views that Paraver offers under a name, in this order, on traces with one
-    of these event types. Raises CfgError if it could not be imported as meant.
-    """
-    files = [PurePosixPath(view.path).name for view in views]
-    if len(set(files)) < len(files):
-        raise CfgError(f"workspace {name}: two views have one file name")
-    parts = [
-        (file, view.title, format_cfg(view.cfg)) for file, view in zip(files, views, strict=True)
-    ]
-    template = load_environment().get_template("workspace.ws")
-    return template.render(name=name, types=list(types), views=parts)

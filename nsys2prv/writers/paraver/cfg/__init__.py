@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 
 from msgspec import Struct, field, json
@@ -259,6 +260,18 @@ def find_views_folder() -> Path:
     raise Nsys2prvError(
         f"{package}: the views are missing from this installation; install nsys2prv again"
     )
+
+
+def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None) -> str:
+    """Return the command that opens a trace in Paraver with a view. span: begin and end (ns) of the
+    time that it shows.
+    """
+    time = ""
+    if span:
+        # As many decimals as tell the two ends apart well.
+        digits = min(max(11 - len(str(max(span[1] - span[0], 1))), 3), 9)
+        time = f" --time {span[0] / 1e9:.{digits}f}:{span[1] / 1e9:.{digits}f}"
+    return f"wxparaver {quote(trace)} $(nsys2prv cfgs --view {Path(view).stem}{time})"
 
 
 def list_core_views() -> list[str]:
