@@ -108,10 +108,17 @@ _MEETINGS = {
 }
 
 
-def get_meeting_values(waits: int) -> list[int]:
-    """Return the values of the blocking collectives with this property."""
+def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
+    """Return value of a collective -> who waits (ALL, FROM_ROOT, TO_ROOT): of those that return when
+    they are complete, and of those that return at once.
+    """
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
-    return [values[name] for name, (_, who) in _MEETINGS.items() if who == waits]
+    names = {name: who for name, (_, who) in _MEETINGS.items()}
+    later = {f"MPI_I{name.removeprefix('MPI_').lower()}": who for name, who in names.items()}
+    blocking, at_once = (
+        {values[name]: who for name, who in of.items() if name in values} for of in (names, later)
+    )
+    return blocking, at_once
 
 
 class Communicators:

@@ -23,7 +23,6 @@ from nsys2prv.replay.graph import (
     Kind,
     Times,
     finish_graph,
-    split_size,
 )
 from nsys2prv.replay.meetings import (
     MEETING_CALL,
@@ -251,9 +250,8 @@ def _make_meeting_edges(
     end, meeting = ends[rows], meetings.meeting[rows]
     typical: np.ndarray | int = AS_RECORDED
     if kind == Kind.MPI:
-        _, size, is_message = split_size(meetings.size[rows])
-        lasts = times[end] - moments[meeting]
-        typical = _find_quick_transfers(lasts, channel[meeting], size, is_message)
+        lasts, size = times[end] - moments[meeting], meetings.size[rows]
+        typical = _find_quick_transfers(lasts, channel[meeting], size, meetings.later[rows])
     go = _make_joining(
         kind, end, 2 * (first + meeting), channel[meeting], typical, meetings.size[rows]
     )
@@ -284,12 +282,15 @@ def _number_channels(
 
 
 def _find_quick_transfers(
-    lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, is_message: np.ndarray
+    lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, later: np.ndarray
 ) -> np.ndarray:
-    """Return what the messages of one size take on their channel (ns); of collectives nothing is usual."""
-    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": size, "message": is_message})
-    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "message")
-    typical = frame.select(pl.when("message").then(quick).otherwise(AS_RECORDED))
+    """Return what transfers of one size take on their channel (ns) where members may end later; of the
+    others nothing is usual.
+    """
+    sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
+    frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": sizes, "later": later})
+    quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("channel", "size", "later")
+    typical = frame.select(pl.when("later").then(quick).otherwise(AS_RECORDED))
     return np.minimum(typical.to_series().cast(pl.Int64).to_numpy(), LONG - 1)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, get_meeting_values
+from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT, list_meeting_values
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.store.event_reader import EventReader
 
@@ -31,7 +31,9 @@ EAGER = 8192
 MEETING_CALL = 1_000
 #: Columns of members.
 _OF_MESSAGE = ("meeting", "bytes", "name", "node_begin", "node_end")
-_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds")
+_MEMBERS = ("meeting", "node_begin", "node_end", "row", "size", "eager", "holds", "later")
+#: What holds of members that wait for all others, and others for them.
+_BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(False)}
 
 
 class Meetings(Struct, frozen=True):
@@ -50,6 +52,8 @@ class Meetings(Struct, frozen=True):
     eager: np.ndarray
     #: Whether the others wait for a member.
     holds: np.ndarray
+    #: Whether a member may end later than the transfer, because it does something else meanwhile.
+    later: np.ndarray
 
 
 def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
@@ -58,7 +62,7 @@ def find_nccl_meetings(reader: EventReader, kernels: pl.DataFrame) -> Meetings:
     """
     frames = []
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
-    kernels = kernels.with_columns(size=size, eager=pl.lit(False), holds=pl.lit(True))
+    kernels = kernels.with_columns(size=size, **_BLOCKING)
     if "nccl_collective" in reader.layouts:
         # Of hosts whose clocks cannot be compared nothing tells when all had come.
         records = reader.read_begins("nccl_collective", ("collective", "late"))
@@ -101,7 +105,7 @@ def find_mpi_meetings(
     """Return the meetings of calls of MPI. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name`, `task` of each outermost one.
     """
-    frames = [*_match_collectives(reader, calls), _match_set_up(calls, labels)]
+    frames = [*_match_collectives(reader, calls, labels), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
         lines = reader.read_lines("mpi_message").with_row_index("meeting")
         # A line leads to when its message was received.
@@ -115,11 +119,11 @@ def find_mpi_meetings(
             )
             for of_line, of_call in sides.items()
         ]
-        later = _find_waits(lines, calls, labels)
-        both = pl.concat([*members, later], how="vertical_relaxed")
+        waits = _find_waits(lines, calls, labels)
+        both = pl.concat([*members, waits], how="vertical_relaxed")
         size = pl.Series("size", -1 - classify_size(both["bytes"].to_numpy()))
         size -= both["name"] * 1000
-        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64)))
+        frames.append(both.with_columns(size, pl.col("meeting").cast(pl.Int64), later=True))
     return _group_members(frames)
 
 
@@ -147,23 +151,27 @@ def _find_waits(
     )  # fmt: skip
 
 
-def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _match_collectives(
+    reader: EventReader, calls: pl.DataFrame, labels: Mapping[int, str]
+) -> Iterator[pl.DataFrame]:
     """Yield the members of collectives: the n-th calls of the processes of a communicator belong
     together, from the end where a report lacks the first ones; of one in whose n-th calls do other
-    things nothing is known.
+    things nothing is known. A call that returns at once ends with the first wait that ends when all
+    have come.
     """
     if "mpi_collective" not in reader.layouts:
         return
-    waits = {value: who for who in (ALL, FROM_ROOT, TO_ROOT) for value in get_meeting_values(who)}
+    blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
-    found = found.filter(pl.col("call").is_in(list(waits)))
+    found = found.filter(pl.col("call").is_in([*blocking, *at_once]))
     # Where no communicator is recorded, calls that match in order are taken for those of one.
     if not (found["communicator"] < 0).all():
         found = found.filter(pl.col("communicator") >= 0)
     rank = pl.Series(reader.rows.get_column("rank")[found["thread"].to_numpy()], dtype=pl.Int64)
     found = found.with_columns(
-        waits=pl.col("call").replace_strict(waits, return_dtype=pl.Int64),
+        waits=pl.col("call").replace_strict(blocking | at_once, return_dtype=pl.Int64),
         is_root=(pl.col("root") == rank) & (rank >= 0),
+        later=pl.col("call").is_in(list(at_once)),
     )
     found = found.join(calls, on=("thread", "begin")).sort("begin", maintain_order=True)
     number, count = (
@@ -181,12 +189,24 @@ def _match_collectives(reader: EventReader, calls: pl.DataFrame) -> Iterator[pl.
         (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
     )
     size = pl.Series("size", classify_size(found["sent"].to_numpy()))
-    yield found.with_columns(
+    found = found.with_columns(
         size + pl.col("name") * 1000,
         meeting=pl.struct(*together).rank("dense").cast(pl.Int64),
         eager=((pl.col("waits") == FROM_ROOT) & pl.col("is_root"))
         | ((pl.col("waits") == TO_ROOT) & ~pl.col("is_root")),
         holds=(pl.col("waits") != FROM_ROOT) | pl.col("is_root"),
+    )
+    yield found.filter(~pl.col("later"))
+    found = found.drop("end_right")
+    waits = _select_calls(calls, labels, _WAITS).select("thread", "end", until="node_end")
+    come = pl.col("begin").filter("holds").max().over("meeting")
+    begun = found.filter("later").with_columns(come=pl.max_horizontal("begin", come)).sort("come")
+    begun = begun.join_asof(
+        waits.sort("end"), left_on="come", right_on="end", by="thread", strategy="forward",
+        suffix="_wait", check_sortedness=False,
+    )  # fmt: skip
+    yield begun.with_columns(
+        node_end=pl.coalesce("until", "node_end"), eager=pl.col("eager") | pl.col("until").is_null()
     )
 
 
@@ -198,8 +218,7 @@ def _match_set_up(calls: pl.DataFrame, labels: Mapping[int, str]) -> pl.DataFram
     return found.filter(whole.all().over("name")).with_columns(
         size=pl.col("name") * 1000,
         meeting=pl.struct("name", "number").rank("dense").cast(pl.Int64),
-        eager=pl.lit(False),
-        holds=pl.lit(True),
+        **_BLOCKING,
     )
 
 
@@ -224,11 +243,12 @@ def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
             size="size",
             eager="eager",
             holds="holds",
+            later="later",
         )
         before += frame["meeting"].n_unique()
         parts.append(frame)
     if not parts:
         none = np.zeros(0, np.int64)
-        return Meetings(*[none] * 5, *[none.astype(bool)] * 2)
+        return Meetings(*[none] * 5, *[none.astype(bool)] * 3)
     members = pl.concat(parts).sort("meeting", maintain_order=True)
     return Meetings(*(members[name].to_numpy() for name in _MEMBERS))

@@ -19,13 +19,15 @@ import nsys2prv
 from nsys2prv.cli import main
 
 RANKS, STEPS, STEP = 4, 40, 1_000_000
-NAMES = ("MPI_Init", "MPI_Finalize", "MPI_Allreduce", "python", "write", "solve")
+NAMES = (
+    "MPI_Init", "MPI_Finalize", "MPI_Allreduce", "python", "write", "solve", "MPI_Iallreduce", "MPI_Wait"
+)  # fmt: skip
 
 
 def write_job(folder: Path, work: np.ndarray, more: str = "") -> list[Path]:
     """Write a report for each rank of a job that computes for `work` (rank, step; ns), then meets the
     others. Each has a clock of its own. more: `nvtx` (a range around the work), `io` (most of the
-    work writes a file).
+    work writes a file), `at once` (they meet by a call that returns at once, and a wait).
     """
     arrival = np.zeros(work.shape, np.int64)
     left = 100_000
@@ -52,6 +54,14 @@ def write_job(folder: Path, work: np.ndarray, more: str = "") -> list[Path]:
                 make_row("MPI_Allreduce", *times, thread) for times in zip(own, leave, strict=True)
             ],
         }
+        if more == "at once":
+            tables["MPI_COLLECTIVES_EVENTS"] = [
+                make_row("MPI_Iallreduce", begin, begin + 1_000, thread) for begin in own
+            ]
+            tables["MPI_START_WAIT_EVENTS"] = [
+                make_row("MPI_Wait", begin + 1_000, end, thread)
+                for begin, end in zip(own, leave, strict=True)
+            ]
         if more == "nvtx":
             tables["NVTX_EVENTS"] = [
                 make_nvtx_range(int(start), int(end), text, globalTid=thread)
@@ -94,6 +104,7 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
         ),
         ("nvtx", "100% in no recorded call", "NVTX range solve, 39 times: 1."),
         ("io", "in file or network I/O", "what the host does there is not recorded"),
+        ("at once", "100% in no recorded call", "what the host does there is not recorded"),
     ],
 )
 def test_a_late_rank_is_named_with_its_cost_and_place(
