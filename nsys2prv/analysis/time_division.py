@@ -198,7 +198,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if frames["iterations"].height:
         each = frames["iterations"].join(numbers, ["task", "device"]).sort("lane", "number")
         each = each.join(_sum_lateness(context, numbers), ["lane", "number"], "left")
-        columns = [pl.col("^.*$").exclude("lane", "number", "task", "device").name.suffix("_ns")]
+        begins = pl.Series("begin", context.options.steady.iteration_begins, dtype=pl.Int64)
+        each = each.with_columns(begins.gather(each["number"]))
+        names = [name for name in each.columns if name not in (*numbers.columns, "number", "begin")]
+        columns = [pl.col(name).alias(f"{name}_ns") for name in ("begin", *names)]
         each = each.select("lane", (pl.col("number") + 1).alias("iteration"), *columns)
         result.add("by_iteration", "Where the time of each iteration went", each.fill_null(0))
 

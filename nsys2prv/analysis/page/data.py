@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, to_builtins
 
-from nsys2prv.analysis.page.events import CLASSES, COLUMNS
+from nsys2prv.analysis.page.events import CLASSES, COLUMNS, merge_windows
 from nsys2prv.analysis.page.excerpts import Excerpts
 from nsys2prv.analysis.page.pack import Pack
 from nsys2prv.analysis.result import Result
@@ -81,14 +81,15 @@ class Material(Struct, frozen=True):
     @property
     def iterations(self) -> list[int]:
         """Begins of the iterations of the steady state, and the end of the last one (ns)."""
-        each = self.find_frame("iterations", "each")
-        return [] if each is None else [*each["begin_ns"].to_list(), self.span[1]]
+        each = self.find_frame("time", "by_iteration")
+        if each is None:
+            return []
+        return [*each.filter(pl.col("lane") == pl.col("lane").min())["begin_ns"], self.span[1]]
 
     @property
     def typical_length(self) -> int:
         """How long the median iteration takes, or the job (ns)."""
-        each = self.find_frame("iterations", "each")
-        return int(self.job["duration_ns"] if each is None else each["time_ns"].median())
+        return int(np.median(np.diff(self.iterations or self.span)))
 
 
 def pack_data(material: Material) -> str:
@@ -149,7 +150,7 @@ def _pack_iterations(
     columns = -(-count // group)
     grids = {}
     row, column = frame["lane"].to_numpy(), (frame["iteration"].to_numpy() - 1) // group
-    for name in frame.columns[2:]:
+    for name in frame.columns[3:]:
         values = np.zeros((lanes, columns))
         np.add.at(values, (row, column), frame[name].to_numpy())
         grids[name.removesuffix("_ns")] = pack.add_grid(values)
@@ -159,9 +160,7 @@ def _pack_iterations(
 def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str, Any]:
     """Pack the events of each lane and kind, their names, and what is on the page of all."""
     if excerpts is None:
-        nothing = {"tracks": [], "cover": [[] for _ in range(lanes)], "names": [], "moments": []}
-        nothing |= {"nameClasses": [], "communicators": [], "threads": [], "total": 0, "carried": 0}
-        return nothing | {"messages": {"count": 0, "at": 0}, "hasStreams": False}
+        return {}
     names = excerpts.names.with_row_index("number")
     tracks, streams = [], 0
     for kind, frame in excerpts.events.tracks.items():
@@ -180,11 +179,14 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
     ends = [messages[name].to_numpy() for name in ("from", "to", "bytes", "on_gpu")]
     return {
         "tracks": tracks,
-        "cover": [_find_cover(excerpts, lane) for lane in range(lanes)],
+        "cover": [
+            np.stack([spans.begin, spans.end], 1).tolist()
+            for spans in (merge_windows(excerpts.windows, lane) for lane in range(lanes))
+        ],
         "names": [str(name)[:LONGEST] for name in names["label"]] if names.height else [],
         "nameClasses": names["class"].to_list() if names.height else [],
-        "communicators": ["", *excerpts.events.communicators],
-        "threads": ["", *excerpts.events.threads],
+        "communicators": excerpts.events.communicators,
+        "threads": excerpts.events.threads,
         "messages": {
             "count": messages.height,
             "at": pack.add_columns([*_to_differences(messages), *ends]),
@@ -199,18 +201,6 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
 def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
     begin, end = events["begin"].to_numpy(), events["end"].to_numpy()
     return [np.diff(begin, prepend=0), end - begin]
-
-
-def _find_cover(excerpts: Excerpts, lane: int) -> list[tuple[int, int]]:
-    """Return the times of which all events of a lane are on the page."""
-    merged: list[tuple[int, int]] = []
-    whole = (one for one in excerpts.windows if lane in one.lanes and not one.least)
-    for begin, end in sorted((one.begin, one.end) for one in whole):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((begin, end))
-    return merged
 
 
 def _pack_metrics(pack: Pack, material: Material) -> Iterator[dict[str, Any]]:

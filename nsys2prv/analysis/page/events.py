@@ -90,9 +90,9 @@ class Events(Struct, frozen=True):
     tracks: dict[str, pl.DataFrame]
     #: Lines from sends to receives: from, to (lanes), begin, end, bytes, on_gpu.
     messages: pl.DataFrame
-    #: Names of threads and communicators, from 1 on.
-    threads: list[str]
-    communicators: list[str]
+    #: Names of threads and communicators, by the numbers that events have.
+    threads: dict[int, str]
+    communicators: dict[int, str]
 
 
 def read_events(
@@ -114,22 +114,18 @@ def read_events(
         for kind, frames in tracks.items()
         if frames
     }
-    communicators: list[str] = []
-    if "n" in whole:
-        whole["n"], communicators = _name_communicators(job, whole["n"])
-    threads = []
-    for kind in ("h", "x"):
-        if kind in whole:
-            whole[kind], threads = _number_threads(job, whole[kind], threads)
-    return Events(whole, _read_messages(job, lanes, windows), threads, communicators)
+    threads = {row for kind in ("h", "x") if kind in whole for row in whole[kind]["thread"]}
+    labels = job.reader.rows.threads["row"]
+    # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
+    names = {row: " ".join(labels[row].split(" ")[2:]) or labels[row] for row in threads}
+    messages = _read_messages(job, lanes, windows)
+    return Events(whole, messages, names, _name_communicators(job) if "n" in whole else {})
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
     """Return those events that lie in some windows."""
-    select = _Selection(windows)
-    tracks = {kind: select.filter(frame) for kind, frame in events.tracks.items()}
-    messages = select.filter(events.messages.rename({"from": "lane"})).rename({"lane": "from"})
-    return replace(events, tracks=tracks, messages=messages)
+    tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
+    return replace(events, tracks=tracks)
 
 
 def _read_group(
@@ -152,50 +148,38 @@ def _read_group(
         lane_of_row[of_lane] = lane
         threads = find_driving_threads(group, device)
         drivers[lane] = [one for one in threads if group.task_of[one] == task]
-    select = _Selection(windows)
-    frames = [*_list_work(group, lane_of_row, select)]
+    frames = [*_list_work(group, lane_of_row, windows)]
     for lane, threads in drivers.items():
         if lane >= 0:
-            frames += _list_host_events(group, lane, threads, select)
+            frames += _list_host_events(group, lane, threads, windows)
     return frames
 
 
-class _Selection:
-    """Selects the rows of events that windows have."""
-
-    def __init__(self, windows: Sequence[Window]) -> None:
-        self._windows = windows
-        self._spans: dict[int, tuple[Spans, list[Window]]] = {}
-
-    def _find(self, lane: int) -> tuple[Spans, list[Window]]:
-        if lane not in self._spans:
-            own = [one for one in self._windows if lane in one.lanes]
-            whole = np.array([(one.begin, one.end) for one in own if not one.least], np.int64)
-            spans = merge_spans(*whole.reshape(-1, 2).T)
-            self._spans[lane] = spans, [one for one in own if one.least]
-        return self._spans[lane]
-
-    def find_rows(self, lane: int, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return which events of a lane are selected."""
-        whole, others = self._find(lane)
+def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
+    """Return the events that windows have. frame: lane (negative for none), begin, end."""
+    lane, begin, end = to_arrays(frame, "lane", "begin", "end")
+    selected = np.zeros(len(lane), bool)
+    for one in np.unique(lane[lane >= 0]).tolist():
+        rows = np.flatnonzero(lane == one)
+        spans = merge_windows(windows, one)
         # An event without length is where it begins.
-        selected = whole.within(begin, np.maximum(end, begin + 1)) > 0
-        for one in others:
-            selected |= (begin < one.end) & (end > one.begin) & (end - begin >= one.least)
-        return selected
+        inside = spans.within(begin[rows], np.maximum(end[rows], begin[rows] + 1)) > 0
+        for window in windows:
+            if window.least and one in window.lanes:
+                near = (begin[rows] < window.end) & (end[rows] > window.begin)
+                inside |= near & (end[rows] - begin[rows] >= window.least)
+        selected[rows] = inside
+    return frame.filter(pl.Series(selected, dtype=pl.Boolean))
 
-    def filter(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the selected rows; `lane`: that of each, negative for none."""
-        lane, begin, end = to_arrays(frame, "lane", "begin", "end")
-        selected = np.zeros(len(lane), bool)
-        for one in np.unique(lane[lane >= 0]).tolist():
-            rows = np.flatnonzero(lane == one)
-            selected[rows] = self.find_rows(one, begin[rows], end[rows])
-        return frame.filter(pl.Series(selected, dtype=pl.Boolean))
+
+def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
+    """Return the times of which windows have all events of a lane."""
+    whole = [(one.begin, one.end) for one in windows if lane in one.lanes and not one.least]
+    return merge_spans(*np.array(whole, np.int64).reshape(-1, 2).T)
 
 
 def _list_work(
-    group: DeviceGroup, lane_of_row: np.ndarray, select: _Selection
+    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     streams = group.reader.rows.get_column("stream")
     sent = group.launched_work
@@ -205,7 +189,7 @@ def _list_work(
             continue
         frame = group.read_begins(layout, (name, *fields))
         frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
-        frame = select.filter(frame)
+        frame = select_rows(frame, windows)
         thread, begin = to_arrays(frame, "thread", "begin")
         row = find_rows(*sent_keys, thread, begin)
         before = begin - sent["sent"].to_numpy()[row] if sent.height else row
@@ -272,7 +256,7 @@ def _add_waits(group: DeviceGroup, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_host_events(
-    group: DeviceGroup, lane: int, threads: Sequence[int], select: _Selection
+    group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield calls and ranges of the threads of a lane."""
     for layout in (*CALL_CLASSES, *RANGES):
@@ -283,7 +267,7 @@ def _list_host_events(
         name = next(one.name for one in fields if isinstance(one.values, NameSet))
         frame = group.remember((layout, name), partial(group.read_begins, layout, (name,)))
         frame = frame.filter(pl.col("thread").is_in(list(threads)))
-        frame = select.filter(frame.with_columns(lane=pl.lit(lane, pl.Int64)))
+        frame = select_rows(frame.with_columns(lane=pl.lit(lane, pl.Int64)), windows)
         number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
         for values, then in ((group.options.synchronising, "sync"), (group.options.io, "io")):
             if layout == {"sync": "cuda_api", "io": "osrt"}[then]:
@@ -300,63 +284,39 @@ def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(numbers, "source")
 
 
-def _name_communicators(job: OpenJob, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Return kernels of NCCL with numbers of communicators from 1 on, 0 where they are not known, and
-    their names.
-    """
-    kernels = job.reader.read_begins("nccl_kernel", ("communicator",))
-    rows = job.reader.rows
+def _name_communicators(job: OpenJob) -> dict[int, str]:
+    kernels, rows = job.reader.read_begins("nccl_kernel", ("communicator",)), job.reader.rows
     kernels = kernels.with_columns(task=pl.Series(rows.get_column("task")[kernels["thread"]]))
     tasks = rows.threads.select("task", "rank", "who", "node").unique("task")
-    names = name_communicators(kernels.unique(["communicator", "task"]), tasks)
-    numbers = {value: number for number, value in enumerate(names, 1)}
-    communicator = pl.col("communicator").replace_strict(numbers, default=0, return_dtype=pl.Int64)
-    return frame.with_columns(communicator), [*names.values()]
-
-
-def _number_threads(
-    job: OpenJob, frame: pl.DataFrame, known: list[str]
-) -> tuple[pl.DataFrame, list[str]]:
-    """Return events with numbers of threads from 1 on, and their names, behind those that are known."""
-    rows = frame["thread"].unique().sort().to_list()
-    labels = job.reader.rows.threads["row"].gather(rows).to_list()
-    # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
-    names = [" ".join(label.split(" ")[2:]) or label for label in labels]
-    known = [*known, *(name for name in dict.fromkeys(names) if name not in known)]
-    numbers = {row: known.index(name) + 1 for row, name in zip(rows, names, strict=True)}
-    return frame.with_columns(pl.col("thread").replace_strict(numbers)), known
+    return name_communicators(kernels.unique(["communicator", "task"]), tasks)
 
 
 def _read_messages(
     job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
 ) -> pl.DataFrame:
-    """Return messages between lanes of which both ends, or one, lie in a window."""
-    rows, select, frames = job.reader.rows, _Selection(windows), []
-    lane_of_row = np.full(len(rows.units), -1)
-    first: dict[int, int] = {}
-    for (task, _), lane in sorted(lanes.items(), key=lambda item: -item[1]):
-        first[task] = lane
-    columns = rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
-    for row, (kind, task, device) in enumerate(columns.rows()):
-        lane_of_row[row] = lanes.get((task, device), -1) if kind != HOST else first.get(task, -1)
-    for kind, on_gpu in MESSAGES.items():
-        if kind not in job.reader.layouts:
-            continue
-        lines = job.reader.read_lines(kind)
-        begin, end = lines["sent"].to_numpy(), lines["end"].to_numpy()
-        ends = {
-            name: lane_of_row[lines[column].to_numpy()]
-            for name, column in (("from", "sender"), ("to", "thread"))
-        }
-        frame = pl.DataFrame(
-            {"begin": begin, "end": np.maximum(end, begin), **ends, "bytes": lines["bytes"]}
-        ).with_columns(on_gpu=pl.lit(on_gpu))
-        frame = frame.filter((pl.col("from") >= 0) & (pl.col("to") >= 0))
-        frames.append(select.filter(frame.rename({"from": "lane"})).rename({"lane": "from"}))
-    schema = dict.fromkeys(("begin", "end", "from", "to", "bytes", "on_gpu"), pl.Int64)
-    return pl.concat([pl.DataFrame(schema=schema), *(one.cast(schema) for one in frames)]).sort(
-        "begin"
+    """Return messages between lanes that windows have of their senders."""
+    rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
+    # Of a host thread the first lane of its task.
+    first = {task: lane for (task, _), lane in reversed(lanes.items())}
+    lane_of_row = np.array(
+        [
+            first.get(task, -1) if kind == HOST else lanes.get((task, device), -1)
+            for kind, task, device in rows.rows()
+        ]
     )
+    names = ("begin", "end", "from", "to", "bytes", "on_gpu")
+    frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
+    for kind, on_gpu in MESSAGES.items():
+        if kind in job.reader.layouts:
+            lines = job.reader.read_lines(kind)
+            sender, receiver = (lane_of_row[lines[name]] for name in ("sender", "thread"))
+            frame = lines.select(begin="sent", end=pl.max_horizontal("sent", "end"), bytes="bytes")
+            frame = frame.with_columns(
+                lane=pl.Series(sender), to=pl.Series(receiver), on_gpu=pl.lit(on_gpu)
+            )
+            frame = select_rows(frame.filter(pl.col("to") >= 0), windows)
+            frames.append(frame.rename({"lane": "from"}).select(names).cast(pl.Int64))
+    return pl.concat(frames).sort("begin")
 
 
 def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:

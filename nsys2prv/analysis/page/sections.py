@@ -99,15 +99,14 @@ def describe_job_facts(material: Material) -> list[str]:
 
 def write_verdict(material: Material, mean: Bar | None) -> str:
     """Return what holds the job back, in two sentences."""
-    findings = list_findings(material)
+    findings, sentences = list_findings(material), []
     where = "their steady state" if material.iterations else "the job"
-    sentences = []
-    if mean and mean.parts[0].title == PARTS["compute"]:
-        busy = sum(part.share for part in mean.parts if part.title.startswith(PARTS["compute"]))
-        sentences.append(f"The GPUs compute for {100 * busy:.0f} % of {where}.")
-    elif mean:
-        part = max(mean.parts, key=lambda one: one.share)
-        sentences.append(f"For {100 * part.share:.0f} % of {where} the ranks are {part.title}.")
+    shares = {part.title: 100 * part.share for part in mean.parts} if mean else {}
+    if (name := PARTS["compute"]) in shares:
+        busy = sum(share for title, share in shares.items() if title.startswith(name))
+        sentences.append(f"The GPUs compute for {busy:.0f} % of {where}.")
+    elif (name := HOST_PARTS["mpi"]) in shares:
+        sentences.append(f"The ranks are {name} for {shares[name]:.0f} % of {where}.")
     if findings:
         costs = [_describe_cost(one) for one in findings[:IN_VERDICT]]
         sentences.append(f"What costs most: {'; '.join(costs)}.")

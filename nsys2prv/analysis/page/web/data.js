@@ -74,8 +74,9 @@ export class JobData {
     return new JobData(facts, bytes.subarray(4 + length));
   }
   constructor(facts, bytes) {
-    Object.assign(this, facts);
-    this.bytes = bytes;
+    // A page without events lacks what is of these.
+    const nothing = { tracks: [], names: [], nameClasses: [], moments: [], messages: { count: 0, at: 0 }, hasStreams: false };
+    Object.assign(this, nothing, { cover: facts.lanes.map(() => []) }, facts, { bytes });
     this.places = this.lanes.map(() => ({}));
     for (const [lane, kind, count, at] of this.tracks) this.places[lane][kind] = { count, at };
     const { count, at } = this.bins;
