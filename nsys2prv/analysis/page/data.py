@@ -18,7 +18,7 @@ from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import format_heading
 
 #: Rows of a table on a page; JSON has all.
-MOST_ROWS = 1024
+MOST_ROWS = 1500
 #: Characters of the longest name.
 LONGEST = 400
 #: Parts of time over time: column of `time.over_time` -> what it is, its colour in page.css.
@@ -42,7 +42,6 @@ DRAWN = {
     ("metrics", "map"),
     ("time", "over_time"),
     ("time", "by_iteration"),
-    ("kernels", "durations"),
     ("stacks", "flame"),
 }
 

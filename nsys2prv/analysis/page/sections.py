@@ -4,7 +4,6 @@ findings, the efficiencies, and kernels.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,10 +12,11 @@ from msgspec import Struct
 
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.page.data import Material
+from nsys2prv.analysis.page.excerpts import Moment
 from nsys2prv.analysis.result import NOTHING, Finding
 from nsys2prv.analysis.study.model import name_metrics
-from nsys2prv.analysis.study.rows import list_known_rows, rate_efficiency
-from nsys2prv.analysis.text import format_cell, format_machine_line, format_nanoseconds
+from nsys2prv.analysis.study.rows import Row, list_known_rows, rate_efficiency
+from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.ranks import describe_processes
@@ -34,30 +34,12 @@ COLOURS = {
 }
 #: Bars of single GPUs; of more the mean of each host.
 MOST_BARS = 16
-#: Findings in the verdict, kernels in the table, ranks that are named one by one.
-IN_VERDICT, MOST_KERNELS, MOST_NAMED = 2, 200, 6
+#: Findings in the verdict.
+IN_VERDICT = 2
 #: Findings whose shares are of the whole job.
 OF_JOB = ("startup", "shutdown")
 #: Width of bars.
 ACROSS = 1000
-
-
-class Factor(Struct, frozen=True):
-    """A node of the tree of efficiencies."""
-
-    #: What the efficiency is called.
-    name: str
-    #: Fraction of 1, None where it is not known.
-    value: float | None
-    #: One sentence.
-    meaning: str
-    #: Efficiencies whose product it is.
-    factors: list[Factor]
-
-    @property
-    def rating(self) -> str:
-        """Whether it is good, fair or poor."""
-        return "unknown" if self.value is None else rate_efficiency(self.value)
 
 
 class Part(Struct, frozen=True):
@@ -175,29 +157,14 @@ def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
     return every, sorted(bars, key=lambda bar: bar.parts[0].share if bar.parts else 0.0)
 
 
-def list_cards(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield what the card of each finding says."""
+def list_cards(material: Material) -> Iterator[tuple[Finding, str, Moment | None]]:
+    """Yield the findings with their costs, and the moments to look at."""
     begin, end = material.span
-    whole = material.job["duration_ns"]
-    moments = material.excerpts.moments if material.excerpts else ()
-    findings = list_findings(material)
-    greatest = max((one.share for one in findings), default=0.0)
-    for number, finding in enumerate(findings, 1):
-        moment = moments[number - 1] if number <= len(moments) else None
-        ranks = [f"rank {rank}" for rank in finding.ranks[:MOST_NAMED]]
-        more = len(finding.ranks) - len(ranks)
-        yield {
-            "number": number,
-            "finding": finding,
-            "cost": format_nanoseconds(
-                finding.share * (whole if finding.kind in OF_JOB else end - begin)
-            ),
-            "width": round(100 * finding.share / max(greatest, 0.01), 1),
-            "who": [*ranks, *([f"and {more} more"] if more else [])],
-            "kind": finding.kind.replace("_", " "),
-            "moment": moment,
-            "time": moment and f"{moment.view[0] / 1e9:.6f}:{moment.view[1] / 1e9:.6f}",
-        }
+    excerpts, findings = material.excerpts, list_findings(material)
+    moments = excerpts.moments if excerpts else [None] * len(findings)
+    for finding, moment in zip(findings, moments, strict=True):
+        length = material.job["duration_ns"] if finding.kind in OF_JOB else end - begin
+        yield finding, format_nanoseconds(finding.share * length), moment
 
 
 def compare_findings(first: Material, second: Material) -> list[dict[str, Any]]:
@@ -218,50 +185,16 @@ def compare_findings(first: Material, second: Material) -> list[dict[str, Any]]:
     ]
 
 
-def make_forest(material: Material) -> list[Factor]:
-    """Return the trees of efficiencies of the steady state, or of the whole job where none was found."""
+def list_efficiencies(material: Material) -> list[tuple[Row, float | None, str]]:
+    """Return the efficiencies of the steady state, or of the whole job where none was found: each is the
+    product of those one step deeper behind it. With its value, and how it is rated.
+    """
     frames = (material.find_frame("efficiencies", name) for name in ("device", "host"))
     rows = [{} if frame is None else frame.row(0, named=True) for frame in frames]
-    roots: list[Factor] = []
-    above: list[tuple[int, Factor]] = []
-    for row, (value,) in list_known_rows([name_metrics(*rows)]):
-        factor = Factor(row.name, value, row.about, [])
-        above = [(depth, one) for depth, one in above if depth < row.depth]
-        (above[-1][1].factors if above else roots).append(factor)
-        above.append((row.depth, factor))
-    return roots
-
-
-def list_kernels(material: Material) -> list[dict[str, Any]]:
-    """Return the kernels that take most time: texts and figures of their columns, and the distribution
-    of their durations as a path and as data.
-    """
-    kernels = material.find_frame("kernels", "kernels")
-    durations = material.find_frame("kernels", "durations")
-    if kernels is None:
-        return []
-    bins: dict[str, list[tuple[int, int, int]]] = {}
-    for kernel, low, high, count in durations.rows() if durations is not None else ():
-        bins.setdefault(kernel, []).append((low, high, count))
     return [
-        {
-            **row,
-            "texts": {name: format_cell(name, value) for name, value in row.items()},
-            "path": _draw_bins([count for *_, count in bins.get(row["kernel"], ())]),
-            "bins": json.dumps(bins.get(row["kernel"], [])),
-        }
-        for row in kernels.head(MOST_KERNELS).iter_rows(named=True)
+        (row, value, "unknown" if value is None else rate_efficiency(value))
+        for row, (value,) in list_known_rows([name_metrics(*rows)])
     ]
-
-
-def _draw_bins(counts: Sequence[int]) -> str:
-    """Return bars of counts as an SVG path, 100 wide and 20 high."""
-    width = 100 / max(len(counts), 1)
-    return " ".join(
-        f"M{at * width:.1f} 20v-{max(1.2, 19 * count / max(counts)):.1f}h{0.88 * width:.1f}V20z"
-        for at, count in enumerate(counts)
-        if count
-    )
 
 
 def list_quality(material: Material) -> list[str]:

@@ -125,7 +125,7 @@ def test_timeline_of_a_finding(training: Path, visit: Callable[..., Any]) -> Non
     page.locator(f"{root} .tl-box").focus()
     page.keyboard.press(".")
     assert "duration" in page.inner_text(f"{root} div[aria-live]")
-    page.get_by_role("button", name="show this moment").nth(1).click()
+    page.get_by_role("button", name="in the whole timeline").nth(1).click()
     page.wait_for_timeout(900)
     assert read_view(page, "#whole") == pytest.approx(first)
 

@@ -17,8 +17,9 @@ export const make = (tag, properties = {}, ...children) => {
   return element;
 };
 
+/** Make a button; a sign alone is named by its title. */
 export const makeButton = (text, title, act, more = {}) =>
-  make("button", { type: "button", title, "aria-label": title, onclick: act, ...more }, text);
+  make("button", { type: "button", title, "aria-label": /[a-z]/i.test(text) ? null : title, onclick: act, ...more }, text);
 
 let colours = null;
 const themeListeners = new Set();

@@ -1,17 +1,16 @@
 // The page of `nsys2prv report`: findings, the job's timeline, iterations, call stacks, kernels, metrics, tables.
 import { showCards } from "./cards.js";
 import { loadJobs, prepareForPrint, preparePage, reportReady, showTables } from "./common.js";
-import { addTip, find, findAll, make } from "./dom.js";
+import { addTip, find, findAll, getColours, make, Painter } from "./dom.js";
 import { FlameGraph } from "./flame.js";
 import { formatCount, formatShare, formatTime } from "./format.js";
 import { HeatMap } from "./heatmap.js";
 import { showIterations } from "./iterations.js";
-import { makeFilterable, makeSortable } from "./tables.js";
+import { makeFilterable, makeTable } from "./tables.js";
 import { showWhole } from "./whole.js";
 
 preparePage();
 labelBar();
-prepareKernels();
 const [data] = await loadJobs();
 const whole = data.lanes.length ? showWhole(data) : null;
 const drawCards = showCards(data, moment => {
@@ -20,6 +19,7 @@ const drawCards = showCards(data, moment => {
   find("#timeline").scrollIntoView({ behavior: "smooth" });
 });
 if (Object.keys(data.grids).length) showIterations(data);
+showKernels();
 if (data.flames) showFlames();
 showMetrics();
 showTables(data);
@@ -30,7 +30,7 @@ prepareForPrint(() => {
 });
 reportReady();
 
-// ---- the bar and the kernels, which need no data --------------------------------------------------
+// ---- the bar, and the kernels --------------------------------------------------
 /** Write shares on the large bar, where there is room. */
 function labelBar() {
   const bar = find("#big");
@@ -49,19 +49,42 @@ function labelBar() {
   write();
   addEventListener("resize", write);
 }
-function prepareKernels() {
-  const table = find("#kernel-table");
-  if (!table) return;
-  makeSortable(table);
-  makeFilterable(find("#kernel-filter"), table, find("#kernel-count"));
-  for (const path of findAll("path[data-bins]", table)) {
-    const bins = JSON.parse(path.dataset.bins), box = path.ownerSVGElement;
-    addTip(box, event => {
-      const { left, width } = box.getBoundingClientRect(), at = event ? Math.floor((event.clientX - left) / width * bins.length) : 0;
-      const [low, high, count] = bins[Math.min(Math.max(at, 0), bins.length - 1)];
-      return [`${formatTime(low)} – ${formatTime(high)}`, ["executions", formatCount(count)]];
-    });
+/** The kernels that take most time, with the distributions of their durations. */
+function showKernels() {
+  const tables = data.tables.flatMap(analysis => analysis.tables), place = find("#kernel-table");
+  const [kernels, durations] = ["kernels.kernels", "kernels.durations"].map(name => tables.find(one => one.name === name)?.columns);
+  if (!place || !kernels) return;
+  const shown = ["kernel", "class", "tensor_cores", "count", "time_ns", "time_share", "median_ns", "min_ns", "max_ns", "imbalance"];
+  const table = makeTable(shown.map(wanted => kernels.find(([name]) => name === wanted))), bins = new Map();
+  durations?.[0][2].forEach((kernel, row) => {
+    if (!bins.has(kernel)) bins.set(kernel, []);
+    bins.get(kernel).push(durations.slice(1).map(([, , values]) => values[row]));
+  });
+  table.tHead.rows[0].cells[5].after(make("th", { scope: "col" }, "durations"));
+  for (const row of table.tBodies[0].rows) {
+    const [name] = row.cells, own = bins.get(name.textContent);
+    Object.assign(name, { className: "name", title: name.textContent });
+    row.cells[5].after(make("td", {}, own ? drawDistribution(own) : ""));
   }
+  place.append(table);
+  makeFilterable(find("#kernel-filter"), table, find("#kernel-count"));
+}
+function drawDistribution(bins) {
+  const most = Math.max(...bins.map(([, , count]) => count));
+  const canvas = make("canvas", { class: "spark", role: "img", "aria-label": "distribution of durations" });
+  new Painter(canvas, (c, width, height) => {
+    c.fillStyle = getColours().compute;
+    bins.forEach(([, , count], at) => {
+      const size = count ? Math.max(1.2, count / most * height) : 0;
+      c.fillRect(at * width / bins.length, height - size, .88 * width / bins.length, size);
+    });
+  });
+  addTip(canvas, event => {
+    const { left, width } = canvas.getBoundingClientRect(), at = event ? Math.floor((event.clientX - left) / width * bins.length) : 0;
+    const [low, high, count] = bins[Math.min(Math.max(at, 0), bins.length - 1)];
+    return [`${formatTime(low)} – ${formatTime(high)}`, ["executions", formatCount(count)]];
+  });
+  return canvas;
 }
 
 // ---- call stacks ----------------------------------------------------------------------------------

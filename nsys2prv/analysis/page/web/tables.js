@@ -13,13 +13,13 @@ const chooseFormat = name => {
 };
 export const rateEfficiency = value => value >= .8 ? "good" : value >= .6 ? "fair" : "poor";
 
-export const makeSortable = table => {
+const makeSortable = table => {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  heads.forEach((head, column) => {
+  heads.forEach(head => {
     if (head.classList.contains("fixed")) return;
     const isNumber = head.classList.contains("n");
     const getKey = row => {
-      const cell = row.cells[column];
+      const cell = row.cells[head.cellIndex];
       return isNumber ? (cell.dataset.v ? Number(cell.dataset.v) : -Infinity) : cell.textContent;
     };
     const sort = () => {
@@ -46,7 +46,7 @@ export const makeFilterable = (input, table, count) => input.addEventListener("i
 });
 
 /** columns: [name, heading, values, is text]. */
-const makeTable = columns => {
+export const makeTable = columns => {
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...columns.map(([name, heading, , isText]) =>
     make("th", { scope: "col", class: isText ? "" : "n", title: name }, heading)))));
   const formats = columns.map(([name]) => chooseFormat(name)), body = make("tbody");
@@ -61,6 +61,7 @@ const makeTable = columns => {
     return cell;
   }))));
   table.append(body);
+  makeSortable(table);
   return table;
 };
 const indentPath = (cell, path, depth) => {
@@ -79,7 +80,6 @@ export const makeTables = analysis => make("div", { class: "analysis" }, make("h
     details.addEventListener("toggle", () => {
       const table = makeTable(columns), count = make("small"), shown = columns[0][2].length;
       const input = make("input", { type: "search", placeholder: "show rows with …", "aria-label": "show rows with this text" });
-      makeSortable(table);
       makeFilterable(input, table, count);
       details.append(...[about && make("p", {}, about),
         shown < rows && make("p", {}, `The first ${formatCount(shown)} rows; all are in --json.`),
