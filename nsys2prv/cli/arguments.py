@@ -153,7 +153,7 @@ LEGACY_OPTIONS = {
     "-c --clean": "nothing is needed, no exports or temporary files are left behind",
     "--exclude-kernels": "use -t -kernels",
     "--filter-cuda-calls-duration": "use --min-duration cuda_api_trace=NS",
-    "--timing": "use -v, which tells where the time went",
+    "--timing": "use a profiler such as py-spy",
     "--dry-run": "use --list REPORT..., which converts nothing",
     "--config": "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
     "-L --label --description-text --description-file": "labels and descriptions are not taken",

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.files import (
@@ -24,7 +23,7 @@ from nsys2prv._util.files import (
     make_temporary_folder,
     make_working_folder,
 )
-from nsys2prv._util.progress import CpuTimes, Progress, run_timed
+from nsys2prv._util.progress import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.conversion.lost_launches import LostLaunches
@@ -65,14 +64,12 @@ def open_workplace(
 
 
 class Workers(Struct, frozen=True):
-    """Pool that runs the tasks, with progress and accounting of time."""
+    """Pool that runs the tasks, with progress."""
 
     #: Executor of the tasks.
     pool: Pool
     #: Display of progress on the terminal.
     progress: Progress
-    #: CPU and wall time by stage.
-    spent: CpuTimes = field(default_factory=CpuTimes)
 
     def run(
         self,
@@ -83,10 +80,7 @@ class Workers(Struct, frozen=True):
         """Return results of pure functions over files, in the order of the tasks. what: names a
         task for people.
         """
-        timed = partial(run_timed, function)
-        return self.spent.take_values(
-            function, self.pool.run_in_order(timed, tasks, 2 * self.pool.jobs, what)
-        )
+        return self.pool.run_in_order(function, tasks, 2 * self.pool.jobs, what)
 
 
 class Job:

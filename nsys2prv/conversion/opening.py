@@ -61,7 +61,7 @@ def open_reports(
     )
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
-    job = Job(plan, folder, Workers(pool, progress, inspectors.spent))
+    job = Job(plan, folder, Workers(pool, progress))
     communicators = name_communicators([info.communicators for info in infos])
     job.infos = [
         replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)

@@ -111,8 +111,7 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
     missing = _check_job(job)
     job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
     devices = _number_objects(job)
-    with job.workers.spent.measure("names"):
-        _number_names(job)
+    _number_names(job)
     job.timeline = _align_clocks(job)
     mark_unsampled(job.results, job.spans, job.folder, job.clocks)
     _relate_reports(job, devices, is_complete=not missing)
@@ -123,9 +122,8 @@ def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet:
         # Not before it is needed.
         from nsys2prv.conversion.critical_path import make_critical_path
 
-        with job.workers.spent.measure("critical path"):
-            job.results.append(make_critical_path(job))
-            job.settle()
+        job.results.append(make_critical_path(job))
+        job.settle()
     return job
 
 

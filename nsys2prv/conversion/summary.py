@@ -98,8 +98,6 @@ class Summary(Struct, dict=True):
     types: frozenset[int] = frozenset()
     #: Text of the analyses, "" if they were not asked for.
     report: str = ""
-    #: CPU seconds by stage, in one line.
-    cpu: str = ""
     #: One line for each report that could not be read, with keep_going.
     unread: list[str] = field(default_factory=list)
     #: True if only a part of the job was asked for.
@@ -165,7 +163,6 @@ class Summary(Struct, dict=True):
             ledger=ledger,
             sizes=sizes,
             types=types,
-            cpu=job.workers.spent.format(),
             unread=job.unread,
             notes=collect_notes(job),
             quality=assess_quality(job),
@@ -182,7 +179,7 @@ class Summary(Struct, dict=True):
 
     def text(self, verbose: bool = False) -> str:
         """Return the closing summary for people. verbose: with all events by kind, every note and
-        where the time went.
+        where the reports were placed.
         """
         return "\n".join(
             line
@@ -228,10 +225,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
         "what to look at now": _describe_next_steps(summary),
     }
     if verbose:
-        parts["where the reports were placed, and where the time went"] = [
-            *summary.placed,
-            *filter(None, [summary.cpu]),
-        ]
+        parts["where the reports were placed"] = summary.placed
     return parts
 
 
