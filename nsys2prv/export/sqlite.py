@@ -163,7 +163,9 @@ class Database:
         self.path = Path(path)
         self.size = check_file(self.path)
         self.tables: dict[str, SourceTable] = {}
+        #: Table and key -> whether it is in their order; a key, and from which rowid on there is it.
         self._ordered: dict[tuple[str, str], bool] = {}
+        self._found: dict[tuple[str, str], tuple[int, int]] = {}
         try:
             uri = make_database_uri(self.path)
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
@@ -481,21 +483,25 @@ class Database:
             }
             yield Columns(len(order), columns, {})
             return
-        first, end = (self._find_key(table, key, one) for one in (span[0], span[1] + 1))
+        first = self._find_key(table, key, span[0])
+        end = self._find_key(table, key, span[1] + 1)
         length = LONG_TABLE
         while first < end:
             last = min(first + length, end) - 1
             rows, after = self.read(Part(table, first, last), integers), end
             if last + 1 < end and rows.rows:
                 # What follows may have rows of the last key.
-                after = self._find_key(table, key, int(rows[key][-1]), first)
                 within = int(np.searchsorted(rows[key], rows[key][-1]))
+                after = first + within
+                if rows.rows < last + 1 - first:
+                    after = self._find_key(table, key, int(rows[key][-1]))
                 columns = {name: column[:within] for name, column in rows.integers.items()}
                 rows = Columns(within, columns, {})
             if rows.rows:
                 yield rows
             # Of a key with more rows than were read as many more are read.
             length, first = (LONG_TABLE, after) if after > first else (2 * length, first)
+        self._found[table, key] = span[1] + 1, end
 
     def _is_ordered(self, table: str, key: str) -> bool:
         """True if rows all over a table are in the order of a key."""
@@ -505,18 +511,17 @@ class Database:
             self._ordered[name] = bool(keys) and keys == sorted(keys)
         return self._ordered[name]
 
-    def _find_key(self, table: str, key: str, wanted: int, low: int | None = None) -> int:
-        """Return the rowid from which on keys are not less than one, in a table in their order. low:
-        the least that it can be.
-        """
+    def _find_key(self, table: str, key: str, wanted: int) -> int:
+        """Return the rowid from which on keys are not less than one, in a table in their order."""
         extent = self.tables[table].extent
+        before, low = self._found.get((table, key), (wanted + 1, extent.first))
         start = f"SELECT {quote_name(key)} FROM {name_rows(table)} WHERE {extent.rowid} >="
 
         def is_reached(rowid: int) -> bool:
             rows = self.query(f"{start} {rowid} LIMIT 1")
             return not rows or not isinstance(rows[0][0], int) or rows[0][0] >= wanted
 
-        rowids = range(extent.first if low is None else low, extent.last + 1)
+        rowids = range(low if before <= wanted else extent.first, extent.last + 1)
         return rowids.start + bisect_left(rowids, True, key=is_reached)
 
     def select_rows(self, part: Part, where: str = "") -> str:
