@@ -180,6 +180,9 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     result.add("job", title, _describe_jobs(jobs))
     each = find_frames(jobs, "iterations", "each")
     steps = [frame.height for frame in each] if each else [0, 0]
+    if each and (focus := find_frames(jobs, "efficiencies", "focus")):
+        # Tables are of the whole job, with warm-up.
+        steps = [frame["iterations_of_job"][0] for frame in focus]
     if each:
         title = "Median iteration of the steady state: how a GPU spends its time"
         result.add("iteration", title, _compare_medians(each))

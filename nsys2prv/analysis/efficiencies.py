@@ -406,6 +406,7 @@ def _add_focus(
         "end_ns": end,
         "elapsed_ns": first["elapsed_ns"],
         "iterations": steady.count if steady else 0,
+        "iterations_of_job": steady.found if steady else 0,
         "found_by": steady.found_by if steady else "",
         "ranks": tasks["rank"].drop_nulls().n_unique() or tasks.height,
         "devices": context.devices.height,
