@@ -48,6 +48,8 @@ MOST_UNITS = 4
 LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
 #: Of ranges that cover nearly as much time as those that cover most, the ones that are more often.
 NEARLY, MORE_OFTEN = 0.85, 1.5
+#: Calls of libraries are no iterations.
+LIBRARY_CALL = r"^(P?MPI_|nccl[A-Z:])"
 #: Intervals are alike whose numbers of kernels differ by no more than this factor.
 AS_MANY = 1.5
 #: Ranges that are tried.
@@ -155,10 +157,11 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     ranges = ranges.filter(
         pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
     )
-    launched = unit.launched_work
+    lines = [unit.reader.read_lines(kind, unit.number) for kind in ("launch", "memory")]
+    launched = pl.concat(one.select("sent", "sender", "end") for one in lines)
     task = pl.Series("task", unit.task_of[launched["sender"].to_numpy()], dtype=pl.Int64)
-    launched = launched.select(task, "sent", "end").sort("sent")
-    ended = launched.select("task", "sent", ended=pl.col("end").cum_max().over("task"))
+    ended = launched.select(task, "sent", "end").sort("sent")
+    ended = ended.select("task", "sent", ended=pl.col("end").cum_max().over("task"))
     sides = {}
     for side, device in (("begin", "since"), ("end", "until")):
         before = ranges.select("task", sent=side).with_row_index("row").sort("sent")
@@ -368,7 +371,9 @@ def _find_by_ranges(
         & pl.col("numbered")
         & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
     )
-    groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & ~pl.col("overlaps"))
+    calls = patterns.filter(pl.col("pattern").str.contains(LIBRARY_CALL))["code"].unique()
+    is_iteration = ~pl.col("overlaps") & ~pl.col("code").is_in(calls.to_list())
+    groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & is_iteration)
     inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
         kernels, groups["first"].to_numpy()
     )

@@ -263,6 +263,8 @@ class NamePattern(Struct, frozen=True):
         number has the number 0, which a trace has not.
         """
         found = np.isin(values, self.names["value"].to_numpy())
+        if not self.numbered.height:
+            return found
         ranges = pl.DataFrame({"value": values, "number": np.maximum(numbers, 0)})
         ranges = ranges.cast(pl.Int64)
         pairs = ranges.unique().join(self.numbered, on="value", how="inner")
