@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -92,76 +93,74 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
     calls, launches = read_calls(reader, unit)
     operations = read_operations(reader, unit, calls, launches)
     del launches
-    markers = read_markers(reader, unit)
     task_of = reader.rows.get_column("task").astype(np.int32) - 1
     does = describe_calls(calls, labels)
-    parts = _find_dependencies(reader, calls, operations, markers, does, task_of)
-    edges = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    del parts, markers
-    count, nodes_of = (
-        len(operations.begin),
-        np.empty(2 * (len(operations.begin) + len(calls.begin)), np.int32),
-    )
-    work = np.where(
-        operations.kind == Kind.COPY,
-        operations.name * 1000 + classify_size(operations.bytes),
-        operations.name,
-    ).astype(np.int32)
+    parts = _find_dependencies(reader, calls, operations, read_markers(reader, unit), does, task_of)
+    # A column at a time, and its parts go.
+    columns_of = [[*column] for column in zip(*parts, strict=True)]
+    del parts
+    edges = tuple(np.concatenate(columns_of.pop(0)) for _ in range(len(columns_of)))
+    count = len(operations.begin)
+    nodes_of = np.empty(2 * (count + len(calls.begin)), np.int32)
+    work = operations.name
+    if (operations.kind == Kind.COPY).any():
+        copied = operations.name * 1000 + classify_size(operations.bytes).astype(np.int32)
+        work = np.where(operations.kind == Kind.COPY, copied, work)
     arranged, contradictions, cycles = core.arrange_unit(
         (operations.begin, operations.end, operations.stream, work, operations.kind),
         (calls.begin, calls.end, calls.thread, calls.name),
         edges,
         nodes_of,
     )
-    del edges
+    del edges, work
     (time, row, kind, key, lasts), columns = (
         [np.frombuffer(column, dtype) for column, dtype in zip(part, dtypes, strict=True)]
         for part, dtypes in zip(arranged, _COLUMNS, strict=True)
     )
 
-    def find_durations(nodes: np.ndarray) -> np.ndarray:
-        begins, ends = (
-            np.concatenate([getattr(operations, side), getattr(calls, side)])
-            for side in ("begin", "end")
-        )
-        event = np.empty(len(time), np.int32)
-        event[begin_nodes] = np.arange(len(begins))
-        return (ends - begins)[event[nodes]]
-
-    begin_nodes = np.concatenate(
-        [nodes_of[:count], nodes_of[2 * count : 2 * count + len(calls.begin)]]
-    )
-    nodes = NodeColumns(time, row, kind, key, make_durations(lasts, find_durations))
-    edge_columns = EdgeColumns(*columns)
-    marks, groups = mark_clear(nodes, edge_columns, np.append(task_of, np.int32(-1)))
+    begins = (
+        (nodes_of[:count], operations), (nodes_of[2 * count :][: len(calls.begin)], calls)
+    )  # fmt: skip
+    find_long = partial(_find_lasts, begins, len(time))
+    nodes = NodeColumns(time, row, kind, key, make_durations(lasts, find_long))
+    del begins, find_long
     moments = nodes_of * 2
-    in_mpi, polls = np.flatnonzero(calls.is_mpi), np.flatnonzero(does & POLLS)
     of_nccl, of_copies = (
         np.flatnonzero(operations.kind == kind) for kind in (Kind.NCCL, Kind.COPY)
     )
     kernels = _list_nodes(operations, operations.stream, of_nccl, moments)
-    idle = 2 * count + np.append(polls, len(calls.begin) + polls)
-    idle_nodes = nodes_of[idle]
+    kernels = kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl]))
+    mpi = _list_nodes(calls, calls.thread, np.flatnonzero(calls.is_mpi), moments[2 * count :])
+    copies = {"edge": nodes_of[of_copies]} | {
+        name: getattr(operations, name)[of_copies] for name in ("bytes", "source", "destination")
+    }
+    polls = np.flatnonzero(does & POLLS)
+    idle_nodes = nodes_of[2 * count + np.append(polls, len(calls.begin) + polls)]
+    del calls, operations, moments, nodes_of, does
+    edge_columns = EdgeColumns(*columns)
+    marks, groups = mark_clear(nodes, edge_columns, np.append(task_of, np.int32(-1)))
     return UnitGraph(
         nodes,
         edge_columns,
         marks,
         groups,
-        kernels.with_columns(bytes=pl.Series(operations.bytes[of_nccl])),
-        _list_nodes(calls, calls.thread, in_mpi, moments[2 * count :]),
-        pl.DataFrame(
-            {
-                "edge": nodes_of[of_copies].astype(np.int64),
-                **{
-                    name: getattr(operations, name)[of_copies].astype(np.int64)
-                    for name in ("bytes", "source", "destination")
-                },
-            }
-        ).sort("edge"),
+        kernels,
+        mpi,
+        pl.DataFrame(copies).cast(pl.Int64).sort("edge"),
         idle_nodes[idle_nodes >= 0],
         {Kind(kind): number for kind, number in enumerate(contradictions) if number},
         cycles,
     )
+
+
+def _find_lasts(
+    begins: tuple[tuple[np.ndarray, Operations | Calls], ...], count: int, nodes: np.ndarray
+) -> np.ndarray:
+    """Return how long the events that begin at some nodes last (ns). begins: nodes of events; count: of nodes."""
+    lasts = np.zeros(count if len(nodes) else 0, np.int64)
+    for places, events in begins if len(nodes) else ():
+        lasts[places] = events.end - events.begin
+    return lasts[nodes]
 
 
 def _list_nodes(
@@ -251,12 +250,13 @@ def _find_own_durations(calls: Calls, waited: np.ndarray, task_of: np.ndarray) -
     if not waited.any():
         return np.full(len(waited), AS_RECORDED, np.int32)
     over = ("process", "name")
+    rows = np.flatnonzero(np.isin(calls.name, np.unique(calls.name[waited])))
     frame = pl.DataFrame(
         {
-            "process": task_of[calls.thread],
-            "name": calls.name,
-            "lasts": calls.end - calls.begin,
-            "waited": waited,
+            "process": task_of[calls.thread[rows]],
+            "name": calls.name[rows],
+            "lasts": calls.end[rows] - calls.begin[rows],
+            "waited": waited[rows],
         }
     ).select(
         "lasts",
@@ -264,8 +264,9 @@ def _find_own_durations(calls: Calls, waited: np.ndarray, task_of: np.ndarray) -
         least=pl.col("lasts").quantile(0.02, "lower").over(over),
     )
     own = frame.select(pl.min_horizontal("idle", "least", "lasts").cast(pl.Int64))
-    own_durations = np.minimum(own.to_series().to_numpy(), LONG - 1)
-    return np.where(waited, own_durations, AS_RECORDED).astype(np.int32)
+    own_durations = np.full(len(waited), AS_RECORDED, np.int32)
+    own_durations[rows] = np.minimum(own.to_series().to_numpy(), LONG - 1)
+    return np.where(waited, own_durations, np.int32(AS_RECORDED))
 
 
 def _find_full_queues(
