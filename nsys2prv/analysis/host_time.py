@@ -72,13 +72,7 @@ def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, 
     """Return how long a thread is in each of PARTS within some time (ns)."""
     running, off_cpu, ended = find_states(unit, thread)
     found = {
-        "mpi": unit.find_mpi_spans([thread]),
-        "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
-        "shmem": _find_shmem_spans(unit, thread),
-        "callback": _find_held_spans(unit, int(unit.task_of[thread])),
-        "jit": unit.find_thread_spans("jit", [thread]),
-        "cuda": unit.find_thread_spans("cuda_api", [thread]),
-        "profiler": _find_profiler_spans(unit, thread),
+        **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
         "os": unite(*(unit.find_thread_spans(layout, [thread]) for layout in OS)),
         "off_cpu": off_cpu,
@@ -90,6 +84,19 @@ def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, 
         parts[name] = (left & where).length
         left = left - where
     return {**parts, "unknown": left.length}
+
+
+def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
+    """Return when a thread is in each of PARTS to which calls of the system within it belong."""
+    return {
+        "mpi": unit.find_mpi_spans([thread]),
+        "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
+        "shmem": _find_shmem_spans(unit, thread),
+        "callback": _find_held_spans(unit, int(unit.task_of[thread])),
+        "jit": unit.find_thread_spans("jit", [thread]),
+        "cuda": unit.find_thread_spans("cuda_api", [thread]),
+        "profiler": _find_profiler_spans(unit, thread),
+    }
 
 
 def _find_shmem_spans(unit: DeviceGroup, thread: int) -> Spans:
@@ -184,7 +191,7 @@ def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFram
     name set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), `first` (whether the longest
     is the first call of CUDA in its process that takes SET_UP, begun before any work of GPUs).
     """
-    outside = find_outside_calls(unit, thread, spans) - _find_profiler_spans(unit, thread)
+    outside = spans - unite(*_find_before_system(unit, thread).values())
     is_io = pl.col("call").is_in(list(unit.options.io))
     frames, ends = [], (spans.begin[0], spans.end[-1]) if len(spans) else (0, 0)
     for layout, part, calls in _list_calls(unit):

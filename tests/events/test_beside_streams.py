@@ -14,6 +14,7 @@ from tools.exports import (
     make_global_tid,
     make_kernel,
     make_nvtx_range,
+    make_os_call,
     make_strings,
 )
 
@@ -133,8 +134,11 @@ def test_ucx_beside_kernels(tmp_path: Path) -> None:
 
 
 def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
-    """Compilation within a call, callbacks that hold streams, and calls of OpenSHMEM are named."""
-    names = make_strings("k", "cuModuleLoadDataEx")
+    """Compilation within a call, callbacks that hold streams, and calls of OpenSHMEM are named; calls
+    of the system within these are not told again.
+    """
+    names = make_strings("k", "cuModuleLoadDataEx", "poll")
+    system = [make_os_call(41_000, 49_000, 3), make_os_call(86_000, 99_000, 3)]
     compilation = {"start": 1_000, "end": 39_000, "jitOperationType": 3, "correlationId": 9}
     held = {"start": 51_000, "end": 84_000, "correlationId": 3, "graphNodeId": 7}
     barrier = make_nvtx_range(85_000, 100_000, "shmem_barrier_all")
@@ -144,13 +148,14 @@ def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
         "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH": [{**OPERATION, **held}],
         "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(100_010, 100_100, correlationId=1)],
         "NVTX_EVENTS": [barrier],
+        "OSRT_API": system,
         "StringIds": names,
     }
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True, jobs=1) as job:
         first = job.findings()[0].evidence[0]
     assert first == (
         "the host is 38% compiling code for GPUs, 33% waiting for host callbacks, which hold streams, "
-        "15% in calls of NVSHMEM or OpenSHMEM, 12% in no recorded call"
+        "15% in calls of NVSHMEM or OpenSHMEM, 8% in other calls of the operating system (poll 8.00 us)"
     )
 
 
