@@ -34,7 +34,6 @@ to those of the thread with the iterations.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -43,15 +42,20 @@ from msgspec import Struct
 
 from nsys2prv.analysis.device_group import (
     ALL,
-    BUSY,
     WORK,
     DeviceGroup,
-    find_mpi_span,
-    to_arrays,
 )
-from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import Spans, merge_spans, unite
-from nsys2prv.analysis.iterations import LAYOUTS
+from nsys2prv.analysis.efficiency_times import (
+    ITERATION,
+    PART,
+    REGION,
+    STEADY,
+    WHOLE_JOB,
+    list_regions,
+    measure_device,
+    measure_hosts,
+)
+from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
@@ -67,12 +71,7 @@ HOST_THREADS = {
     "main": "the main thread of each process, that with the iterations where there are such",
     ALL: "all host threads of the processes",
 }
-#: Layouts of time in which threads of OpenMP wait.
-OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
-#: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
-#: key of a region.
-STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
-PART, NO_STEADY = ["part", "key"], ", which has no steady state"
+NO_STEADY = ", which has no steady state"
 #: What makes rows of figures where it is recorded.
 RECORDED = {
     "work on GPUs": WORK,
@@ -108,271 +107,25 @@ OPENMP_RATIOS = {
     "openmp_scheduling_efficiency": ("openmp_with_serial", "openmp_without_waits"),
     "openmp_load_balance_efficiency": ("openmp_without_waits", "openmp_all"),
 }
-#: What a multiprocessor issues in a cycle at most: one instruction for each of its schedulers.
-ISSUED = 4
-#: Samples of metrics count in which a device computes for this share of the time.
-LEAST_COMPUTING = 0.02
-#: Metrics that instructions and the clock are made of; the unit stands in brackets behind the name.
-CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
-UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect the times of each device and of each host thread that counts, of the parts of the job."""
-    regions = list(_list_regions(unit))
+    regions = list(list_regions(unit))
     for device in unit.known_devices:
-        yield "devices", pl.concat(_measure_device(unit, device, regions), how="diagonal")
+        yield "devices", pl.concat(measure_device(unit, device, regions), how="diagonal")
     for task in unit.tasks:
-        yield from (("hosts", rows) for rows in _measure_hosts(unit, task, regions))
-
-
-def _make_row(part: str, key: int, **columns: object) -> pl.DataFrame:
-    return pl.DataFrame([{"part": part, "key": key, **columns}])
-
-
-# ---- devices --------------------------------------------------------------------------------------
-
-
-def _measure_device(
-    unit: DeviceGroup, device: int, regions: Sequence[_Region]
-) -> list[pl.DataFrame]:
-    """Return the times of a device: rows of PART, elapsed_ns and times of USES (ns)."""
-    uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
-    whole = {name: unit.find_device_spans(device, *what).length for name, what in uses.items()}
-    rows = [_make_row(WHOLE_JOB, 0, elapsed_ns=unit.covered.length, **whole)]
-    here = np.flatnonzero((unit.work["device"] == device).to_numpy())
-    steady = unit.options.steady
-    if steady is not None:
-        own = here[unit.iteration_of_work[here] >= 0]
-        begins = np.array(steady.iteration_begins)
-        elapsed = np.append(begins[1:], steady.end) - begins
-        sums, each = {}, {"elapsed_ns": elapsed}
-        for name, what in uses.items():
-            work = own[np.isin(unit.work["what"].to_numpy()[own], what)]
-            spans = unit.merge_rows(unit.work[work])
-            sums[name] = spans.length
-            each[name] = _sum_united(unit, work, unit.iteration_of_work[work], steady.count)
-            if name == "compute_ns":
-                sums |= _count_instructions(unit, device, spans)
-        rows.append(_make_row(STEADY, 0, elapsed_ns=int(elapsed.sum()), **sums))
-        numbers = pl.int_range(1, steady.count + 1, eager=True)
-        rows.append(pl.DataFrame({"part": ITERATION, "key": numbers, **each}))
-    for region in regions:
-        execution = region.executions_of_work[here]
-        own = here[execution >= 0]
-        if len(own):
-            work = unit.work[own].with_columns(execution=pl.Series(execution[execution >= 0]))
-            bounds = work.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
-            sums = {
-                name: unit.merge_rows(work.filter(pl.col("what").is_in(what))).length
-                for name, what in uses.items()
-            }
-            elapsed = unit.merge_rows(bounds).length
-            rows.append(_make_row(REGION, region.key, elapsed_ns=elapsed, **sums))
-    return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in rows]
-
-
-def _sum_united(unit: DeviceGroup, work: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """Return for each group of rows of `work` the time in which any of them runs."""
-    begin, end = to_arrays(unit.work[work], "begin", "end")
-    # Each group in a time of its own.
-    apart = group * (unit.duration + 1)
-    spans = merge_spans(begin + apart, end + apart)
-    lengths = spans.end - spans.begin
-    sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=groups)
-    return sums.astype(np.int64)
-
-
-def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:
-    """Return what sampled metrics tell of the time in which a device computes: instructions of a
-    multiprocessor, cycles of its clock, and how long that is (ns); nothing where they were not sampled.
-    """
-    if not unit.has("gpu_metric"):
-        return {}
-    for samples in unit.reader.read_samples("gpu_metric", unit.number):
-        clock = [CLOCK.fullmatch(name) for name in samples.metrics]
-        issue = [bool(ISSUE.fullmatch(name)) for name in samples.metrics]
-        if unit.device_of[samples.thread] != device or not any(clock) or not any(issue):
-            continue
-        found = next(filter(None, clock))
-        hertz = samples.values[:, clock.index(found)] * UNITS.get(found[1] or "", 1.0)
-        share = samples.values[:, issue.index(True)] / 100
-        # A sample tells of the time since the one before.
-        known = np.flatnonzero(~np.isnan(hertz) & ~np.isnan(share))
-        time, hertz, share = samples.time[known], hertz[known[1:]], share[known[1:]]
-        lasts = np.diff(time)
-        busy = computing.within(time[:-1], time[1:])
-        counts = (busy > LEAST_COMPUTING * lasts) & (hertz >= 0) & (share >= 0)
-        busy, hertz, share, lasts = (one[counts] for one in (busy, hertz, share, lasts))
-        if len(busy):
-            return {
-                "instructions": float((ISSUED * share * hertz * lasts).sum() / 1e9),
-                "cycles": float((hertz * busy).sum() / 1e9),
-                "sampled_ns": float(busy.sum()),
-            }
-    return {}
-
-
-# ---- hosts ----------------------------------------------------------------------------------------
-
-
-def _measure_hosts(
-    unit: DeviceGroup, task: int, regions: Sequence[_Region]
-) -> Iterator[pl.DataFrame]:
-    """Yield the times of each host thread of a task that counts: rows of PART, elapsed_ns,
-    outside_mpi_ns and useful_ns, and of OpenMP.
-    """
-    own = unit.iterations.filter(pl.col("task") == task)
-    main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
-    steady, whole = unit.options.steady, unit.covered
-    if not unit.has(*WORK) and (span := find_mpi_span(unit, main)):
-        whole = whole.clip(*span)
-    windows = [(WHOLE_JOB, 0, whole)]
-    edges = np.zeros(0, np.int64)
-    if steady is not None:
-        windows.append((STEADY, 0, unit.options.covered_steady))
-        edges = np.append(steady.iteration_begins, steady.end)
-    for region in regions:
-        executions = region.executions.filter(pl.col("task") == task)
-        if executions.height:
-            windows.append((REGION, region.key, unit.merge_rows(executions)))
-    threads = unit.list_threads(task) if unit.options.host_threads == ALL else [main]
-    takes_part = any(unit.has_calls(thread) for thread in unit.list_threads(task))
-    for thread in threads:
-        outside = unit.covered - unit.find_mpi_spans([thread])
-        useful = outside - unit.find_thread_spans("cuda_api", [thread])
-        sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}
-        rows = [
-            {
-                "part": part,
-                "key": key,
-                "begin_ns": int(window.begin.min(initial=unit.duration)),
-                "end_ns": int(window.end.max(initial=0)),
-                **{name: (window & spans).length for name, spans in sets.items()},
-                **(_measure_openmp(unit, task, main, window & outside) if thread == main else {}),
-            }
-            for part, key, window in windows
-        ]
-        each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
-        iterations = pl.DataFrame(
-            {"part": ITERATION, "key": pl.int_range(1, len(edges), eager=True), **each}
-        )
-        yield pl.concat([pl.DataFrame(rows), iterations], how="diagonal").with_columns(
-            task=pl.lit(task, pl.Int64),
-            thread=pl.lit(thread, pl.Int64),
-            takes_part=pl.lit(takes_part or own.height > 0),
-        )
-
-
-def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
-    """Return what the threads of a process do in OpenMP within some time of its main thread (ns);
-    nothing where OpenMP was not recorded.
-    """
-    tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
-    if not tasks:
-        return {}
-    parallel = outside & unit.find_thread_spans("openmp_parallel", [main])
-    serial = outside.length - parallel.length
-    working, waiting = 0, 0
-    for thread, spans in tasks.items():
-        waits = unite(*(unit.find_thread_spans(layout, [thread]) for layout in OPENMP_WAITS))
-        inside = spans & parallel
-        waiting += (inside & waits).length
-        working += (inside - waits).length
-    return {
-        "openmp_useful": serial + working,
-        "openmp_serial": (len(tasks) - 1) * serial,
-        "openmp_waits": waiting,
-        "openmp_all": len(tasks) * outside.length,
-    }
-
-
-# ---- regions --------------------------------------------------------------------------------------
-
-
-class _Region(Struct, frozen=True):
-    """NVTX ranges in the steady state, or in the whole job where there is none, of one unit."""
-
-    #: Place among those that are asked for; group of NVTX names where all are.
-    key: int
-    #: task, thread, begin, end of each execution, by thread and begin.
-    executions: pl.DataFrame
-    #: For each row of `work` the execution in which it was launched, -1 for none.
-    executions_of_work: np.ndarray
-
-
-def _list_regions(unit: DeviceGroup) -> Iterator[_Region]:
-    asked = unit.options.regions
-    if not asked:
-        return
-    ranges = pl.concat(unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS)
-    ranges = ranges.with_columns(unit.list_tasks(ranges), row=pl.int_range(pl.len()))
-    spans = unit.iterations.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
-    begin, end = unit.options.get_steady_span(unit.duration)
-    ranges = ranges.join(spans, on="task", how="left", suffix="_of_focus", maintain_order="left")
-    ranges = ranges.filter(
-        (pl.col("begin") >= pl.col("begin_of_focus").fill_null(begin))
-        & (pl.col("begin") < pl.col("end_of_focus").fill_null(end))
-    )
-    if asked == ALL:
-        # What lies directly within iterations.
-        ranges = ranges.join(unit.iterations, on=["task", "thread", "begin", "end"], how="anti")
-        ranges = _keep_outermost(ranges)
-        groups = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
-        ranges = ranges.with_columns(group=pl.Series(groups))
-        chosen = {
-            key: ranges.filter(pl.col("group") == key)
-            for key in np.unique(groups).tolist()
-            if key >= 0
-        }
-    else:
-        values = to_arrays(ranges, "range", "number")
-        chosen = {
-            key: _keep_outermost(ranges.filter(pattern.find_matches(*values)))
-            for key, (_, pattern) in enumerate(asked)
-        }
-    for key, executions in chosen.items():
-        if executions.height:
-            yield _Region(key, executions, _assign_work(unit, executions))
-
-
-def _keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of each thread that lie within no other, by thread and begin."""
-    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
-    reached = pl.col("end").cum_max().shift(1).over("thread").fill_null(-1)
-    return ranges.filter(pl.col("begin") >= reached)
-
-
-def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
-    """Return for each row of `work` in which execution it was launched: of its own thread, or where that
-    has none, of the thread of its process that is longest in such; -1 for none.
-    """
-    thread, begin, end = to_arrays(executions, "thread", "begin", "end")
-    longest = executions.group_by("task", "thread").agg(
-        lasts=(pl.col("end") - pl.col("begin")).sum()
-    )
-    longest = longest.sort("lasts", "thread", descending=[True, False]).unique("task", keep="first")
-    stands_for = np.full(len(unit.task_of), -1)
-    for task, main in longest.select("task", "thread").rows():
-        stands_for[unit.task_of == task] = main
-    stands_for[np.unique(thread)] = np.unique(thread)
-    sent, sender = (unit.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))
-    by = np.where(sender >= 0, stands_for[sender], -1)
-    # Each thread in a time of its own.
-    apart = unit.duration + 1
-    place = np.searchsorted(thread * apart + begin, by * apart + sent, "right") - 1
-    at = np.maximum(place, 0)
-    inside = (place >= 0) & (by >= 0) & (thread[at] == by) & (sent < end[at])
-    return np.where(inside, place, -1)
-
-
-# ---- tables ---------------------------------------------------------------------------------------
+        yield from (("hosts", rows) for rows in measure_hosts(unit, task, regions))
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add efficiencies of devices and of hosts."""
-    ideal = _IdealNetworks(context, result)
     devices, hosts = frames["devices"], frames["hosts"]
+    span = context.options.covered_steady.find_longest()
+    if hosts.height:
+        of_focus = hosts.filter(pl.col("part") == (STEADY if context.options.steady else WHOLE_JOB))
+        span = of_focus["begin_ns"].min(), of_focus["end_ns"].max()
+    ideal = _IdealNetworks(context, result, *span)
     needed = (KERNEL_NAMES,) if devices.height else tuple(WORK)
     rated: dict[str, pl.DataFrame] = {}
     if devices.height and KERNEL_NAMES in context.available:
@@ -386,25 +139,20 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         rated["host_regions"] = _add_host_tables(hosts, context, result, ideal)
         result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
     if rated:
-        _add_focus([*rated.values()], hosts, context, result)
+        _add_focus(_select_parts(next(iter(rated.values()))), span, context, result)
         _add_regions(rated, context, result)
 
 
 def _add_focus(
-    rated: Sequence[pl.DataFrame], hosts: pl.DataFrame, context: Context, result: Result
+    of_job: pl.DataFrame, span: tuple[int, int], context: Context, result: Result
 ) -> None:
     """Add what the figures are of."""
     options, steady, tasks = context.options, context.options.steady, context.tasks
-    first = _select_parts(rated[0]).row(0, named=True)
-    begin, end = options.get_steady_span(context.duration)
-    if hosts.height:
-        of_focus = hosts.filter(pl.col("part") == first["part"])
-        begin, end = of_focus["begin_ns"].min(), of_focus["end_ns"].max()
     focus = {
         "what": steady.describe() if steady else "the whole job" + NO_STEADY * (not options.whole),
-        "begin_ns": begin,
-        "end_ns": end,
-        "elapsed_ns": first["elapsed_ns"],
+        "begin_ns": span[0],
+        "end_ns": span[1],
+        "elapsed_ns": of_job["elapsed_ns"][0],
         "iterations": steady.count if steady else 0,
         "iterations_of_job": steady.found if steady else 0,
         "found_by": steady.found_by if steady else "",
@@ -427,6 +175,9 @@ class _IdealNetworks(Struct, frozen=True):
     context: Context
     #: Takes the reasons why there are no figures.
     result: Result
+    #: What is replayed (ns of the trace).
+    begin: int
+    end: int
 
     def _replay(self, name: str, *kinds: Kind) -> IdealNetwork | None:
         layouts = {"nccl_kernel", *MPI_LAYOUTS} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
@@ -434,8 +185,7 @@ class _IdealNetworks(Struct, frozen=True):
             return None
         found: IdealNetwork | str = "the compiled core is missing"
         if (graph := self.context.get_graph()) is not None:
-            begin, end = self.context.options.covered_steady.find_longest()
-            found = replay_without_transfers(graph, begin, end, kinds)
+            found = replay_without_transfers(graph, self.begin, self.end, kinds)
         if isinstance(found, IdealNetwork):
             return found
         self.result.missing.append(f"{name}: {found}")
@@ -453,10 +203,10 @@ class _IdealNetworks(Struct, frozen=True):
             return rated
         device = self.context.reader.rows.get_column("device")[ideal.rows]
         device[ideal.rows < 0] = -1
-        first, most = self.context.options.covered_steady.find_longest()[0], [0, 0]
+        most = [0, 0]
         for one in np.unique(device[device >= 0]):
             begin, end, computes = ideal.take(np.flatnonzero(device == one))
-            begin = np.maximum(begin, first)
+            begin = np.maximum(begin, self.begin)
             for number, kept in enumerate((computes, slice(None))):
                 most[number] = max(most[number], merge_spans(begin[kept], end[kept]).length)
         return _split(rated, "", most[0] / max(most[1], 1))
