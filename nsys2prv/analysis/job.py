@@ -20,6 +20,7 @@ from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.native import core
+from nsys2prv._util.progress import Progress
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis import (
     clocks,
@@ -135,6 +136,11 @@ class OpenJob:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def progress(self) -> Progress:
+        """Return what shows the progress."""
+        return self._job.workers.progress
 
     def __repr__(self) -> str:
         return (
@@ -588,11 +594,11 @@ class OpenJob:
         able = [analysis for analysis in wanted if not results[analysis.name].missing]
         collected: dict[tuple[str, str], list[pl.DataFrame]] = defaultdict(list)
         steps = len(able) + (len(self._units) if len(self._units) > 1 else len(able))
-        with self._job.workers.progress.show_bar("analysing", steps, "steps") as bar:
+        with self.progress.show_phase("analysing", steps) as advance:
             for frames in self._collect_units(able, options):
                 for name, key, frame in frames:
                     collected[name, key].append(frame)
-                bar.update(1)
+                advance(1)
             for analysis in able:
                 joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
                 for name, key in collected:
@@ -603,7 +609,7 @@ class OpenJob:
                 told = any(options.lost_work in line for line in (*result.missing, *result.notes))
                 if options.lost_work and analysis.is_of_covered and not told:
                     result.missing.append(f"figures of all GPUs: {options.lost_work}")
-                bar.update(1)
+                advance(1)
         return results
 
     def _explain_inability(self, analysis: Analysis) -> list[str]:
@@ -698,9 +704,14 @@ def _collect_unit(
 
 
 def open_job(
-    reports: Sequence[str | Path] | str | Path, options: Options | None = None, **fields: object
+    reports: Sequence[str | Path] | str | Path,
+    options: Options | None = None,
+    *,
+    page: bool = False,
+    **fields: object,
 ) -> OpenJob:
-    """Open the job of these reports, with the clocks of its hosts aligned.
+    """Open the job of these reports, with the clocks of its hosts aligned. page: a page of it is to
+    be made, which the progress that is shown counts in.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
     conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
@@ -723,7 +734,7 @@ def open_job(
             make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
         )
         stack.enter_context(pool.ensure_end())
-        job = prepare(paths, plan, folder, pool, options.quiet)
+        job = prepare(paths, plan, folder, pool, options.quiet, ("analysing", "page")[: 1 + page])
         if runs := job.captures.describe_runs(job.infos):
             raise Nsys2prvError(
                 f"{runs}: report each run alone, or compare two with `nsys2prv diff`"

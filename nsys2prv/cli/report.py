@@ -228,7 +228,8 @@ def _choose_excerpts(
         return None
     from nsys2prv.analysis.page.excerpts import choose_excerpts
 
-    return choose_excerpts(job, results, typical=typical)
+    with job.progress.show_phase("page", 1):
+        return choose_excerpts(job, results, typical=typical)
 
 
 def write_page(
@@ -283,7 +284,8 @@ def write_report_files(
 
     with OpenJob(job) as opened:
         results, described = opened.analyse(), opened.describe(reports)
-        excerpts = choose_excerpts(opened, results)
+        with opened.progress.show_phase("page", 1):
+            excerpts = choose_excerpts(opened, results)
     write_complete_file(path, write_json(results, described))
     write_page(path.with_suffix(".html"), described, results, excerpts)
     return format_results(results.values(), (), Style.for_output())
@@ -335,6 +337,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
+        page=bool(options.html),
         demanded=tuple({ON_DEMAND} & set(options.only)),
         **_select_part(options),
     )

@@ -72,7 +72,8 @@ def convert(
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     _check_outputs(output, outputs)
     with open_workplace(options, len(reports), trace) as (pool, staging, folder):
-        job = prepare(reports, plan, folder, pool, options.quiet)
+        phases = ("writing", *(("analysing", "page") if options.report else ()))
+        job = prepare(reports, plan, folder, pool, options.quiet, phases)
         summary = write_job(job, staging / trace.name, options, keep_runs=options.report)
         if options.report and write_report:
             report_file = staging / further[0].name
@@ -201,16 +202,15 @@ def _write_windows(
             path.unlink(missing_ok=True)
     lines = 0
     repeated: Counter[str] = Counter()
-    rows = sum(run.rows for run in plan.runs)
     try:
-        with job.workers.progress.show_bar("writing", rows, plan.writer.unit) as bar:
+        with job.workers.progress.show_phase("writing", len(plan.bounds)) as advance:
             write = partial(write_window, saved, output)
             written = job.workers.run(write, range(len(plan.bounds)), lambda _: str(trace))
             for number, (count, double) in enumerate(written):
                 output.collect(number)
                 lines += count
                 repeated += double
-                bar.update(count)
+                advance(1)
     except BaseException:
         output.abandon()
         raise

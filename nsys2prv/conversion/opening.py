@@ -32,22 +32,23 @@ Export = tuple[Path, Path] | Nsys2prvError
 
 
 def open_reports(
-    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
 ) -> Job:
     """Return the job of these reports, which are open but not read yet."""
-    progress = Progress(quiet)
     paths, warnings = _drop_repetitions(reports)
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
     inspectors = Workers(pool if shared else make_serial_pool(), progress)
     inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors.run)
     infos, unread = [], []
-    for inspected in progress.follow(inspections, "opening", len(paths), "reports"):
-        if isinstance(inspected, ReportInfo):
-            infos.append(inspected)
-        elif plan.options.keep_going:
-            unread.append(str(inspected))
-        else:
-            raise inspected
+    with progress.show_phase("opening", len(paths)) as advance:
+        for inspected in inspections:
+            advance(1)
+            if isinstance(inspected, ReportInfo):
+                infos.append(inspected)
+            elif plan.options.keep_going:
+                unread.append(str(inspected))
+            else:
+                raise inspected
     if unread and not infos:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     infos = order_reports(infos)

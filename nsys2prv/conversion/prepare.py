@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import read_frame
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
+from nsys2prv._util.progress import PREPARING, Progress
 from nsys2prv._util.workers import Pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, place_reports
 from nsys2prv.conversion import derive, device_states
@@ -63,22 +64,29 @@ KINDS_FOR_CLOCKS = frozenset(
 
 
 def prepare(
-    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
+    reports: Sequence[str | Path],
+    plan: Plan,
+    folder: Path,
+    pool: Pool,
+    quiet: bool = True,
+    phases: Sequence[str] = (),
 ) -> Job:
     """Return the job of these reports, cut as planned. They are read by the pool's workers, or by
     this process where that is not worth it.
 
-    folder: of temporary files, see :mod:`nsys2prv._util.files`. Raises Nsys2prvError with one line
+    folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: what is to follow, for the
+    progress that is shown. Raises Nsys2prvError with one line
     for people when a report cannot be read, NothingToWrite when there is no event of the kinds
     asked for.
     """
+    progress = Progress(quiet, (*PREPARING, *phases))
     unread: list[str] = []
     paths = [Path(report) for report in reports]
     while True:
         part = folder / f"reports-{len(unread)}"
         part.mkdir()
         try:
-            job = _prepare(paths, plan, part, pool, quiet)
+            job = _prepare(paths, plan, part, pool, progress)
             break
         except Unreadable as error:
             kept = [path for path in paths if path != error.report]
@@ -96,25 +104,31 @@ def prepare(
     return cut_job(job, plan.cut)
 
 
-def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
+def _prepare(
+    paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
+) -> Job:
     """Return the job of all of these reports. Raises Unreadable where reading fails at one of
     several.
     """
     with ensure_unchanged([path for path in paths if not has_log(path)]):
-        job = open_reports(paths, plan, folder, pool, quiet)
+        job = open_reports(paths, plan, folder, pool, progress)
         read_reports(job)
-    job.placements = place_reports([info.clock for info in job.infos])
-    job.captures = _find_captures(job)
-    if record := _align_with_unselected_kinds(job):
-        job.plan = replace(plan, method=record)
-    derive.derive_events(job)
-    missing = _check_job(job)
-    job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
-    devices = _number_objects(job)
-    _number_names(job)
-    job.timeline = _align_clocks(job)
-    mark_unsampled(job.results, job.spans, job.folder, job.clocks)
-    _relate_reports(job, devices, is_complete=not missing)
+    with progress.show_phase("clocks", 4) as advance:
+        job.placements = place_reports([info.clock for info in job.infos])
+        job.captures = _find_captures(job)
+        if record := _align_with_unselected_kinds(job):
+            job.plan = replace(plan, method=record)
+        advance(1)
+        derive.derive_events(job)
+        missing = _check_job(job)
+        job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
+        advance(1)
+        devices = _number_objects(job)
+        _number_names(job)
+        advance(1)
+        job.timeline = _align_clocks(job)
+        mark_unsampled(job.results, job.spans, job.folder, job.clocks)
+        _relate_reports(job, devices, is_complete=not missing)
     if plan.options.states:
         _add_states(job)
     job.settle()

@@ -61,7 +61,7 @@ def read_all(job: Job) -> list[WorkResult]:
     plan, results = job.plan, []
     stages = plan_tasks(job.infos, plan.selection.kinds, job.folder, plan.settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
-    with job.workers.progress.show_bar("reading", rows, "rows") as bar:
+    with job.workers.progress.show_phase("reading", rows) as advance:
         for number, tasks in enumerate(stages):
             planned = add_indexes(tasks, results) if number else tasks
             waiting = iter(planned)
@@ -69,7 +69,7 @@ def read_all(job: Job) -> list[WorkResult]:
                 for result in job.workers.run(read_task, planned, lambda task: str(task.info.path)):
                     next(waiting)
                     results.append(result)
-                    bar.update(result.rows)
+                    advance(result.rows)
             except Nsys2prvError as error:
                 # Results come in the order of their tasks.
                 raise Unreadable(str(error), next(waiting).info.given) from None
