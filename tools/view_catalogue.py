@@ -24,9 +24,7 @@ from nsys2prv.events.catalogue import (
     Field,
     Layout,
     NameSet,
-    find_code,
     find_hashed_types,
-    list_details,
     load_catalogue,
     load_counter_tables,
 )
@@ -636,3 +634,34 @@ def _make_title(label: str) -> str:
 
 def _make_file_name(label: str) -> str:
     return re.sub(r"[^a-z0-9%]+", "_", label.lower().replace("%", "percent")).strip("_")
+
+
+def find_code(layout: str, name: str) -> int:
+    """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
+    one that is not there.
+
+    A field whose type depends on the NVTX domain has none.
+    """
+    for field in load_catalogue().layouts[layout].fields:
+        if field.name == name and not isinstance(field.code, DomainCode):
+            return field.code
+    labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
+    codes = [code for code, label in labels.items() if label == name]
+    if not codes:
+        raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
+    return codes[0]
+
+
+@cache
+def list_details() -> dict[int, str]:
+    """Return the event types that are written only where they are asked for, each with the kind of
+    events that has it.
+    """
+    layouts = load_catalogue().layouts
+    return {
+        field.code: kind
+        for kind, spec in load_catalogue().kinds.items()
+        for layout in spec.get("layouts", ())
+        for field in layouts[layout].fields
+        if field.detail
+    }

@@ -43,7 +43,7 @@ STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
 OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
 #: Rows at the begin of a table that tell whether the system records reasons.
 LOOKED_AT = 100_000
-SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+CHAINS = "SAMPLING_CALLCHAINS"
 SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
 NO_CHAIN = "(no call chain)"
 #: Frames that a sample can have in the catalogue.

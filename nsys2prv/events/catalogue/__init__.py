@@ -578,37 +578,6 @@ def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, 
     return codes
 
 
-def find_code(layout: str, name: str) -> int:
-    """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
-    one that is not there.
-
-    A field whose type depends on the NVTX domain has none.
-    """
-    for field in load_catalogue().layouts[layout].fields:
-        if field.name == name and not isinstance(field.code, DomainCode):
-            return field.code
-    labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
-    codes = [code for code, label in labels.items() if label == name]
-    if not codes:
-        raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
-    return codes[0]
-
-
-@cache
-def list_details() -> dict[int, str]:
-    """Return the event types that are written only where they are asked for, each with the kind of
-    events that has it.
-    """
-    layouts = load_catalogue().layouts
-    return {
-        field.code: kind
-        for kind, spec in load_catalogue().kinds.items()
-        for layout in spec.get("layouts", ())
-        for field in layouts[layout].fields
-        if field.detail
-    }
-
-
 @cache
 def map_labels(value_set: str) -> dict[str, int]:
     """Return label in lower case -> value."""
