@@ -138,14 +138,15 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     edges = np.append(steady.iteration_begins, steady.end) if steady else np.zeros(1, np.int64)
     for task, device in list_lanes(group):
         lane = {"task": pl.lit(task, pl.Int64), "device": pl.lit(device, pl.Int64)}
-        if device in group.options.lossy_devices:
-            yield "lanes", pl.select(**lane, length=pl.lit(None, pl.Int64))
-            continue
-        if device == NO_DEVICE and group.has(*WORK):
-            yield "lanes", pl.select(**lane, length=pl.lit(None, pl.Int64))
+        if device in group.options.lossy_devices or (device == NO_DEVICE and group.has(*WORK)):
+            unknown = dict.fromkeys(("length", *PARTS), pl.lit(None, pl.Int64))
+            yield "lanes", pl.select(**lane, **unknown)
             continue
         parts = divide_time(group, task, device)
-        lengths = {name: pl.lit((covered & one).length, pl.Int64) for name, one in parts.items()}
+        lengths = {
+            name: pl.lit((covered & parts[name]).length, pl.Int64)
+            for name in (HOST_PARTS if device == NO_DEVICE else PARTS)
+        }
         yield "lanes", pl.select(**lane, length=pl.lit(covered.length, pl.Int64), **lengths)
         coarse = parts
         if device != NO_DEVICE:

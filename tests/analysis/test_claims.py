@@ -24,6 +24,7 @@ from tools.exports import (
 )
 
 import nsys2prv
+from nsys2prv.analysis.page import make_job_page
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.time_use import describe_copies
 from nsys2prv.events.catalogue import map_labels
@@ -352,9 +353,11 @@ def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
     }
     assert find(tmp_path, calls, {}, {MEMCPY: [copy]}) == []
     with nsys2prv.open(tmp_path / "one.sqlite", quiet=True, jobs=1) as job:
-        result = job.analyse("findings")["findings"]
+        result, time = job.analyse("findings", "time").values()
+        assert 'id="big"' not in make_job_page(job)
     assert not any("idle" in note for note in result.notes)
     assert "is lost" in result.missing[0]
+    assert time.tables["lanes"].frame["idle_unknown_ns"].to_list() == [None]
 
 
 def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_path: Path) -> None:

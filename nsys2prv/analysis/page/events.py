@@ -114,7 +114,7 @@ def read_events(
         for kind, frames in tracks.items()
         if frames
     }
-    threads = {row for kind in ("h", "x") if kind in whole for row in whole[kind]["thread"]}
+    threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     labels = job.reader.rows.threads["row"]
     # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
     names = {row: " ".join(labels[row].split(" ")[2:]) or labels[row] for row in threads}
@@ -291,19 +291,24 @@ def _name_communicators(job: OpenJob) -> dict[int, str]:
     return name_communicators(kernels.unique(["communicator", "task"]), tasks)
 
 
+def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
+    """Return the lane of each row of the trace, of a host thread the first of its task; -1 for none."""
+    rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
+    first = {task: lane for (task, _), lane in reversed(lanes.items())}
+    return np.array(
+        [
+            first.get(task, -1) if kind == HOST else lanes.get((task, device), -1)
+            for kind, task, device in rows.rows()
+        ],
+        np.int64,
+    )
+
+
 def _read_messages(
     job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
 ) -> pl.DataFrame:
     """Return messages between lanes that windows have of their senders."""
-    rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
-    # Of a host thread the first lane of its task.
-    first = {task: lane for (task, _), lane in reversed(lanes.items())}
-    lane_of_row = np.array(
-        [
-            first.get(task, -1) if kind == HOST else lanes.get((task, device), -1)
-            for kind, task, device in rows.rows()
-        ]
-    )
+    lane_of_row = map_rows(job, lanes)
     names = ("begin", "end", "from", "to", "bytes", "on_gpu")
     frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))]
     for kind, on_gpu in MESSAGES.items():

@@ -20,6 +20,7 @@ from nsys2prv.analysis.page.events import (
     Events,
     Window,
     label_names,
+    map_rows,
     read_events,
     select_events,
 )
@@ -107,10 +108,10 @@ def choose_excerpts(
     while (carried := _count(events)) > 1.3 * budget and len(windows) > 1:
         windows = windows[: max(len(windows) * 3 // 4, 1)]
         events = select_events(events, windows)
-    if len(windows) == 1:
+    if not windows[0].least:
         total = carried
     key = ("source", "name", "class")
-    columns = [frame.select(*key).unique() for frame in events.tracks.values()]
+    columns = [frame.select(*key).unique(maintain_order=True) for frame in events.tracks.values()]
     names = pl.DataFrame()
     if columns:
         names = pl.concat(columns).unique(maintain_order=True)
@@ -144,12 +145,9 @@ class _Places:
         self._collectives = pl.DataFrame()
         if "nccl_collective" in job.reader.layouts:
             frame = job.reader.read_begins("nccl_collective", ("collective", "late", "wait"))
-            thread = frame["thread"].to_numpy()
-            columns = (rows.get_column(name)[thread].tolist() for name in ("task", "device"))
-            lane = [lanes.get(pair, -1) for pair in zip(*columns, strict=True)]
-            self._collectives = frame.with_columns(lane=pl.Series(lane, dtype=pl.Int64)).filter(
-                pl.col("late") >= 0
-            )
+            lane = map_rows(job, lanes)[frame["thread"]]
+            frame = frame.with_columns(lane=pl.Series(lane, dtype=pl.Int64))
+            self._collectives = frame.filter(pl.col("late") >= 0)
 
     def place(self, finding: Finding) -> Moment | None:
         """Return the first moment of a finding with the lanes to show."""

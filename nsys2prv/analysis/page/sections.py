@@ -60,6 +60,12 @@ class Bar(Struct, frozen=True):
     label: str
     parts: Sequence[Part]
 
+    @property
+    def useful(self) -> float:
+        """The share of computing, or of MPI where no GPU works."""
+        names = (PARTS["compute"], HOST_PARTS["mpi"])
+        return sum(part.share for part in self.parts if part.title.startswith(names))
+
 
 def describe_job_facts(material: Material) -> list[str]:
     """Return the job in a line, piece by piece."""
@@ -83,12 +89,9 @@ def write_verdict(material: Material, mean: Bar | None) -> str:
     """Return what holds the job back, in two sentences."""
     findings, sentences = list_findings(material), []
     where = "their steady state" if material.iterations else "the job"
-    shares = {part.title: 100 * part.share for part in mean.parts} if mean else {}
-    if (name := PARTS["compute"]) in shares:
-        busy = sum(share for title, share in shares.items() if title.startswith(name))
-        sentences.append(f"The GPUs compute for {busy:.0f} % of {where}.")
-    elif (name := HOST_PARTS["mpi"]) in shares:
-        sentences.append(f"The ranks are {name} for {shares[name]:.0f} % of {where}.")
+    if mean and (mean.useful or material.job["devices"]):
+        who = "GPUs compute" if material.job["devices"] else "ranks are in MPI"
+        sentences.append(f"The {who} for {100 * mean.useful:.0f} % of {where}.")
     if findings:
         costs = [_describe_cost(one) for one in findings[:IN_VERDICT]]
         sentences.append(f"What costs most: {'; '.join(costs)}.")
@@ -154,7 +157,7 @@ def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
     bars = [
         make_bar(f"{rows['node'][0]} · {format_count(rows.height, noun)}", rows) for rows in nodes
     ]
-    return every, sorted(bars, key=lambda bar: bar.parts[0].share if bar.parts else 0.0)
+    return every, sorted(bars, key=lambda bar: bar.useful)
 
 
 def list_cards(material: Material) -> Iterator[tuple[Finding, str, Moment | None]]:
@@ -163,7 +166,8 @@ def list_cards(material: Material) -> Iterator[tuple[Finding, str, Moment | None
     excerpts, findings = material.excerpts, list_findings(material)
     moments = excerpts.moments if excerpts else [None] * len(findings)
     for finding, moment in zip(findings, moments, strict=True):
-        length = material.job["duration_ns"] if finding.kind in OF_JOB else end - begin
+        of_job = finding.kind in OF_JOB or not material.iterations
+        length = material.job.get("covered_ns", end) if of_job else end - begin
         yield finding, format_nanoseconds(finding.share * length), moment
 
 

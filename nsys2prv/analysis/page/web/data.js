@@ -98,12 +98,22 @@ export class JobData {
     return this.lanes.map((_, lane) => Float64Array.from({ length: columns }, (_, column) =>
       view.getUint16(2 * (lane * columns + column), true) / 65535 * top));
   }
+  /** Sums of the bins before each bin, by lane and part: what a span of bins holds is a difference. */
+  get binSums() {
+    if (this.sums) return this.sums;
+    const parts = this.binParts.length, stride = (this.binCount + 1) * parts;
+    this.sums = new Uint32Array(this.lanes.length * stride);
+    for (let lane = 0; lane < this.lanes.length; lane++) for (let at = 0; at < this.binCount * parts; at++)
+      this.sums[lane * stride + at + parts] = this.sums[lane * stride + at] + this.binValues[lane * this.binCount * parts + at];
+    return this.sums;
+  }
   /** Shares of the parts of time of some lanes in some bins, their mean. */
   averageBins(lanes, first, last) {
-    const parts = this.binParts.length, sums = new Float64Array(parts);
-    for (const lane of lanes) for (let bin = first; bin < last; bin++)
-      for (let part = 0; part < parts; part++) sums[part] += this.binValues[(lane * this.binCount + bin) * parts + part];
-    return sums.map(sum => sum / (250 * lanes.length * Math.max(1, last - first)));
+    const parts = this.binParts.length, stride = (this.binCount + 1) * parts, sums = this.binSums, shares = new Float64Array(parts);
+    const whole = 250 * lanes.length * Math.max(1, last - first);
+    for (const lane of lanes) for (let part = 0; part < parts; part++)
+      shares[part] += (sums[lane * stride + last * parts + part] - sums[lane * stride + first * parts + part]) / whole;
+    return shares;
   }
   findBin(time) { return Math.max(0, Math.min(this.binCount - 1, Math.floor(time / this.duration * this.binCount))); }
   /** Whether all events of a lane from begin to end are on the page. */

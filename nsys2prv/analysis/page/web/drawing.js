@@ -125,7 +125,7 @@ export class Drawing {
     const { c, colours, data } = this, lane = data.lanes[row.lane], isCulprit = this.timeline.culprits.has(row.lane);
     c.font = `${isCulprit ? 700 : 600} ${FONT(11)}`;
     c.fillStyle = isCulprit ? colours["mark-line"] : colours.ink;
-    const left = 5 + row.indent, name = cutFront(c, `${isCulprit ? "► " : ""}${lane.who}`, GUTTER - 40);
+    const left = 5 + row.indent, name = cutFront(c, `${isCulprit ? "► " : ""}${lane.who.replace(" (by file name)", "")}`, GUTTER - 40);
     c.fillText(name, left, top + 9);
     const taken = c.measureText(name).width;
     c.font = FONT(9.5);
@@ -150,7 +150,7 @@ export class Drawing {
   /** Shares of the parts of time, their mean over lanes; several bins on a pixel are one. */
   drawBins(lanes, y, size, from, to) {
     const { data, c, colours } = this, length = data.duration / data.binCount;
-    const step = Math.max(1, Math.floor(1.5 / (length * this.scale)));
+    const step = Math.max(1, Math.ceil(2 / (length * this.scale)));
     const first = data.findBin(from), last = data.findBin(to);
     for (let bin = first - first % step; bin <= last; bin += step) {
       const x0 = Math.max(this.x(Math.max(bin * length, from)), GUTTER), x1 = this.x(Math.min((bin + step) * length, to));
