@@ -211,7 +211,8 @@ def run_cfgs(arguments: list[str]) -> int:
       folder to write the views to; default: list them
   --for TRACE
       list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
-      tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
+      tables without empty rows or on the costliest matrix product, windows as high as their rows need, views of
+      all NVTX domains that open faster
   --all
       list or write also the views in extra/: one of each attribute, and tables of time and number
   --install
@@ -224,17 +225,19 @@ def run_cfgs(arguments: list[str]) -> int:
         {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
     )
     options = cfgs.parse_args(arguments)
+    if options.trace:
+        refuse_non_traces("cfgs --for", [str(options.trace)])
     if options.time and not options.view:
         raise UsageError(
             f"--time {options.time}: give the view to open then, as in --view nccl_wait"
         )
     if options.view:
-        print_text(str(_write_view(options.view, options.time or "", options.folder)))
+        print_text(
+            str(_write_view(options.view, options.time or "", options.folder, options.trace))
+        )
         return 0
     if options.folder:
         check_folder_of_views(options.folder)
-    if options.trace:
-        refuse_non_traces("cfgs --for", [str(options.trace)])
     if options.install:
         if options.folder:
             raise UsageError(
@@ -267,7 +270,7 @@ def run_cfgs(arguments: list[str]) -> int:
     return 0
 
 
-def _write_view(name: str, time: str, folder: Path | None) -> Path:
+def _write_view(name: str, time: str, folder: Path | None, trace: Path | None) -> Path:
     """Write a view, set to this time of the trace if any is given; returns its path."""
     from nsys2prv.conversion.options import parse_span
     from nsys2prv.writers.paraver.install import write_view
@@ -276,7 +279,7 @@ def _write_view(name: str, time: str, folder: Path | None) -> Path:
     if time and len(ends) < 2:
         raise UsageError(f"--time {time}: give both ends as times of the trace, as in 1.5:2")
     begin, end = (moment.resolve(0) for moment in ends) if ends else (0, 0)
-    return write_view(name, (begin, end) if ends else None, folder)
+    return write_view(name, (begin, end) if ends else None, folder, trace)
 
 
 def run_check(arguments: list[str]) -> int:

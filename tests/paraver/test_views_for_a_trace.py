@@ -25,7 +25,7 @@ from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
 from nsys2prv.writers.paraver.check import check_trace
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
 from nsys2prv.writers.paraver.install import StoredWorkspace, install_views
-from nsys2prv.writers.paraver.views import find_views_for_trace
+from nsys2prv.writers.paraver.views import find_costliest_kernel, find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
 VIEWS = {view.path: view for view in load_views().views}
@@ -499,6 +499,29 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
         assert (not _list_types(space) & {KERNEL, API, GRAPH, 63000001}) == (
             name[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
         ), name
+
+
+def test_durations_open_on_the_matrix_product_that_takes_most_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    lines = []
+    # Kernel, class (1: matrix products), begin, end.
+    for kernel, of_class, begin, end in (
+        (7, 11, 0, 900),
+        (5, 1, 10, 200),
+        (6, 1, 210, 500),
+        (5, 1, 600, 610),
+    ):
+        cpu = 1 + (of_class == 1)
+        lines.append((begin, f"2:{cpu}:1:1:{cpu}:{begin}:{KERNEL}:{kernel}:63000060:{of_class}"))
+        lines.append((end, f"2:{cpu}:1:1:{cpu}:{end}:{KERNEL}:0:63000060:0"))
+    path = tmp_path / "o.prv"
+    path.write_text(HEADER + "".join(f"{line}\n" for _, line in sorted(lines)))
+    assert find_costliest_kernel(path) == 6
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["cfgs", "--view", "kernel-duration-3dh", "--for", str(path)]) == 0
+    view = Path(capsys.readouterr().out.strip()).read_text()
+    assert view.endswith("Analyzer2D.3D_FixedValue: 6\n")
 
 
 def test_a_view_opens_at_a_moment(

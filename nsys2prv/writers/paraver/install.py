@@ -18,7 +18,13 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv.writers.paraver.cfg import load_views
 from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
-from nsys2prv.writers.paraver.views import Workspace, copy_views, list_workspaces, write_text
+from nsys2prv.writers.paraver.views import (
+    Workspace,
+    choose_plane,
+    copy_views,
+    list_workspaces,
+    write_text,
+)
 
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
@@ -60,10 +66,12 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
     return folder, len(copied), len(own)
 
 
-def write_view(name: str, span: tuple[int, int] | None, folder: Path | None) -> Path:
+def write_view(
+    name: str, span: tuple[int, int] | None, folder: Path | None, trace: Path | None
+) -> Path:
     """Write one view, its windows set to a time of the trace (ns), and return its path. name: of the
-    file, with or without its folder and ending. folder: where to, None for Paraver's. Raises
-    UsageError where there is no such view.
+    file, with or without its folder and ending. folder: where to, None for Paraver's. trace: the one
+    that it is for. Raises UsageError where there is no such view.
     """
     by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
     wanted = PurePosixPath(name).name.removesuffix(".cfg")
@@ -74,7 +82,7 @@ def write_view(name: str, span: tuple[int, int] | None, folder: Path | None) -> 
     folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
     at = f"@{span[0]}-{span[1]}" if span else ""
     path = folder / f"{wanted}{at}.cfg"
-    write_text(path, format_cfg(by_name[wanted].cfg, span=span))
+    write_text(path, format_cfg(choose_plane(by_name[wanted].cfg, trace), span=span))
     return path
 
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
 
+import polars as pl
+from isal import igzip
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.writers.paraver.cfg import Single, View, load_views
+from nsys2prv.events.catalogue import find_code
+from nsys2prv.writers.paraver.cfg import Cfg, Single, View, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
     Contents,
     explain_empty_view,
@@ -27,6 +32,10 @@ from nsys2prv.writers.paraver.check.check_trace import TraceContents
 MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
+#: Event types that name a kernel, and its class.
+KERNEL_TYPE, CLASS_TYPE = find_code("cuda_kernel", "kernel"), find_code("cuda_kernel", "class")
+#: Bytes of a trace in which the kernel that takes most time is looked for.
+BYTES_LOOKED_AT = 1 << 26
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
@@ -128,8 +137,49 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
         for path, cfg in cfgs.items():
             cfgs[path] = remove_empty_rows(narrow_types(cfg, types), by_row)
     for name, cfg in cfgs.items():
-        write_text(target / name, format_cfg(cfg, rows))
+        write_text(target / name, format_cfg(choose_plane(cfg, trace), rows))
     return list(cfgs)
+
+
+def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
+    """Return a view with planes of kernels so that it opens on the one matrix product that takes
+    most time; if there are none, on the kernel that does. Others stay as they are.
+    """
+    table = cfg.histogram
+    if trace is None or table is None or table.planes is None:
+        return cfg
+    window = cfg.windows[table.planes - 1]
+    if not isinstance(window, Single) or KERNEL_TYPE not in window.types.values:
+        return cfg
+    return replace(cfg, histogram=replace(table, plane=find_costliest_kernel(trace)))
+
+
+@lru_cache(1)
+def find_costliest_kernel(trace: Path) -> int:
+    """Return the value of the matrix product that takes most time at the begin of a trace, else of the
+    kernel that does; 0 without kernels.
+    """
+    with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
+        data = file.read(BYTES_LOOKED_AT)
+    line, number = pl.col("line"), r":(\d+)"
+    events = (
+        pl.read_csv(data, has_header=False, separator="\x1f", quote_char=None, new_columns=["line"])
+        .lazy()
+        .filter(line.str.starts_with("2:") & line.str.contains(f":{KERNEL_TYPE}:", literal=True))
+        .select(
+            cpu=line.str.extract(r"^2:(\d+):"),
+            time=line.str.extract(r"^2:\d+:\d+:\d+:\d+:(\d+):").cast(pl.Int64),
+            kernel=line.str.extract(f":{KERNEL_TYPE}{number}").cast(pl.Int64),
+            product=line.str.extract(f":{CLASS_TYPE}{number}") == "1",
+        )
+        .with_columns(lasts=pl.col("time").shift(-1).over("cpu") - pl.col("time"))
+        .filter(pl.col("kernel") > 0)
+        .group_by("kernel")
+        .agg(pl.col("lasts").sum(), pl.col("product").any())
+        .sort("product", "lasts", "kernel", descending=True, nulls_last=True)
+        .collect()
+    )
+    return int(events["kernel"][0]) if events.height else 0
 
 
 def write_text(path: Path, text: str) -> None:

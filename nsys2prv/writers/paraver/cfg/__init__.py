@@ -195,6 +195,8 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
     sort: bool = False
     #: Those shown (from 0), where the columns follow from their values; None: all.
     rows: tuple[int, ...] | None = None
+    #: The value of the plane that is shown first, 0 for none.
+    plane: int = 0
 
 
 class Cfg(Struct, frozen=True, omit_defaults=True):
