@@ -18,7 +18,7 @@ from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads, to
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges, unite
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.stacks import CALLS, keep_whole_stacks, weigh_samples
+from nsys2prv.analysis.stacks import CALLS, fit_into, keep_whole_stacks, weigh_samples
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
 #: Of flame graphs: frames above each other, the least share of one, and those of single ranks.
@@ -97,9 +97,9 @@ def sum_stacks(rows: pl.DataFrame, deep: np.ndarray, time: Spans) -> pl.DataFram
         samples = keep_whole_stacks(samples, pl.Series(deep[samples["text"].to_numpy()]))
         samples = samples.select("begin", "text", time=weigh_samples(samples["begin"]))
         inside = pl.Series(left.contains(samples["begin"].to_numpy()))
-        begin, lasts = to_arrays(samples.filter(inside), "begin", "time")
-        text = samples.filter(inside)["text"]
-        pieces.append(pl.DataFrame({"text": text, "time": left.within(begin - lasts, begin)}))
+        samples = samples.filter(inside)
+        time_of_each = pl.Series(fit_into(left, samples["time"].to_numpy()))
+        pieces.append(samples.select("text", time=time_of_each))
     sums = pl.concat(pieces).filter(pl.col("time") > 0).group_by("text", maintain_order=True)
     return sums.agg(pl.col("time").sum(), count=pl.len().cast(pl.Int64))
 

@@ -72,6 +72,12 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
     )
 
 
+def fit_into(time: Spans, lasts: np.ndarray) -> np.ndarray:
+    """Return what samples within some time stand for (ns): together no more than all of it."""
+    share = min(1.0, time.length / max(int(lasts.sum()), 1))
+    return (lasts * share).astype(np.int64)
+
+
 def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
     """Return the samples whose stacks have more than one function: thread, begin."""
     layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
@@ -160,7 +166,8 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
             samples, "own_1", "own_2", "owner", "begin", "lasts"
         )
         # A sample stands for no time off the CPU.
-        time = (left - find_states(unit, thread)[1]).within(begin - lasts, begin)
+        lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
+        time = fit_into(left, lasts)
         place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
         pieces.append(pl.DataFrame({"place": place, "time": time}))
     sums = pl.concat(pieces).group_by("place").agg(pl.col("time").sum())

@@ -37,8 +37,10 @@ STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_s
 STACKS, STACK_TEXTS = "stacks", "stack_texts"
 FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
-#: Whose functions are callers where no function of the program is known; else whose.
-CALLERS_TOO = (("a library", "MPI", "a CUDA library"), ("the interpreter",))
+LIBRARIES = ("a library", "MPI", "a CUDA library")
+#: Whose functions are callers where no function of the program is known, those that have names; else
+#: whose; at last libraries by their names alone.
+CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
 #: Of more stacks than this those that were read are not kept for the next rows.
 MOST_STACKS = 1 << 20
 #: Odd numbers of 64 bits by which frames are mixed.
@@ -178,8 +180,8 @@ class Stacks:
         own = (whose == PROGRAM)[code]
         named = np.array(list(map(_is_named, names)))[code]
         counted = own
-        for others in CALLERS_TOO:
-            also = np.isin(whose, others)[code] & named
+        for others, are_named in CALLERS_TOO:
+            also = np.isin(whose, others)[code] & (named if are_named else True)
             counted = counted | (also & ~np.logical_or.reduceat(counted, first)[stack])
         counts = np.flatnonzero(counted)
         self.callers = np.vstack([self.callers, np.full((len(first), CALLER_LEVELS), ABSENT)])

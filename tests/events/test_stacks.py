@@ -69,9 +69,15 @@ def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int) -> Non
 def test_a_library_is_the_caller_where_the_program_is_not_known(tmp_path: Path) -> None:
     stacks = make_stack(1, ("read", LIBC), ("MPI_Send", MPI), ("0x4021", MPI))
     stacks += make_stack(2, ("read", LIBC), ("0x7f11", CUDA))
-    calls = [make_os_call(0, 10, callchainId=1), make_os_call(20, 30, callchainId=2)]
+    stacks += make_stack(3, ("read", LIBC), ("0x4021", MPI))
+    calls = [
+        make_os_call(20 * number, 20 * number + 10, callchainId=number + 1) for number in range(3)
+    ]
     trace = convert_stacks(tmp_path, {"OSRT_API": calls, "OSRT_CALLCHAINS": stacks})
-    assert list_callers(trace, 1) == [("MPI_Send (libmpi.so.40)", 0, 10)]
+    assert list_callers(trace, 1) == [
+        ("MPI_Send (libmpi.so.40)", 0, 10),
+        ("libmpi.so.40 (no symbols)", 40, 50),
+    ]
 
 
 def test_samples_tell_whose_code_runs_and_for_which_function(tmp_path: Path) -> None:
