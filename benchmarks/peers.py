@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +42,8 @@ class Peer:
     runs: list[Taken]
     rows: int
     kernel_bytes: tuple[float, float] | None = None
+    #: Runs of paramedir on the trace: loading it, and a view of one event type.
+    loads: Sequence[Taken] = ()
 
     def median(self, name: str) -> float:
         """The median over the runs: of `wall` or `cpu` (seconds) or `peak` (bytes)."""
@@ -149,12 +153,19 @@ def measure(job: Job, folder: Path, runs: int) -> Comparison:
         (work / "floor").unlink()
         floors.append(tuple(map(sum, zip(*parts, strict=True))))
     sizes = {"nsys2prv 0.5.8": "theirs.prv", "ours -j 1": "ours.prv", "ours": "ours.prv"}
+    view = Path(__file__).parents[1] / "cfgs" / "basics" / "kernel_class.cfg"
+    paramedir = shutil.which("paramedir")
+    loads = {
+        name: [take([paramedir, work / name, view, work / "out"]) for _ in range(runs)]
+        for name in (set(sizes.values()) if paramedir else ())
+    }
     found = [
         Peer(
             name,
             runs,
             sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
             kernel_bytes(work / sizes[name], job) if name in sizes else None,
+            loads.get(sizes.get(name, ""), ()),
         )
         for name, runs in taken.items()
     ]

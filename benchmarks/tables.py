@@ -199,6 +199,14 @@ def peers_text(found: Comparison) -> str:
                 f"{cpu / ours.median('cpu'):.1f}",
                 f"{peer.median('peak') / 2**20:.0f}",
                 *([f"{size:.0f}" for size in peer.kernel_bytes] if peer.kernel_bytes else ["", ""]),
+                *(
+                    [
+                        f"{min(load.cpu for load in peer.loads):.2f}",
+                        f"{max(load.peak for load in peer.loads) / 2**20:.0f}",
+                    ]
+                    if peer.loads
+                    else ["", ""]
+                ),
             ]
         )
     cpu, wall = (statistics.median(floors[which] for floors in found.floors) for which in (0, 1))
@@ -211,9 +219,7 @@ def peers_text(found: Comparison) -> str:
             "",
             f"{wall / ours.median('wall'):.2f}",
             f"{cpu / ours.median('cpu'):.2f}",
-            "",
-            "",
-            "",
+            *[""] * 5,
         ]
     )
     head = [
@@ -227,13 +233,16 @@ def peers_text(found: Comparison) -> str:
         "peak MiB",
         "B/kernel",
         "with call, line",
+        "Paraver CPU s",
+        "Paraver MiB",
     ]
     return "\n".join(
         [
             f"### Converters on the same report: {found.job.rows:,} rows, {found.job.size / 1e6:,.0f} MB, one rank",
             "",
             f"Medians of {len(ours.runs)} rounds of whole commands. The last columns: bytes of the Paraver trace for a "
-            "kernel's own records, and with its launching call's and the line between them.",
+            "kernel's own records, and with its launching call's and the line between them; and what paramedir takes to "
+            "load the trace and show one event type (least CPU time, largest memory).",
             "",
             table(head, rows),
         ]

@@ -168,7 +168,8 @@ def _align_with_unselected_kinds(job: Job) -> ClockRecord | None:
         part.last >= part.first for info in job.infos for part in list_wanted_parts(info, left_out)
     ):
         return None
-    every = replace(plan.settings, min_durations={})
+    names = dict.fromkeys(load_catalogue().layouts, 1)
+    every = replace(plan.settings, min_durations={}, field_masks=names)
     observing = copy(job)
     observing.plan = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
     observing.folder = job.folder / "observed"

@@ -153,18 +153,15 @@ class Names:
         return frames.append(
             pl.DataFrame(
                 {
-                    name: pl.concat(
-                        [
-                            values.cast(types[name])
-                            if isinstance(values, pl.Series)
-                            else pl.Series(values, dtype=types[name])
-                            for values in pieces
-                        ]
-                    )
+                    name: _join_series([pl.Series(one, dtype=types[name]) for one in pieces])
                     for name, pieces in self._pieces.items()
                 }
             )
         )
+
+
+def _join_series(pieces: Sequence[pl.Series]) -> pl.Series:
+    return pieces[0] if len(pieces) == 1 else pl.concat(pieces)
 
 
 class Numbering(dict):
@@ -226,7 +223,7 @@ class Extraction:
         self.nccl_calls = nccl_calls if nccl_calls is not None else NcclCallIndex()
         self.found_nccl_calls: list[pl.DataFrame] = []
         self._found: dict[str, Any] = {}
-        self._facts: dict[str, list[pl.DataFrame]] = {}
+        self._facts: dict[str, list[dict[str, np.ndarray | pl.Series]]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
         self.account = Account()
         #: Condition on the rows that the kind translates, in SQL.
@@ -413,20 +410,20 @@ class Extraction:
         here, and the others in common numbers of the report.
         """
         self._facts.setdefault(name, []).append(
-            pl.DataFrame(
-                {
-                    column: _convert_times(np.asarray(values))
-                    if column.startswith(TIME)
-                    else values
-                    for column, values in columns.items()
-                }
-            )
+            {
+                column: _convert_times(np.asarray(values)) if column.startswith(TIME) else values
+                for column, values in columns.items()
+            }
         )
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""
         return {
-            name: frames.append(pl.concat(pieces, how="diagonal"))
+            name: frames.append(
+                pl.DataFrame(pieces[0])
+                if len(pieces) == 1
+                else pl.concat(map(pl.DataFrame, pieces), how="diagonal")
+            )
             for name, pieces in self._facts.items()
         }
 
