@@ -103,7 +103,7 @@ def write_verdict(material: Material, mean: Bar | None) -> str:
 def _describe_cost(finding: Finding) -> str:
     """Return the title of a finding with its share, unless the title has it."""
     title = finding.title.rstrip(".")
-    if f"{finding.share:.1%}" in title:
+    if any(f"{finding.share:.{digits}%}" in title for digits in (0, 1)):
         return title
     return f"{title} ({'at most ' if finding.at_most else ''}{100 * finding.share:.1f} %)"
 

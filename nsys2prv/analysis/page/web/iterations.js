@@ -46,7 +46,8 @@ function chooseLanes(data, column) {
 export const showIterations = data => {
   const lanes = data.lanes.map((_, lane) => lane);
   addIdle(data);
-  const parts = PARTS.filter(([name]) => data.grids[name]), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
+  const isThere = name => data.grids[name] && lanes.some(lane => sumGrid(data.grids[name], lane) > 0);
+  const parts = PARTS.filter(([name]) => isThere(name)), columns = Object.values(data.grids)[0]?.[0].length ?? 0;
   if (!columns) return;
   let lane = -1, heat = null;
   const noun = data.lanes[0].device ? "GPU" : "rank";
@@ -64,7 +65,7 @@ export const showIterations = data => {
   select.append(make("option", { value: "-1" }, `mean of ${countNoun(lanes.length, noun)}`), ...lanes.map(one => make("option", { value: String(one) }, data.describeLane(one))));
   select.addEventListener("change", () => { lane = Number(select.value); chart.refresh(); });
 
-  const maps = MAPS.filter(([name]) => data.grids[name] && lanes.some(one => sumGrid(data.grids[name], one) > 0));
+  const maps = MAPS.filter(([name]) => isThere(name));
   const metric = find("#heat-of"), byMost = find("#heat-order");
   metric.append(...maps.map(([value, text]) => make("option", { value }, text)));
   byMost.checked = lanes.length > MANY;
