@@ -240,7 +240,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     else:
         # Of a job without a steady state shares are of all its time, not of what is replayed alone.
         replayed = 1.0 if steady else replay.span / covered.length
-        causes = [write_finding(cause, facts, names) for cause in find_causes(replay, names.facts)]
+        found = find_causes(replay, names.facts)
+        replay.free_memory()
+        causes = [write_finding(cause, facts, names) for cause in found]
         # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
         length = covered.length if steady else replay.span
         idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0

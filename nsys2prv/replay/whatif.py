@@ -80,6 +80,10 @@ class Replay(Struct, frozen=True, dict=True):
         graph = self.job.graph
         return np.empty_like(graph.time.nodes), np.empty_like(graph.weight.value)
 
+    def free_memory(self) -> None:
+        """Free what only what-ifs need; a further one makes it anew."""
+        self.__dict__.pop("_scratch", None)
+
     def _find_end(self, weight: Durations) -> int:
         return max(self.job.graph.run(weight, self.counts, self._scratch[0])[1], self.begin)
 

@@ -77,8 +77,8 @@ static PyMethodDef FUNCTIONS[] = {
      "find_medians(table, columns, weight, out): put into `out` (float64) the median of each line of a table of edges (int32, -1 for none), of the columns\n"
      "that a mask chooses; NaN of none. weight: columns of Durations."},
     {"share_work", share_work, METH_VARARGS,
-     "share_work(table, takers, givers, weight, is_mean): return edges of some columns of a table, and how long they last if they last as long as those of\n"
-     "other columns in the same line, the median or the mean, as bytes (int32, int64). takers, givers: masks of columns."},
+     "share_work(table, takers, givers, weight, is_mean, edges, lasts): put the edges of some columns of a table into `edges` (int32), and into `lasts`\n"
+     "(int64) how long they last if they last as long as other columns of their line, in the median or mean. Returns how many. takers, givers: masks."},
     {"summarize_keys", summarize_keys, METH_VARARGS,
      "summarize_keys(table, first, weight, medians, totals, counts): put into `medians` (float64, NaN of none), `totals` and `counts` (int64) those of each\n"
      "key and column of a table."},

@@ -1039,36 +1039,32 @@ static int64_t share_lines(const Work *work, const uint8_t *takes, const uint8_t
 }
 
 PyObject *share_work(PyObject *self, PyObject *arguments) {
-    PyObject *edges, *takers, *givers, *weight, *result = NULL;
+    PyObject *edges, *takers, *givers, *weight, *chosen, *durations;
     int is_mean;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOp", &edges, &takers, &givers, &weight, &is_mean))
+    if (!PyArg_ParseTuple(arguments, "OOOOpOO", &edges, &takers, &givers, &weight, &is_mean, &chosen, &durations))
         return NULL;
     Work work;
-    int64_t columns = -1, most = 0, count = 0, *found = NULL, *lasts = NULL;
-    int32_t *edge = NULL;
-    uint8_t *takes, *gives;
-    if (!get_work(&work, edges, weight) || !get_column(&work.held, takers, 1, &columns, (void *)&takes)
-        || !get_column(&work.held, givers, 1, &columns, (void *)&gives))
+    int64_t columns = -1, room = -1, most = 0, count = 0, *found = NULL;
+    void *takes, *gives, *edge, *lasts;
+    if (!get_work(&work, edges, weight) || !get_column(&work.held, takers, 1, &columns, &takes) || !get_column(&work.held, givers, 1, &columns, &gives)
+        || !get_column(&work.held, chosen, 4, &room, &edge) || !get_column(&work.held, durations, 8, &room, &lasts))
         goto done;
     for (int64_t c = 0; c < columns; c++)
-        most += takes[c] ? work.cells / columns : 0;
-    if (columns < 1 || work.cells % columns)
-        PyErr_SetString(PyExc_ValueError, "lines of so many columns");
-    else if (!(found = malloc((size_t)columns * 8)) || !(edge = malloc((size_t)(most + 1) * 4)) || !(lasts = malloc((size_t)(most + 1) * 8)))
+        most += ((const uint8_t *)takes)[c] ? work.cells / columns : 0;
+    if (columns < 1 || work.cells % columns || room < most)
+        PyErr_SetString(PyExc_ValueError, "lines of so many columns, and room for them");
+    else if (!(found = malloc((size_t)columns * 8)))
         PyErr_NoMemory();
     else {
         Py_BEGIN_ALLOW_THREADS
         count = share_lines(&work, takes, gives, columns, is_mean, found, edge, lasts);
         Py_END_ALLOW_THREADS
-        result = Py_BuildValue("y#y#", edge, (Py_ssize_t)count * 4, lasts, (Py_ssize_t)count * 8);
     }
 done:
     free(found);
-    free(edge);
-    free(lasts);
     release_buffers(&work.held);
-    return result;
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(count);
 }
 
 PyObject *summarize_keys(PyObject *self, PyObject *arguments) {
