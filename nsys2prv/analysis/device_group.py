@@ -15,13 +15,23 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.intervals import EMPTY, SIDES, Spans, merge_spans, order_by_thread, unite
+from nsys2prv.analysis.intervals import (
+    EMPTY,
+    SIDES,
+    Spans,
+    merge_spans,
+    order_by_thread,
+    take_first,
+    unite,
+)
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.store.event_reader import HOST, EventReader
 
 T = TypeVar("T")
+#: Layouts of calls of UCX, and of the operating system.
+UCX, OS = ("ucx_submissions", "ucx_calls"), ("osrt", "pthread")
 #: What a device does; other communication is that of kernels whose class is Communication.
 COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
 #: Kernels that move data between ranks, or wait for it.
@@ -60,6 +70,12 @@ TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
 ITERATION_COLUMNS = dict.fromkeys(
     ("unit", "task", "thread", "iteration", "begin", "end", "since", "until"), pl.Int64
 )
+#: Layouts of what host threads are in -> the field that names it.
+NAMED_BY = {
+    **dict.fromkeys(("cuda_api", *MPI_LAYOUTS, *UCX, *OS), "call"),
+    "nvtx_pushpop": "range",
+    "profiler_overhead": "what",
+}
 #: States of hosts: in MPI, in NCCL (calls on the host), in file or network I/O, waiting for the
 #: device, in another call of the CUDA API.
 STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
@@ -240,19 +256,23 @@ class DeviceGroup:
         threads = self._rows.filter(of_task)["thread"].sort().to_numpy()
         return threads[self.reader.rows.main_rows[threads] == threads].tolist()
 
-    def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
-        """Return when any of these threads is in an event of a layout, of the covered time."""
-        if not self.has(layout):
-            return EMPTY
-        return self.remember(
-            (layout, *threads), lambda: self.merge_rows(self.select_calls(layout, threads))
-        )
+    def find_thread_spans(
+        self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
+    ) -> Spans:
+        """Return when any of these threads is in an event of some layouts, of the covered time. only:
+        which events count.
+        """
+
+        def find() -> Spans:
+            events = (self.select_events(layout, threads) for layout in layouts if self.has(layout))
+            kept = (one if only is None else one.filter(only) for one in events)
+            return unite(*map(self.merge_rows, kept))
+
+        return self.remember((layouts, *threads), find) if only is None else find()
 
     def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
         """Return when each thread of a task that has events of a layout is in such."""
-        if not self.has(layout):
-            return {}
-        events = self.remember(layout, lambda: self.read_begins(layout))
+        events = self.read_named(layout)
         of_task = events.filter(self.list_tasks(events) == task)
         main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])
         return {
@@ -272,13 +292,16 @@ class DeviceGroup:
         """Return how much of some time lies between `begin` and `end` of each row (ns)."""
         return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
 
-    def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
+    def read_named(self, layout: str) -> pl.DataFrame:
+        """Return the events of a layout, by begin, with the field of NAMED_BY; they are kept."""
+        if layout == "cuda_api":
+            return self.api
+        fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
+        return self.remember(layout, lambda: self.read_begins(layout, fields))
+
+    def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
-        frame = (
-            self.api
-            if layout == "cuda_api"
-            else self.remember(layout, lambda: self.read_begins(layout))
-        )
+        frame = self.read_named(layout)
         of_threads = frame["thread"].is_in(list(threads))
         return frame if of_threads.all() else frame.filter(of_threads)
 
@@ -290,7 +313,7 @@ class DeviceGroup:
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in MPI."""
-        return unite(*(self.find_thread_spans(layout, threads) for layout in MPI_LAYOUTS))
+        return self.find_thread_spans(threads, *MPI_LAYOUTS)
 
     @cached_property
     def launch_pairs(self) -> set[tuple[int, int]]:
@@ -430,39 +453,26 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
 
 def find_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
     """Return when the threads that drive a device are in each of STATES."""
-    return unit.remember(("host_states", device), lambda: _compute_host_states(unit, device))
 
-
-def _compute_host_states(unit: DeviceGroup, device: int) -> dict[str, Spans]:
-    threads = find_driving_threads(unit, device)
-    synchronising, launching = EMPTY, EMPTY
-    if unit.has("cuda_api"):
-        api = unit.select_calls("cuda_api", threads)
+    def divide() -> dict[str, Spans]:
+        threads = find_driving_threads(unit, device)
         waits = pl.col("call").is_in(unit.options.synchronising)
-        synchronising = unit.merge_rows(api.filter(waits))
-        launching = unit.merge_rows(api.filter(~waits))
-    by_state = {
-        "mpi": unit.find_mpi_spans(threads),
-        "nccl": unit.find_thread_spans("nccl_call", threads),
-        "io": find_io_spans(unit, threads),
-        "synchronisation": synchronising,
-        "launch": launching,
-    }
-    states, taken = {}, EMPTY
-    for name in STATES:
-        states[name] = by_state[name] - taken
-        taken = unite(taken, by_state[name])
-    return states
+        found = (
+            unit.find_mpi_spans(threads),
+            unit.find_thread_spans(threads, "nccl_call"),
+            find_io_spans(unit, threads),
+            unit.find_thread_spans(threads, "cuda_api", only=waits),
+            unit.find_thread_spans(threads, "cuda_api", only=~waits),
+        )
+        return take_first(dict(zip(STATES, found, strict=True)))
+
+    return unit.remember(("host_states", device), divide)
 
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
     """Return when any of these threads is in a call that may wait for files or the network."""
-    if not unit.has("osrt"):
-        return EMPTY
-    calls = unit.read_begins("osrt", ("call",)).filter(
-        pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
-    )
-    return unit.merge_rows(calls)
+    is_io = pl.col("call").is_in(list(unit.options.io))
+    return unit.find_thread_spans(threads, "osrt", only=is_io)
 
 
 _MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()

@@ -20,7 +20,7 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import Spans, merge_spans, unite
+from nsys2prv.analysis.intervals import Spans, merge_spans
 from nsys2prv.analysis.iterations import LAYOUTS
 
 #: Layouts of time in which threads of OpenMP wait.
@@ -147,7 +147,7 @@ def measure_hosts(
     takes_part = any(unit.has_calls(thread) for thread in unit.list_threads(task))
     for thread in threads:
         outside = unit.covered - unit.find_mpi_spans([thread])
-        useful = outside - unit.find_thread_spans("cuda_api", [thread])
+        useful = outside - unit.find_thread_spans([thread], "cuda_api")
         sets = {"elapsed_ns": unit.covered, "outside_mpi_ns": outside, "useful_ns": useful}
         rows = [
             {
@@ -178,11 +178,11 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
     tasks = unit.find_spans_by_thread("openmp_implicit_task", task)
     if not tasks:
         return {}
-    parallel = outside & unit.find_thread_spans("openmp_parallel", [main])
+    parallel = outside & unit.find_thread_spans([main], "openmp_parallel")
     serial = outside.length - parallel.length
     working, waiting = 0, 0
     for thread, spans in tasks.items():
-        waits = unite(*(unit.find_thread_spans(layout, [thread]) for layout in OPENMP_WAITS))
+        waits = unit.find_thread_spans([thread], *OPENMP_WAITS)
         inside = spans & parallel
         waiting += (inside & waits).length
         working += (inside - waits).length

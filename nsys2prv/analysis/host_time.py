@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.device_group import DeviceGroup, find_io_spans, to_arrays
-from nsys2prv.analysis.intervals import EMPTY, Spans, find_parents, unite
+from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
+from nsys2prv.analysis.intervals import Spans, find_parents, take_first, unite
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import (
-    OS,
     SAMPLES,
     STATES_OF_THREADS,
     find_sampled_spans,
@@ -28,8 +27,6 @@ from nsys2prv.conversion.quality import WOULD_TELL
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
-#: Layouts of calls of UCX.
-UCX = ("ucx_submissions", "ucx_calls")
 #: Layout of calls other than those of CUDA -> part of PARTS.
 CALLS = {
     layout: part
@@ -74,58 +71,30 @@ def divide_host_time(unit: DeviceGroup, thread: int, spans: Spans) -> dict[str, 
     found = {
         **_find_before_system(unit, thread),
         "io": find_io_spans(unit, [thread]),
-        "os": unite(*(unit.find_thread_spans(layout, [thread]) for layout in OS)),
+        "os": unit.find_thread_spans([thread], *OS),
         "off_cpu": off_cpu,
         "computing": unite(running, find_sampled_spans(unit, thread)),
         "ended": ended,
     }
-    parts, left = {}, spans
-    for name, where in found.items():
-        parts[name] = (left & where).length
-        left = left - where
-    return {**parts, "unknown": left.length}
+    within = {**{name: spans & where for name, where in found.items()}, "unknown": spans}
+    return {name: part.length for name, part in take_first(within).items()}
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     """Return when a thread is in each of PARTS to which calls of the system within it belong."""
+    is_shmem = pl.col("range").is_in(list(unit.options.shmem))
+    is_profiler = ~pl.col("what").is_in(list(unit.options.no_profiler))
+    # Functions of a host hold streams of its process.
+    of_task = np.flatnonzero(unit.task_of == unit.task_of[thread])
     return {
         "mpi": unit.find_mpi_spans([thread]),
-        "ucx": unite(*(unit.find_thread_spans(layout, [thread]) for layout in UCX)),
-        "shmem": _find_shmem_spans(unit, thread),
-        "callback": _find_held_spans(unit, int(unit.task_of[thread])),
-        "jit": unit.find_thread_spans("jit", [thread]),
-        "cuda": unit.find_thread_spans("cuda_api", [thread]),
-        "profiler": _find_profiler_spans(unit, thread),
+        "ucx": unit.find_thread_spans([thread], *UCX),
+        "shmem": unit.find_thread_spans([thread], "nvtx_pushpop", only=is_shmem),
+        "callback": unit.find_thread_spans(of_task.tolist(), "graph_host_node"),
+        "jit": unit.find_thread_spans([thread], "jit"),
+        "cuda": unit.find_thread_spans([thread], "cuda_api"),
+        "profiler": unit.find_thread_spans([thread], "profiler_overhead", only=is_profiler),
     }
-
-
-def _find_shmem_spans(unit: DeviceGroup, thread: int) -> Spans:
-    if not unit.has("nvtx_pushpop") or not unit.options.shmem:
-        return EMPTY
-    ranges = _read_ranges(unit)
-    is_call = pl.col("range").is_in(list(unit.options.shmem))
-    return unit.merge_rows(ranges.filter(is_call & (pl.col("thread") == thread)))
-
-
-def _read_ranges(unit: DeviceGroup) -> pl.DataFrame:
-    return unit.remember("nvtx_ranges", lambda: unit.read_begins("nvtx_pushpop", ("range",)))
-
-
-def _find_held_spans(unit: DeviceGroup, task: int) -> Spans:
-    """Return when streams of a process are held by functions of its host."""
-    if not unit.has("graph_host_node"):
-        return EMPTY
-    rows = unit.remember("graph_host_node", lambda: unit.read_begins("graph_host_node"))
-    return unit.merge_rows(rows.filter(unit.list_tasks(rows) == task))
-
-
-def _find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
-    if not unit.has("profiler_overhead"):
-        return EMPTY
-    rows = unit.remember(
-        "overhead", lambda: unit.read_begins("profiler_overhead", ("what",))
-    ).filter(pl.col("thread") == thread)
-    return unit.merge_rows(rows.filter(~pl.col("what").is_in(list(unit.options.no_profiler))))
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
@@ -171,19 +140,14 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
 
 def _list_calls(unit: DeviceGroup) -> Iterator[tuple[str, str, pl.DataFrame]]:
     """Yield layouts of calls, each with its part of PARTS and its events: thread, begin, end, call."""
-    yield "cuda_api", "cuda", unit.api
-    for layout, part in CALLS.items():
-        if unit.has(layout):
-            calls = unit.remember(
-                (layout, "call"), lambda layout=layout: unit.read_begins(layout, ("call",))
-            )
-            yield layout, part, calls
+    for layout, part in {"cuda_api": "cuda", **CALLS}.items():
+        if part == "cuda" or unit.has(layout):
+            yield layout, part, unit.read_named(layout)
 
 
 def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
     """Return the part of some time in which a thread is in no call of CUDA or MPI."""
-    outside = time - unit.find_mpi_spans([thread])
-    return outside - unit.find_thread_spans("cuda_api", [thread])
+    return time - unit.find_thread_spans([thread], "cuda_api", *MPI_LAYOUTS)
 
 
 def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
@@ -246,7 +210,7 @@ def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     begin, end = (int(side[at]) for side, at in ((spans.begin, 0), (spans.end, -1)))
     within = (pl.col("begin") < end) & (pl.col("end") > begin)
-    ranges = _read_ranges(unit).filter((pl.col("thread") == thread) & within)
+    ranges = unit.select_events("nvtx_pushpop", [thread]).filter(within)
     begin, end, name = to_arrays(ranges, "begin", "end", "range")
     own = spans.within(begin, end)
     _, parent = find_parents(ranges["thread"].to_numpy(), begin, end)

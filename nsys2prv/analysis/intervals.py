@@ -7,7 +7,7 @@ then read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -147,6 +147,15 @@ def unite(*sets: Spans) -> Spans:
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
     return merge_spans(*(np.concatenate([getattr(one, side) for one in sets]) for side in SIDES))
+
+
+def take_first(sets: Mapping[str, Spans]) -> dict[str, Spans]:
+    """Return of each set what is in none before it."""
+    parts, taken = {}, EMPTY
+    for name, spans in sets.items():
+        parts[name] = spans - taken
+        taken = unite(taken, spans)
+    return parts
 
 
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:

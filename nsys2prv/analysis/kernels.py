@@ -20,7 +20,6 @@ from nsys2prv.analysis.device_group import (
     GEMM,
     GRAPH,
     MEMORY,
-    TENSOR_YES,
     DeviceGroup,
     label_values,
     to_arrays,
@@ -105,10 +104,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
     two = two.select("kernel", "count", "time_ns", *MODES)
     result.add("two_modes", "Kernels with bimodal durations", two, RULE)
-    if tasks > 1:
-        by_rank = context.label_tasks(_sum_tensor_by_task(gemm))
-        title = "Share of GEMM time on tensor cores by rank"
-        result.add("tensor_cores_by_rank", title, by_rank)
     if two.height:
         result.notes.append(RULE)
 
@@ -155,15 +150,6 @@ def _sum_tensor_cores(gemm: pl.DataFrame) -> pl.DataFrame:
         label_values("tensor", "tensor_cores", "Unknown"),
         time_share=pl.col("time_ns") / pl.col("time_ns").sum(),
     ).rename({"tensor": "tensor_cores"})
-
-
-def _sum_tensor_by_task(gemm: pl.DataFrame) -> pl.DataFrame:
-    on_tensor_cores = pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()
-    by_task = gemm.group_by("task").agg(
-        gemm_ns=pl.col("time_ns").sum(),
-        tensor_core_share=on_tensor_cores / pl.col("time_ns").sum(),
-    )
-    return by_task.sort("task")
 
 
 ANALYSIS = Analysis(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
-from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, unite
+from nsys2prv.analysis.device_group import OS, DeviceGroup, to_arrays
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
 from nsys2prv.analysis.result import Context
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -36,8 +36,8 @@ LEAST_SHARE = 0.2
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
 SAMPLES = ("cpu_sample", "cpu_sample_stack")
-#: Layouts of calls of the operating system, and of a thread's states.
-OS, STATES_OF_THREADS = ("osrt", "pthread"), ("thread_state", "thread_state_reason")
+#: Layouts of a thread's states.
+STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.
 _STATES = map_labels("thread_state")
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
@@ -124,8 +124,7 @@ def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
         return EMPTY, EMPTY, EMPTY
     state, begin = to_arrays(changes, "state", "begin")
     runs, ends = state == _STATES["running"], np.isin(state, (0, _STATES["terminated"]))
-    last, calls = int(begin[-1]), unit.find_thread_spans("cuda_api", [thread])
-    calls = unite(calls, *(unit.find_thread_spans(layout, [thread]) for layout in OS))
+    last, calls = int(begin[-1]), unit.find_thread_spans([thread], "cuda_api", *OS)
     if not runs[-1] and not ends[-1] and len(calls):
         last = max(last, int(calls.end[-1]))
     end = np.append(begin[1:], last)
@@ -160,7 +159,7 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         samples = read_samples(unit, thread, with_place=True)
         samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
         # That calls of CUDA are in the driver is no place.
-        in_cuda = unit.find_thread_spans("cuda_api", [thread]).contains(samples["begin"].to_numpy())
+        in_cuda = unit.find_thread_spans([thread], "cuda_api").contains(samples["begin"].to_numpy())
         samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
         first, second, owner, begin, lasts = to_arrays(
             samples, "own_1", "own_2", "owner", "begin", "lasts"

@@ -46,7 +46,7 @@ COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
 IN_DETAIL = frozenset(
     {"map", "durations", "over_time", "by_iteration", "by_rank", "stacks", "flame"}
-    | {"tree", "each", "gaps_of_devices", "focus", "device", "host", "instructions"}
+    | {"tree", "each", "focus", "device", "host", "instructions"}
     | {"iterations", "host_iterations", "iterations_of_devices"}
 )
 #: Columns of text, also of a wide terminal.
@@ -74,7 +74,6 @@ WORST = {
     "total_late_ns": True,
     "median_ns": True,
     "outside_mpi_share": False,
-    "tensor_core_share": False,
 }
 PLACES = ("rank", "device", "node")
 #: A row for all devices together, which is none of them.

@@ -19,14 +19,15 @@ from nsys2prv.analysis.device_group import (
     COMPUTE,
     GRAPH,
     MEMORY,
+    OS,
     WORK,
     DeviceGroup,
     find_host_states,
     find_io_spans,
     to_arrays,
 )
-from nsys2prv.analysis.host_time import OS, choose_thread
-from nsys2prv.analysis.intervals import Spans, merge_spans, unite
+from nsys2prv.analysis.host_time import choose_thread
+from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 
 #: Parts of the time of a GPU -> what people call them.
@@ -86,9 +87,9 @@ def divide_time(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
         calls = {
             "mpi": group.find_mpi_spans([thread]),
             "io": find_io_spans(group, [thread]),
-            "os": unite(*(group.find_thread_spans(layout, [thread]) for layout in OS)),
+            "os": group.find_thread_spans([thread], *OS),
         }
-        return _take_first({**calls, "rest": group.covered})
+        return take_first({**calls, "rest": group.covered})
     compute, communication, memory = (
         group.find_device_spans(device, *what)
         for what in ((COMPUTE, GRAPH), COMMUNICATING, (MEMORY,))
@@ -105,23 +106,14 @@ def divide_time(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
         **idle,
         "idle_unknown": group.covered,
     }
-    return _take_first(alone)
-
-
-def _take_first(sets: Mapping[str, Spans]) -> dict[str, Spans]:
-    """Return of each set what is in none before it."""
-    parts, taken = {}, sets[next(iter(sets))]
-    for name, spans in sets.items():
-        parts[name] = spans - taken if parts else spans
-        taken = unite(taken, spans)
-    return parts
+    return take_first(alone)
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
     """Return when kernels of NCCL on a device wait for other ranks, and when they move data."""
     frames = [group.read_begins(layout, ("late", "wait")) for layout in WAITS if group.has(layout)]
     if not frames:
-        return merge_spans(*np.zeros((2, 0), np.int64)), merge_spans(*np.zeros((2, 0), np.int64))
+        return EMPTY, EMPTY
     known = pl.concat(frames).filter(pl.col("late") >= 0)
     known = known.filter(pl.Series(group.device_of[known["thread"].to_numpy()] == device))
     begin, end, wait = to_arrays(known, "begin", "end", "wait")
@@ -174,7 +166,6 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     devices = context.reader.rows.devices.select(
         pl.col("device").cast(pl.Int64), pl.col("label").alias("gpu")
     )
-    named = lanes.join(devices, "device", "left", maintain_order="left")
     named = lanes.join(devices, "device", "left", maintain_order="left")
     named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
     parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]

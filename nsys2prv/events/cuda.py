@@ -35,8 +35,6 @@ from nsys2prv.export.sqlite import Database
 BACKTRACE_CLASS = 67
 #: Calls that wait until the device has done something.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
-#: Calls that copy or set memory, and those of them that return at once.
-COPYING, SETTING, ASYNCHRONOUS = r"(?i)^cu(?:da)?Memcpy", r"(?i)^cu(?:da)?Memset", r"(?i)Async"
 COMPLETED = 1
 #: Label of a synchronization in the catalogue, in one word, or another part of the calling function's
 #: name -> its value.
