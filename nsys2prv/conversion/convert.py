@@ -59,6 +59,8 @@ def convert(
     reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
     outputs = _list_outputs(output, options.compress)
     trace = outputs[0]
+    if options.states and ".prv" not in trace.suffixes:
+        raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
     further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
     # The trace with compression, of one without, and the other way round: beside new labels an
     # earlier one would show wrong names.

@@ -95,7 +95,7 @@ NAMES_AT_ONCE = 10_000
 _ADDRESS = re.compile(r"THREAD [\d.]+ ")
 
 
-class Catalogue(NamedTuple):
+class CatalogueNumbers(NamedTuple):
     """Numbers of what the catalogue declares, the same in every trace."""
 
     #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
@@ -119,7 +119,7 @@ class Catalogue(NamedTuple):
 
 
 @cache
-def load_numbers() -> Catalogue:
+def load_numbers() -> CatalogueNumbers:
     """Return the numbers of what the catalogue declares."""
     catalogue = load_catalogue()
     groups = list_overlap_groups()
@@ -135,7 +135,7 @@ def load_numbers() -> Catalogue:
         for layout in kind.layouts
         if not catalogue.layouts[layout].is_state
     )
-    return Catalogue(
+    return CatalogueNumbers(
         {name: numbers[groups.get(name, name)] for name in titles},
         list(by_band.values()),
         frozenset(numbers[group] for group in groups.values()),
@@ -174,12 +174,13 @@ class PerfettoWriter(Struct, dict=True):
     first_states: dict[str, np.ndarray] = field(default_factory=dict)
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
-    #: True if calls are joined to the work that they launched.
+    #: True if calls are joined to the work that they launched, by an attribute of both.
     has_launches: bool = False
 
     def begin(self, content: TraceContent) -> bytes:
         """Return the clock, the processes, rows and counters, and all names."""
-        tree, self.field_masks = content.model.tree, content.layouts
+        tree, layouts = content.model.tree, load_catalogue().layouts
+        self.field_masks = content.layouts
         rows_of_tasks = [len(task.threads) for task in tree.tasks]
         self.tasks = np.repeat(np.arange(len(tree.tasks)), rows_of_tasks)
         keys, self.parents = _find_parents(content.model.rows, tree.threads)
@@ -189,11 +190,15 @@ class PerfettoWriter(Struct, dict=True):
         )
         self.metrics = {(layout, one.name): number for number, (layout, one) in enumerate(metrics)}
         self.decimals = [one.precision for _, one in metrics]
-        self.has_launches = not content.lines.isdisjoint(LAUNCH_LINES)
+        self.has_launches = not content.lines.isdisjoint(LAUNCH_LINES) and all(
+            LAUNCH_FIELD in {one.name for one in list_present_fields(layouts[name], mask)}
+            for name, mask in content.layouts.items()
+            if _is_launched(name)
+        )
         self.first_states = {
             name: find_first_times(content.runs, content.global_ids, name, tree.threads)
             for name in content.layouts
-            if load_catalogue().layouts[name].is_state
+            if layouts[name].is_state
         }
         described = (
             *_describe_clock(content),
@@ -346,10 +351,11 @@ class PerfettoWriter(Struct, dict=True):
             packets.append(encoded)
         for depth in range(1 + max((int(one.max(initial=0)) for one in depths), default=0)):
             for (shape, found), own_depths, encoded in zip(begun, depths, packets, strict=True):
-                places = slice(None) if depths is None else np.flatnonzero(own_depths == depth)
-                times = found.times[places]
-                if not len(times):
+                is_tied = own_depths.any()
+                if depth and not is_tied:
                     continue
+                places = np.flatnonzero(own_depths == depth) if is_tied else slice(None)
+                times = found.times[places]
                 if shape.name in self.first_states:
                     # A state ends the one before it.
                     first = self.first_states[shape.name][found.column("object")[places]]
@@ -403,14 +409,16 @@ class PerfettoWriter(Struct, dict=True):
     def _write_messages(
         self, records: Mapping[RecordFormat, WindowRecords], number: int
     ) -> Iterator[Packets]:
-        """Yield two points in time for each message, joined by a flow."""
+        """Yield two points in time for each message, joined by a flow; and for each launch where
+        attributes that tell it are not to be written.
+        """
         numbers, done = load_numbers(), 0
         for shape, found in sorted(records.items(), key=lambda item: item[0].name):
-            if shape.stream != LINE or shape.name in LAUNCH_LINES:
+            if shape.stream != LINE or (shape.name in LAUNCH_LINES and self.has_launches):
                 continue
             flows = _make_flows(MESSAGE, number, done + np.arange(len(found)))
             done += len(found)
-            kind = np.array([_list_message_kinds().index(shape.name)])
+            kind = np.array([[*load_catalogue().lines].index(shape.name)])
             arguments = ["size", *(["tag"] if "tag" in shape.dtype.names else [])]
             named: list[Part] = [
                 make_number(Event.TYPE, Event.INSTANT),
@@ -475,10 +483,6 @@ def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.n
 def _is_launched(layout: str) -> bool:
     """True for calls that launch work, and for work of streams."""
     return layout == CALLS or list_overlap_groups().get(layout) == STREAM_GROUP
-
-
-def _list_message_kinds() -> list[str]:
-    return [name for name in load_catalogue().lines if name not in LAUNCH_LINES]
 
 
 def _find_depths(
@@ -554,7 +558,7 @@ def _write_names(content: TraceContent) -> Iterator[bytes]:
     ):
         if one.values is not None and one.name not in REPEATED_FIELDS:
             used[Packet.ARGUMENT_TEXTS if place else Packet.EVENT_NAMES, one.values.name] = one
-    kinds = enumerate(map(_name_lines, _list_message_kinds()))
+    kinds = enumerate(map(_name_lines, load_catalogue().lines))
     labels = [(Packet.EVENT_NAMES, "", kinds)]
     labels += [(table, name, _list_labels(one, content)) for (table, name), one in used.items()]
     ids = (

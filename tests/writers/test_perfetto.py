@@ -20,6 +20,7 @@ from tools.exports import (
 from tools.perfetto_reader import PerfettoTrace, read_perfetto
 
 from nsys2prv import Options, convert
+from nsys2prv.conversion.options import CutOptions
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Sort of a flow, in the upper bits of its id.
@@ -36,10 +37,14 @@ def list_ranges(trace: PerfettoTrace, category: str) -> list[tuple[int, int]]:
     return [(one.begin, one.duration) for one in trace.slices if one.category == category]
 
 
-@pytest.mark.parametrize("sample", ["cluster", "machine", "mpi"])
-def test_counts_are_those_of_the_account(sample: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sample", "arguments"),
+    [("cluster", True), ("machine", True), ("machine", False), ("mpi", True)],
+)
+def test_counts_are_those_of_the_account(sample: str, arguments: bool, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / sample).glob("*.sqlite"))
-    trace = convert_to_perfetto(reports, tmp_path / "out.pftrace.gz")
+    cut = CutOptions(arguments=arguments)
+    trace = convert_to_perfetto(reports, tmp_path / "out.pftrace.gz", cut=cut)
     ledger = json.loads((tmp_path / "out.nsys2prv.json").read_text())["ledger"]
     written = {name: one["written"] for name, one in ledger["records"].items()}
     lines = {name: one["written"] for name, one in ledger["lines"].items()}
@@ -49,7 +54,9 @@ def test_counts_are_those_of_the_account(sample: str, tmp_path: Path) -> None:
     assert counts == {**ends, **{name: n for name, n in written.items() if name in counts}}
     assert sum(map(len, trace.counters.values())) == sampled
     flows = Counter(flow >> 62 for flow, _, _ in trace.flows)
-    assert flows[LAUNCH] == sum(lines.get(name, 0) for name in ("launch", "memory"))
+    # Launches are told by an attribute, as long as that is written.
+    assert flows[LAUNCH] == sum(number for name, number in lines.items() if name not in ends)
+    assert bool(flows[LAUNCH]) == (arguments and sample != "mpi")
     assert flows[MESSAGE] == sum(number for name, number in lines.items() if name in ends)
     kernels, time = 0, 0
     for report in reports:
