@@ -80,7 +80,7 @@ RECORDED = {
     "OpenMP": ("openmp_parallel",),
 }
 #: Regions of less of the elapsed time are left out where all are asked for.
-LEAST_REGION = 0.05
+LEAST_REGION = 0.01
 #: Efficiencies as ratios of the columns of `_sum_groups`: of devices, of hosts.
 DEVICE_RATIOS = {
     "parallel_efficiency": ("total", "whole"),

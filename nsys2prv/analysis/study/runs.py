@@ -23,6 +23,8 @@ from nsys2prv.analysis.text import read_json
 from nsys2prv.conversion.options import Options
 from nsys2prv.export.report_files import find_reports
 
+#: Where all regions are asked for, those of at least this share of the time of a run are shown.
+LARGE_REGION = 0.05
 #: Ending of files that hold an earlier study.
 JSON = ".json"
 
@@ -71,22 +73,36 @@ def make_study(
             read += _read_earlier(Path(name), regions)
             continue
         with open_job(paths, options, **fields) as job:
-            result = job.analyse("efficiencies", **asked)["efficiencies"]
-            run = _make_run(name, job.facts["gpu_models"], result)
+            wanted = ("efficiencies", "findings") if paths is largest else ("efficiencies",)
+            try:
+                results = job.analyse(*wanted, **asked)
+            except UsageError as error:
+                raise UsageError(f"{name}: {error}") from error
+            run = _make_run(name, job.facts["gpu_models"], results["efficiencies"])
             if paths is largest:
-                run.findings = [one.as_dict() for one in job.findings(useful)]
+                run.findings = [one.as_dict() for one in results["findings"].findings]
         read.append(run)
     _label_runs(read, labels or {})
-    names = list(dict.fromkeys(name for run in reversed(read) for name in run.regions))
-    names = [
-        *(one for one in regions if one in names),
-        *(one for one in names if one not in regions),
-    ]
+    names = _choose_regions(read, regions)
     if unknown := [one for one in regions if one not in (*names, ALL)]:
         raise UsageError(
             f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
         )
     return compare_runs(read, scaling, reference, names)
+
+
+def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
+    """Return the regions to show: those asked for, then of all those that are large in some run, the
+    largest of the last run first.
+    """
+    largest: dict[str, float] = {}
+    for run in reversed(runs):
+        for name, figures in run.regions.items():
+            largest[name] = max(largest.get(name, 0.0), figures.get("share") or 0.0)
+    others = [
+        name for name, share in largest.items() if name not in asked and share >= LARGE_REGION
+    ]
+    return [*(name for name in asked if name in largest), *others]
 
 
 def _list_given(run: str | Path | Sequence[str | Path]) -> list[str | Path]:
@@ -174,6 +190,8 @@ def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
                 "elapsed_ns": on_devices["elapsed_ns"],
                 "share": on_devices["share_of_elapsed"],
             }
+        elif on_hosts:
+            figures["share"] = on_hosts["share_of_elapsed"]
         if on_hosts:
             figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
         regions[region] = figures
