@@ -153,8 +153,9 @@ def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
     count = (work["key"] == sum_lasts(saved, "key")["key"][0]).sum()
     repetitions = count // work["process"].n_unique()
-    few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
-    return saved["lasts"].top_k(few).sum() >= HICCUP_SHARE * saved["lasts"].sum()
+    few, lasts = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS), saved["lasts"]
+    is_rare = (lasts >= lasts.max() / 2).sum() <= few
+    return is_rare and lasts.top_k(few).sum() >= HICCUP_SHARE * lasts.sum()
 
 
 def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:

@@ -255,6 +255,14 @@ def test_a_gain_is_what_the_job_without_its_cause_is_faster(slower: float, noise
         assert culprit.gain == pytest.approx(gain, rel=0.25)
 
 
+@pytest.mark.parametrize(("times", "kind"), [(3, "hiccup"), (4, "gpu")])
+def test_what_comes_back_is_no_hiccup(times: int, kind: str) -> None:
+    durations = np.full((8, 40), 1_000_000)
+    durations[5, 5 : 5 + 8 * times : 8] *= 4
+    culprits = [one for one in find_causes(make_job(durations), KernelFacts()) if one.suspect]
+    assert [(one.kind, one.suspect.processes) for one in culprits] == [(kind, (5,))]
+
+
 def test_on_an_ideal_network_the_job_lasts_as_without_transfers() -> None:
     durations = np.random.default_rng(3).integers(800_000, 1_200_000, (8, 40))
     replay = make_job(durations)
