@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tools import cut_filter
 from tools.conversions import convert_and_read
 from tools.cut_filter import CutRequest, ParsedTrace, Row
@@ -45,17 +46,21 @@ PLACES = 25
 
 @dataclass
 class Sample:
-    """A set of reports, their whole trace, that taken apart, and the job it was written of."""
+    """A set of reports, their whole trace, that taken apart, the job it was written of, and one
+    whose events are stored without attributes.
+    """
 
     reports: list[Path]
     prv: Path
     trace: ParsedTrace
     job: Job
+    bare: Job
 
     def cut(self, prv: Path, **options: object) -> Summary:
         """Write the trace of the job with a cut, without reading the reports again."""
+        job = self.job if options.get("arguments", True) else self.bare
         return write_job(
-            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**options))).cut), prv
+            cut_job(job, Plan.from_options(Options(cut=CutOptions(**options))).cut), prv
         )
 
 
@@ -68,7 +73,11 @@ def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
     write_job(job, folder / "whole.prv")
-    return Sample(reports, folder / "whole.prv", cut_filter.parse_trace(folder / "whole.prv"), job)
+    (folder / "bare").mkdir()
+    plan = Plan.from_options(replace(options, cut=CutOptions(arguments=False)))
+    bare = prepare(reports, plan, folder / "bare", make_serial_pool())
+    trace = cut_filter.parse_trace(folder / "whole.prv")
+    return Sample(reports, folder / "whole.prv", trace, job, bare)
 
 
 def check_cut(prv: Path, trace: ParsedTrace, request: CutRequest) -> None:
