@@ -159,6 +159,9 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert len(error.splitlines()) == 1
     # A page of a single analysis.
     assert main(["report", data, "--html", str(tmp_path / "x.html")]) == 0
+    text = Page((tmp_path / "x.html").read_text()).text
+    assert "Kernels" in text
+    assert "Nothing found" not in text, "findings were not asked for"
 
 
 @pytest.mark.slow
