@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.events.catalogue import find_code
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg import Cfg, Single, View, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
     Contents,
@@ -33,7 +33,12 @@ MOST_VIEWS_LISTED = 10
 #: What the views are called in a listing that no menu has.
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
 #: Event types that name a kernel, and its class.
-KERNEL_TYPE, CLASS_TYPE = find_code("cuda_kernel", "kernel"), find_code("cuda_kernel", "class")
+KERNEL_TYPE, CLASS_TYPE = (
+    next(
+        field.code for field in load_catalogue().layouts["cuda_kernel"].fields if field.name == name
+    )
+    for name in ("kernel", "class")
+)
 #: Bytes of a trace in which the kernel that takes most time is looked for.
 BYTES_LOOKED_AT = 1 << 26
 #: Event types of CUDA's calls and work, which nearly every trace has.
