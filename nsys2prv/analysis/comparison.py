@@ -294,10 +294,10 @@ def _join_by_key(
     how many iterations they have, 0 for unknown; where these differ, the change is that of an
     iteration.
     """
-    counted = pl.col(count).sum() if count else pl.len()
     first, second = (
         frame.group_by(keys, maintain_order=True).agg(
-            counted.cast(pl.Int64).alias(f"count_{job}"), pl.col(value).sum().alias(f"{job}_ns")
+            pl.col(count).sum().cast(pl.Int64).alias(f"count_{job}"),
+            pl.col(value).sum().alias(f"{job}_ns"),
         )
         for job, frame in zip("ab", frames, strict=True)
     )

@@ -38,27 +38,20 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         idle, drivers = group.remember(
             ("idle and drivers", task), lambda task=task: _find_idle(group, task)
         )
-        times = {"time_ns": group.covered} | ({} if idle is None else {"idle_ns": idle})
-        sums = [
-            sum_stacks(own, deep, time).rename({"time": name}).drop("count" if number else [])
-            for number, (name, time) in enumerate(times.items())
-        ]
-        frame = sums[0]
-        if idle is None:
-            frame = frame.with_columns(idle_ns=pl.lit(None, pl.Int64))
-        else:
-            frame = frame.join(sums[1], on="text", how="left").with_columns(
-                pl.col("idle_ns").fill_null(0)
-            )
-        yield (
-            "stacks",
-            frame.with_columns(
-                task=pl.lit(task, pl.Int64),
-                thread=pl.lit(int(thread), pl.Int64),
-                drives_gpus=pl.lit(int(thread) in drivers),
-                stack=texts.gather(frame["text"]),
-            ).drop("text"),
+        frame = sum_stacks(own, deep, group.covered).rename({"time": "time_ns"})
+        idle_ns = pl.lit(None, pl.Int64)
+        if idle is not None:
+            while_idle = sum_stacks(own, deep, idle).select("text", idle_ns="time")
+            frame = frame.join(while_idle, on="text", how="left")
+            idle_ns = pl.col("idle_ns").fill_null(0)
+        frame = frame.with_columns(
+            task=pl.lit(task, pl.Int64),
+            thread=pl.lit(int(thread), pl.Int64),
+            drives_gpus=pl.lit(int(thread) in drivers),
+            stack=texts.gather(frame["text"]),
+            idle_ns=idle_ns,
         )
+        yield "stacks", frame.drop("text")
 
 
 def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:

@@ -51,7 +51,6 @@ from nsys2prv.analysis.result import (
     Finding,
     Result,
     Results,
-    join_findings,
 )
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
@@ -426,18 +425,12 @@ class OpenJob:
             if value not in known:
                 raise UsageError(f"{option}: {value} is none of {', '.join(known)}")
         names = names or tuple(self.analyses)
-        # Those whose findings belong to the one list.
-        others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
         key = useful, iterations, bins, tuple(what_if), tuple(regions), host_threads, whole
         made = self._results.setdefault(key, {})
-        left = [by_name[name] for name in dict.fromkeys((*names, *others)) if name not in made]
+        left = [by_name[name] for name in dict.fromkeys(names) if name not in made]
         if left:
             made.update(self._run_analyses(left, *key))
-        results = Results((name, made[name]) for name in names)
-        if "findings" in names:
-            joined = join_findings(made[name].findings for name in ("findings", *others))
-            results["findings"] = replace(made["findings"], findings=joined)
-        return results
+        return Results((name, made[name]) for name in names)
 
     @property
     def analyses(self) -> list[str]:
@@ -509,9 +502,7 @@ class OpenJob:
         return self._job.folder / f"iterations{'-asked' if pattern else ''}.npy"
 
     def _list_iterations(self, names: NamePattern) -> pl.DataFrame:
-        collect = partial(_list_unit_iterations, self._saved, names)
-        frames: list[pl.DataFrame] = list(self._job.workers.run(collect, self._units))
-        return pl.concat(frames)
+        return pl.concat(self.run_on_groups(partial(_list_unit_iterations, names)))
 
     @cached_property
     def graph(self) -> JobGraph | None:
@@ -519,9 +510,8 @@ class OpenJob:
         if core is None:
             return None
         calls = label_calls(self.labels)
-        build = partial(_build_unit_graph, self._saved, calls)
-        graphs = list(self._job.workers.run(build, self._units))
-        return join_units(self.reader, calls, graphs)
+        graphs = self.run_on_groups(partial(_build_unit_graph, calls))
+        return join_units(self.reader, calls, list(graphs))
 
     def run_on_groups(self, function: Callable[[Path, int], T]) -> Iterator[T]:
         """Yield what a function returns of each group of threads that share a report or a GPU, in their
@@ -667,8 +657,8 @@ class OpenJob:
             unit = DeviceGroup(load_event_reader(self._saved), number, options, self._saved.parent)
             yield from (_collect_frames([analysis], unit) for analysis in able)
             return
-        collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
-        yield from self._job.workers.run(collect, self._units)
+        names = [analysis.name for analysis in able]
+        yield from self.run_on_groups(partial(_collect_unit, names, options))
 
 
 def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -684,19 +674,19 @@ def _collect_frames(
     return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
 
 
-def _list_unit_iterations(saved: Path, names: NamePattern, number: int) -> pl.DataFrame:
+def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:
     """Return the iterations of one unit (a pure function over files)."""
     unit = DeviceGroup(load_event_reader(saved), number, AnalysisOptions(), saved.parent)
     return list_task_iterations(unit, names)
 
 
-def _build_unit_graph(saved: Path, calls: Mapping[int, str], number: int) -> UnitGraph:
+def _build_unit_graph(calls: Mapping[int, str], saved: Path, number: int) -> UnitGraph:
     """Return the graph of one unit (a pure function over files)."""
     return build_unit_graph(load_event_reader(saved), number, calls)
 
 
 def _collect_unit(
-    saved: Path, names: Sequence[str], options: AnalysisOptions, number: int
+    names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
 ) -> list[tuple[str, str, pl.DataFrame]]:
     """Return what these analyses collect of one unit (a pure function over files)."""
     unit = DeviceGroup(load_event_reader(saved), number, options, saved.parent)

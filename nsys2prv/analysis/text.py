@@ -181,8 +181,7 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     for name, result in results.items():
         content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
         analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
-    whole = [results["findings"]] if "findings" in results else results.values()
-    findings = [finding.as_dict() for result in whole for finding in result.findings]
+    findings = [finding.as_dict() for one in results.values() for finding in one.findings]
     return json.dumps(
         {"format": FORMAT, "job": dict(job), "findings": findings, "analyses": analyses},
         allow_nan=False,
@@ -282,9 +281,7 @@ def _lay_out(
     """
     width, head = style.text_width, list(head)
     parts = [fold_lines(head, width)] if head else []
-    findings = [result for result in results if result.name == "findings"]
-    findings = findings or [result for result in results if result.findings]
-    parts += [_format_findings(result, style, width) for result in findings]
+    parts += [_format_findings(one, style, width) for one in results if one.name == "findings"]
     return parts, [
         (result.name, block) for result in results for block in _format_blocks(result, style, width)
     ]

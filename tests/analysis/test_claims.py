@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import polars as pl
 import pytest
 from tools.exports import (
     KERNEL,
@@ -26,8 +25,6 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv.analysis.page import make_job_page
 from nsys2prv.analysis.result import Finding
-from nsys2prv.analysis.time_use import describe_copies
-from nsys2prv.events.catalogue import map_labels
 
 MS, US = 1_000_000, 1_000
 NAMES = ("kern", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020")
@@ -82,6 +79,13 @@ def find(
 def make_overhead(begin: int, end: int, name: int) -> Row:
     """Return a row of the profiler's overhead on the main thread."""
     return {"start": begin, "end": end, "globalTid": make_global_tid(PID), "nameId": name}
+
+
+def make_copy(begin: int, end: int, size: int, correlation: int, source: int) -> Row:
+    """Return a row of a copy to the device. source: kind of memory, 0: pageable, 1: pinned."""
+    place = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": make_global_pid()}
+    what = {"bytes": size, "copyKind": 1, "srcKind": source, "dstKind": 2}
+    return {"start": begin, "end": end, "correlationId": correlation, **place, **what}
 
 
 def test_a_call_lasts_as_long_as_it_waits(tmp_path: Path) -> None:
@@ -208,19 +212,7 @@ def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
 def test_gpus_that_only_copy(tmp_path: Path) -> None:
     """Copies of pinned memory, each after an unknown wait, so that no gain is stated."""
     copies = [
-        {
-            "start": begin,
-            "end": begin + 8 * MS,
-            "deviceId": 0,
-            "contextId": 1,
-            "streamId": 7,
-            "correlationId": 900 + number,
-            "globalPid": make_global_pid(),
-            "bytes": 80_000_000,
-            "copyKind": 1,
-            "srcKind": 1,
-            "dstKind": 2,
-        }
+        make_copy(begin, begin + 8 * MS, 80_000_000, 900 + number, 1)
         for number, begin in enumerate(range(0, 100 * MS, 10 * MS))
     ]
     calls = [(0, 10 * US, LAUNCH)]
@@ -251,40 +243,11 @@ def test_of_several_processes_the_one_that_works(tmp_path: Path) -> None:
     assert "--sample=process-tree" in finding.advice
 
 
-def test_copies_are_told_by_direction() -> None:
-    kinds, operations = map_labels("memory_kind"), map_labels("memory_operation")
-    to, back = (operations[f"cuda memcpy {way}"] for way in ("host-to-device", "device-to-host"))
-    rows = [
-        (to, kinds["pageable"], kinds["device"], 3, 10_000_000, 5 * MS),
-        (to, kinds["pageable"], kinds["device"], 1, 10_000_000, 5 * MS),
-        (back, kinds["device"], kinds["pinned"], 2, 40_000_000, 8 * MS),
-    ]
-    columns = ("operation", "source", "destination", "count", "bytes", "time")
-    assert describe_copies(pl.DataFrame(rows, schema=columns, orient="row")) == (
-        "memcpy Host-to-Device: 4 from pageable to device memory, 0.02 GB in 10.00 ms, 2.00 GB/s",
-        "memcpy Device-to-Host: 2 from device to pinned memory, 0.04 GB in 8.00 ms, 5.00 GB/s",
-    )
-
-
 def test_copies_that_would_be_faster_from_pinned_memory(tmp_path: Path) -> None:
     calls, kernels, copies, at = [], {}, [], MS
     for number in range(20):
         begin = number * 50 * US
-        copies.append(
-            {
-                "start": at,
-                "end": at + 6 * MS,
-                "deviceId": 0,
-                "contextId": 1,
-                "streamId": 7,
-                "correlationId": len(calls),
-                "globalPid": make_global_pid(),
-                "bytes": 12_000_000,
-                "copyKind": 1,
-                "srcKind": 0,
-                "dstKind": 2,
-            }
-        )
+        copies.append(make_copy(at, at + 6 * MS, 12_000_000, len(calls), 0))
         calls.append((begin, begin + 10 * US, len(NAMES) + 1))
         kernels[len(calls)] = (at + 6 * MS + US, at + 7 * MS)
         calls.append((begin + 20 * US, begin + 30 * US, LAUNCH))
@@ -338,19 +301,7 @@ def test_nothing_is_said_of_gpus_whose_work_is_lost(tmp_path: Path) -> None:
     """Kernels are launched, and only copies are recorded."""
     calls = [(number * MS, number * MS + 10 * US, LAUNCH) for number in range(50)]
     calls.append((80 * MS, 90 * MS, SYNCHRONIZE))
-    copy = {
-        "start": 30 * MS,
-        "end": 31 * MS,
-        "deviceId": 0,
-        "contextId": 1,
-        "streamId": 7,
-        "correlationId": 900,
-        "globalPid": make_global_pid(),
-        "bytes": 1000,
-        "copyKind": 1,
-        "srcKind": 0,
-        "dstKind": 2,
-    }
+    copy = make_copy(30 * MS, 31 * MS, 1000, 900, 0)
     assert find(tmp_path, calls, {}, {MEMCPY: [copy]}) == []
     with nsys2prv.open(tmp_path / "one.sqlite", quiet=True, jobs=1) as job:
         result, time = job.analyse("findings", "time").values()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from tools.exports import make_export
-from tools.folders import convert_export_folder
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis import job
@@ -162,6 +160,7 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
     beside = json.loads((tmp_path / "with.report.json").read_text())["analyses"]
     assert main(["report", *GRAPHS, "--json", str(tmp_path / "r.json"), "-q"]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["analyses"] == beside
+    assert (tmp_path / "with.report.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
@@ -202,20 +201,6 @@ def test_one_line_for_what_cannot_be(
     )
 
 
-def test_the_difference_of_two_jobs_is_no_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    difference = str(tmp_path / "d.json")
-    assert main(["diff", "-q", *GRAPHS, "--json", difference]) == 0
-    for arguments in (
-        ["diff", difference, GRAPHS[0]],
-        ["diff", GRAPHS[0], difference],
-        ["report", difference],
-    ):
-        assert main([*arguments, "-q"]) == 1
-        assert f"{difference}: holds the difference of two jobs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -246,22 +231,6 @@ def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[s
     part = str(tmp_path / "part.json")
     assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--json", part]) == 0
     assert main(["diff", part, part]) == 0
-
-
-@pytest.mark.slow
-def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder of tables is one report; a folder may hold reports of any form."""
-    for form in ("sqlite", "tables"):
-        (tmp_path / form).mkdir()
-    for path in map(Path, GRAPHS):
-        shutil.copy(path, tmp_path / "sqlite")
-        convert_export_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
-    assert main(["diff", "-q", str(tmp_path / "sqlite"), str(tmp_path / "tables")]) == 0
-    capsys.readouterr()
-    assert (
-        main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2])
-        == 0
-    )
 
 
 @pytest.mark.slow

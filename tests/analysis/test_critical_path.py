@@ -4,14 +4,12 @@ the duration of a sample.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import polars as pl
 import pytest
 from tools.exports import make_call, make_global_tid
 from tools.nccl_exports import Rank, format_payload
-from tools.pages import Page
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.device_group import Steady
@@ -130,22 +128,3 @@ def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         == 0
     )
     assert "The critical path by rank" in capsys.readouterr().out
-
-
-def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
-    reports = [str(report) for report in make_two_ranks(tmp_path)]
-    usual = ["report", *reports, "-q", "--align", "utc", "-j", "1", "--html"]
-    assert main([*usual, str(tmp_path / "usual.html")]) == 0
-    (job,) = Page((tmp_path / "usual.html").read_text()).jobs
-    assert "critical_path.ranks" not in job.tables
-    assert main([*usual, str(tmp_path / "o.html"), "--only", "findings,critical_path"]) == 0
-    (job,) = Page((tmp_path / "o.html").read_text()).jobs
-    section = json.dumps([one for one in job.facts["tables"] if "ritical" in one["title"]])
-    for text in (
-        "no device works for",
-        "The critical path by rank",
-        "Return from synchronisation",
-        "rank 1 (by file name)",
-        "vectorized_elementwise_kernel",
-    ):
-        assert text in section

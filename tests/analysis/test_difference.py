@@ -60,9 +60,3 @@ def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for name, table in tables.items():
         if table["columns"] and any(table["columns"].values()):
             assert f"difference.{name}" in result.jobs[0].tables
-
-
-def test_a_page_does_not_replace_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    report = str(SAMPLES["graphs"][0])
-    assert main(["diff", report, report, "--html", report]) == 2
-    assert "is a report; give the name of the file to write" in capsys.readouterr().err

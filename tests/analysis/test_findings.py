@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import finding_texts
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, join_findings
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main
 from nsys2prv.writers.paraver.cfg import list_core_views
@@ -107,8 +107,6 @@ def test_findings_as_text() -> None:
     limit = replace(finding, share=0.2, at_most=True)
     limits = format_findings([finding, limit, limit])
     assert limits.index("  Limits: what is gained at most, if all of it goes") == 6
-    small = replace(finding, share=0.1)
-    assert join_findings([[finding, limit], [small, limit]]) == [finding, small, limit, limit]
     assert format_findings([finding] * 7)[-1] == "  and 3 more: --full"
     assert all(
         len(line) <= 40

@@ -59,14 +59,6 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
 
 @pytest.mark.slow
 @relaxed
-@given(intervals, st.integers(-5, 80), st.integers(0, 40))
-def test_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
-    clipped = draw_spans(pairs).clip(begin, begin + length)
-    assert list_held_times(clipped) == set(range(begin, begin + length)) & list_times(pairs)
-
-
-@pytest.mark.slow
-@relaxed
 @given(intervals, intervals)
 def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     begin, end = split_columns(windows)

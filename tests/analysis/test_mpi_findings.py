@@ -131,11 +131,6 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     assert "GPU" not in capsys.readouterr().out
 
 
-def test_nobody_is_blamed_for_noise(tmp_path: Path) -> None:
-    with nsys2prv.open(write_job(tmp_path, draw_work({}))) as job:
-        assert not any(finding.ranks for finding in job.findings())
-
-
 def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Path) -> None:
     reports = write_job(tmp_path, np.full((RANKS, STEPS), STEP))
     assert main(["report", "-q", *map(str, reports), "--html", str(tmp_path / "p.html")]) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from tools.exports import KERNEL, MEMCPY, make_export, make_kernel, make_strings
 
 import nsys2prv
+from nsys2prv.analysis.result import KERNEL_NAMES
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -46,3 +47,13 @@ def test_numbers_that_a_report_lacks_are_null(tmp_path: Path) -> None:
     assert kernels.select("grid_x", "grid_y").rows() == [(4, None), (0, 2)]
     assert sizes == [None, 1000]
     assert (row["count"], row["bytes"], row["bandwidth_gb_s"]) == (2, None, None)
+
+
+def test_an_analysis_that_needs_names_of_kernels_is_not_available_without(tmp_path: Path) -> None:
+    kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", {KERNEL: kernels})) as job:
+        assert KERNEL_NAMES not in job.available
+        results = job.analyse("overlap", "efficiencies")
+    for result in results.values():
+        assert any("the names of kernels are not in the reports" in one for one in result.missing)
+        assert "device" not in result.tables

@@ -4,7 +4,6 @@ closed formulas.
 
 from __future__ import annotations
 
-import statistics as python_statistics
 from pathlib import Path
 
 import numpy as np
@@ -61,39 +60,6 @@ def test_parents_of_ranges(seed: int) -> None:
         ]
         assert depth[number] == len(around)
         assert parent[number] == (max(around, default=-1))
-
-
-def test_figures_of_spilled_durations(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    durations = {
-        "a": rng.integers(1, 1000, 101).tolist(),
-        "b": rng.integers(1, 5, 40).tolist(),
-        "c": [7],
-    }
-    rows = [(name, 10, 10 + length) for name, expected in durations.items() for length in expected]
-    groups = []
-    for part in range(3):
-        frame = pl.DataFrame(
-            rows[part::3],
-            schema={"name": pl.String, "begin": pl.Int64, "end": pl.Int64},
-            orient="row",
-        )
-        groups.append(spill_durations(frame, ["name"], tmp_path / f"{part}.bin"))
-    for row in make_statistics(pl.concat(groups), ["name"]).rows(named=True):
-        expected = durations[row["name"]]
-        assert (row["count"], row["time_ns"], row["min_ns"], row["max_ns"]) == (
-            len(expected),
-            sum(expected),
-            min(expected),
-            max(expected),
-        )
-        assert row["mean_ns"] == pytest.approx(python_statistics.fmean(expected), rel=1e-12)
-        assert row["median_ns"] == python_statistics.median(expected)
-        assert row["std_dev_ns"] == (
-            pytest.approx(python_statistics.stdev(expected), rel=1e-12)
-            if len(expected) > 1
-            else None
-        )
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import iterations
-from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.text import read_json
 from nsys2prv.cli import main
 
 TRAINING = list(map(str, SAMPLES["training"]))
@@ -102,41 +100,6 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
         assert part["elapsed_ns"] == end - begin
         assert part["parallel_efficiency"] == pytest.approx(part["useful_ns"] / 2 / (end - begin))
         assert part["parallel_efficiency"] > 2 * whole["parallel_efficiency"]
-
-
-@pytest.mark.slow
-def test_a_report_of_a_part(tmp_path: Path) -> None:
-    def described(*arguments: str) -> tuple[dict[str, object], dict[str, Result]]:
-        path = tmp_path / "part.json"
-        assert (
-            main(
-                [
-                    "report",
-                    *TRAINING,
-                    "-q",
-                    "--only",
-                    "efficiencies,kernels",
-                    "--json",
-                    str(path),
-                    *arguments,
-                ]
-            )
-            == 0
-        )
-        return read_json(path)
-
-    job, _ = described("--ranks", "0-1")
-    assert job["ranks"] == job["devices"] == 2
-    job, _ = described("--time", "170ms:172ms")
-    assert job["duration_ns"] == 2_000_000
-    job, _ = described("-t", "kernels")
-    assert "cuda_kernel" in job["records"]
-    assert "osrt" not in job["records"]
-    with nsys2prv.open(TRAINING) as whole:
-        ranges = whole.frame("nvtx_pushpop", "range", "number")
-    first = ranges.filter((pl.col("range") == "iteration") & (pl.col("number") == 1))
-    job, _ = described("--region", "iteration 1")
-    assert job["duration_ns"] == first["end"].max() - first["begin"].min()
 
 
 @pytest.mark.slow

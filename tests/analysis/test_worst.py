@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.analysis.result import Result, Table
-from nsys2prv.analysis.text import Style, choose_worst_rows, format_results
+from nsys2prv.analysis.text import choose_worst_rows
 
 
 def make_devices(count: int) -> pl.DataFrame:
@@ -43,13 +42,3 @@ def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
         shown, left = choose_worst_rows(frame, 5)
         assert shown.equals(frame)
         assert left == 0
-
-
-def test_a_terminal_says_how_many_are_left() -> None:
-    result = Result("efficiencies", "Efficiencies", {"devices": Table("Devices", make_devices(64))})
-    lines = format_results([result], (), Style()).splitlines()
-    assert lines[-1] == "  ... 61 more"
-    assert [line.split("  ")[1] for line in lines[4:8]] == [
-        *("min of 64", "mean of 64", "max of 64"),
-        "n1 GPU41",
-    ]

@@ -139,12 +139,11 @@ class Study(Struct):
         """A row for each run: run, devices, nodes, ranks, and its figures, named as in
         `device_parallel`.
         """
+        names = ("devices", "nodes", "ranks")
         rows = [
             {
                 "run": run.label,
-                "devices": run.devices,
-                "nodes": run.nodes,
-                "ranks": run.ranks,
+                **{name: getattr(run, name) for name in names},
                 "iterations": run.interval.iterations,
                 **_flatten(run.metrics),
             }
@@ -156,15 +155,10 @@ class Study(Struct):
     def region_table(self) -> pl.DataFrame:
         """A row for each run and region, with its figures."""
         rows = [
-            {
-                "run": run.label,
-                "devices": run.devices,
-                "region": name,
-                **_flatten(run.regions[name]),
-            }
+            {"run": run.label, "devices": run.devices, "region": name, **_flatten(figures)}
             for run in self.runs
             for name in self.regions
-            if name in run.regions
+            if (figures := run.regions.get(name)) is not None
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -184,10 +178,8 @@ class Study(Struct):
 def _flatten(metrics: Metrics, prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
-        more = (
-            _flatten(value, f"{name}_") if isinstance(value, dict) else {f"{prefix}{name}": value}
-        )
-        flat |= more
+        is_part = isinstance(value, dict)
+        flat |= _flatten(value, f"{name}_") if is_part else {f"{prefix}{name}": value}
     return flat
 
 

@@ -28,8 +28,8 @@ def compare_runs(
     """
     runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
     first = _choose_reference(runs, reference)
-    found = _detect_scaling(runs, first)
-    used = scaling or found.detected or "strong"
+    detected, why, is_clear = _detect_scaling(runs, first)
+    used = scaling or detected or "strong"
     for run in runs:
         _add_scalability(run, first, used)
     warnings = [
@@ -37,14 +37,11 @@ def compare_runs(
         *_compare_intervals(runs, first),
         *_compare_recordings(runs),
     ]
-    if found.power is not None and UNCLEAR[0] < found.power < UNCLEAR[1] and not scaling:
-        warnings.append(f"note: scaling is unclear ({found.why}): give --scaling")
-    if scaling and found.detected and scaling != found.detected:
-        warnings.append(
-            f"note: --scaling {scaling}, but it looks like {found.detected} scaling: {found.why}"
-        )
-    told = Scaling(found.detected, used, found.why)
-    return Study(told, first.name, warnings, runs, list(regions))
+    if not (is_clear or scaling):
+        warnings.append(f"note: scaling is unclear ({why}): give --scaling")
+    if scaling and detected and scaling != detected:
+        warnings.append(f"note: --scaling {scaling}, but it looks like {detected} scaling: {why}")
+    return Study(Scaling(detected, used, why), first.name, warnings, runs, list(regions))
 
 
 def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
@@ -58,14 +55,10 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
     return chosen[0]
 
 
-class _Detected(Scaling, frozen=True):
-    """What was found, and the power of the devices with which the work of an iteration grows."""
-
-    power: float | None = None
-
-
-def _detect_scaling(runs: Sequence[Run], first: Run) -> _Detected:
-    """Find how the work of an iteration grows: with every run of another size."""
+def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, bool]:
+    """Return how the work of an iteration grows with every run of another size, None where that is not
+    known, by what it was found, and whether it is clear.
+    """
     key = "useful_ns" if first.devices else "host_useful_ns"
     powers = [
         math.log(run.sums[key] / first.sums[key]) / math.log(run.units / first.units)
@@ -77,11 +70,12 @@ def _detect_scaling(runs: Sequence[Run], first: Run) -> _Detected:
         and first.sums.get(key)
     ]
     if not powers:
-        return _Detected(None, "")
+        return None, "", True
     power = sum(powers) / len(powers)
     units = "devices" if first.devices else "ranks"
     why = f"work of an iteration ~ {units}^{power:.2f}"
-    return _Detected("strong" if power < MIDDLE else "weak", "", why, power)
+    is_clear = not UNCLEAR[0] < power < UNCLEAR[1]
+    return "strong" if power < MIDDLE else "weak", why, is_clear
 
 
 def _add_scalability(run: Run, first: Run, used: str) -> None:

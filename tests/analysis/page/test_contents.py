@@ -162,9 +162,3 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     text = Page((tmp_path / "x.html").read_text()).text
     assert "Kernels" in text
     assert "Nothing found" not in text, "findings were not asked for"
-
-
-@pytest.mark.slow
-def test_beside_a_conversion(tmp_path: Path) -> None:
-    assert main([*map(str, SAMPLES["graphs"]), str(tmp_path / "out.prv"), "--report", "-q"]) == 0
-    assert (tmp_path / "out.report.html").read_text().startswith("<!doctype html>")
