@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay
-from nsys2prv.replay.work_tables import WorkTable, median_of_rows
+from nsys2prv.replay.work_tables import WorkTable
 
 #: A rank is tried if it has this share of the span more work than the median rank, a set if each of
 #: its ranks has the second, and ranks with that share of the greatest excess are a set.
@@ -228,7 +228,7 @@ def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[
     usual, total, _ = replay.tabulate(kinds).by_key
     if not len(usual):
         return
-    ratio = usual / np.maximum(median_of_rows(usual), 1)[:, None]
+    ratio = usual / np.maximum(np.nanmedian(usual, axis=1, keepdims=True), 1)
     names, process = np.nonzero(~np.isnan(usual))
     medians = pl.DataFrame(
         {"process": process, "ratio": ratio[names, process], "total": total[names, process]}

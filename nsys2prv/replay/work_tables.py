@@ -109,14 +109,3 @@ def make_work_table(
     edges = np.frombuffer(table, np.int32).reshape(-1, max(processes, 1))
     keys, first = np.frombuffer(keys, np.int32), np.frombuffer(first, np.int64)
     return WorkTable(edges, keys, first, graph.weight)
-
-
-def median_of_rows(durations: np.ndarray) -> np.ndarray:
-    """Return the median of the known numbers in each row, NaN of none."""
-    if not durations.size:
-        return np.full(len(durations), np.nan)
-    ordered = np.sort(durations, axis=1)
-    count = (~np.isnan(ordered)).sum(axis=1)
-    rows = np.arange(len(ordered))
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
-    return np.where(count > 0, (ordered[rows, low] + ordered[rows, high]) / 2, np.nan)
