@@ -49,14 +49,9 @@ class Coverage(Struct, frozen=True):
     #: Task -> its name.
     names: Mapping[int, str]
 
-    @property
-    def is_whole(self) -> bool:
-        """True if all of the trace is covered."""
-        return self.common.length == self.duration
-
     def describe(self) -> str:
         """Return a sentence about what is not covered, empty where all is."""
-        if self.is_whole:
+        if self.common.length == self.duration:
             return ""
         least = (1 - NEGLIGIBLE) * self.duration
         partly = [

@@ -71,7 +71,13 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         if unit.has("launch"):
             yield from _measure_latencies(unit)
     if unit.has("memory_operation"):
-        yield "memory", _sum_memory_operations(unit)
+        moves = unit.read_begins("memory_operation", (*MOVES, "bytes"))
+        sums = moves.group_by(MOVES, maintain_order=True).agg(
+            count=pl.len().cast(pl.Int64),
+            bytes=sum_known(pl.col("bytes")),
+            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        )
+        yield "memory", sums
 
 
 def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
@@ -87,15 +93,6 @@ def _measure_latencies(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     for name, (own, since) in times.items():
         rows = pl.DataFrame({"task": task[own], "begin": since[own], "end": begin[own]})
         yield name, _spill(unit, rows, "task", name)
-
-
-def _sum_memory_operations(unit: DeviceGroup) -> pl.DataFrame:
-    moves = unit.read_begins("memory_operation", (*MOVES, "bytes"))
-    return moves.group_by(MOVES, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64),
-        bytes=sum_known(pl.col("bytes")),
-        time_ns=(pl.col("end") - pl.col("begin")).sum(),
-    )
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

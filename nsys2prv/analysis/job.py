@@ -425,7 +425,14 @@ class OpenJob:
             if value not in known:
                 raise UsageError(f"{option}: {value} is none of {', '.join(known)}")
         names = names or tuple(self.analyses)
-        key = useful, iterations, bins, tuple(what_if), tuple(regions), host_threads, whole
+        asked = AnalysisOptions(
+            useful=useful,
+            bins=bins,
+            what_ifs=tuple(what_if),
+            host_threads=host_threads,
+            whole=whole,
+        )
+        key = asked, iterations, tuple(regions)
         made = self._results.setdefault(key, {})
         left = [by_name[name] for name in dict.fromkeys(names) if name not in made]
         if left:
@@ -523,36 +530,30 @@ class OpenJob:
     def _run_analyses(
         self,
         wanted: Sequence[Analysis],
-        useful: str,
+        asked: AnalysisOptions,
         pattern: str,
-        bins: int,
-        what_ifs: tuple[str, ...],
         regions: tuple[str, ...],
-        host_threads: str,
-        whole: bool,
     ) -> dict[str, Result]:
-        steady = None if whole else self._find_steady_state(pattern) if pattern else self.steady
+        steady = (
+            None if asked.whole else self._find_steady_state(pattern) if pattern else self.steady
+        )
         iterations = self._locate_iterations(pattern)
         labels = self.labels["nvtx"]
-        options = AnalysisOptions(
-            useful=useful,
+        options = replace(
+            asked,
             iterations=iterations if steady and iterations.exists() else None,
-            bins=bins,
             synchronising=select_synchronising_calls(self.labels["cuda_api"]),
             io=select_io_calls(self.labels["osrt"]),
             shmem=select_shmem_calls(self.labels["nvtx"]),
             no_profiler=select_no_profiler(self.labels["profiler_overhead"]),
             groups=self._groups,
             steady=steady,
-            whole=whole,
             covered=self.coverage.common,
             lossy_devices=self._find_lossy_devices(),
             lost_work=self._name_lossy_processes(),
             regions=ALL
             if regions == (ALL,)
             else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),
-            host_threads=host_threads,
-            what_ifs=what_ifs,
             unmatched=tuple(
                 dict.fromkeys(
                     self._job.infos[report].name

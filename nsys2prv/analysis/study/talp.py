@@ -56,12 +56,10 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
             name: _describe(run, run["regions"][name], run["regions"][name]["elapsed_ns"])
             for name in names
         }
-        resources = {"numCpus": run["ranks"], "numAvailableCpus": run["ranks"]}
-        resources |= {"numNodes": run["nodes"], "numMpiRanks": run["ranks"]}
         content = {
             "dlbVersion": DLB,
             "timestamp": now,
-            "resources": {**resources, "numGpus": run["devices"]},
+            "resources": {**_count(run), "numAvailableCpus": run["ranks"]},
             "Application": application,
         }
         label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
@@ -69,6 +67,11 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
         write_complete_file(paths[-1], json.dumps(content, indent=1))
     return paths
+
+
+def _count(run: Mapping[str, Any]) -> dict[str, int]:
+    named = {"numCpus": "ranks", "numMpiRanks": "ranks", "numNodes": "nodes", "numGpus": "devices"}
+    return {name: run[key] for name, key in named.items()}
 
 
 def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float) -> dict[str, Any]:
@@ -80,11 +83,8 @@ def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float
     least_mpi = elapsed * (1 - shares["mpiCommunicationEfficiency"])
     most_active = shares["gpuOrchestrationEfficiency"] * elapsed
     return {
-        "numCpus": hosts,
-        "numMpiRanks": hosts,
-        "numNodes": run["nodes"],
+        **_count(run),
         "avgCpus": float(hosts),
-        "numGpus": devices,
         **dict.fromkeys(NOT_COUNTED, 0),
         "numMeasurements": max(1, run["interval"]["iterations"]),
         "elapsedTime": round(elapsed),
