@@ -1,3 +1,5 @@
-"""Helpers of every room that know nothing of profiles: files, text, progress, signals, workers,
-frames, the compiled core.
+"""Help every room, and know nothing of profiles: files, text, progress, workers, columns.
+
+Modules stand alone: open the one that you need. `native` is the compiled core; :mod:`workers` runs
+functions in other processes.
 """

@@ -1,7 +1,9 @@
-"""Insight without Paraver: analyses of a job's aligned events, in columns. Reading is
-nsys2prv.conversion.prepare's; nothing here writes a trace.
+"""Analyse a job without Paraver: tables, and findings that say what holds it back.
 
-:mod:`job` has what users hold; each analysis is one module (efficiencies, overlap, ...) that
-declares what it needs, yields partial frames of each unit of the job in worker processes and adds
-tables from them to its result; :mod:`text` prints them.
+In: a `Job` that :mod:`nsys2prv.conversion.prepare` prepared. Out: a `Result` with tables for each
+analysis; nothing here writes a trace. Start in :mod:`job`, which has what users hold.
+
+Each analysis is one module (efficiencies, overlap, ...): it declares what it needs, yields partial
+frames of each unit of the job in worker processes, and adds tables from them to its result.
+:mod:`text` prints them, `page` makes the HTML page, `study` compares several runs.
 """

@@ -1,5 +1,8 @@
-"""The command line: :func:`main` reads arguments and runs a command: a conversion, views, clocks,
-checks, reports, studies and differences. Messages and exit status.
+"""Run the command line: :func:`main` reads arguments, runs a command, prints messages.
+
+In: arguments. Out: what the command prints, and an exit status. Start in :func:`main`, then
+:mod:`arguments`, which declares the options of all commands; :mod:`report` and :mod:`study` are
+commands of their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Words that all of this room uses: kinds of noise, roles of members, and kinds of findings with
-their texts. The room makes one timeline from the reports' own clocks: :mod:`~nsys2prv.clock.solve`
-finds the corrections of the hosts, :mod:`~nsys2prv.clock.maps` converts times.
+"""Make one timeline of the reports' own clocks.
 
-Pure functions on plain values; no Nsight and no Paraver in this room.
+In: times of calls that end together on several hosts (:mod:`observations`). Out: for each host an
+offset, a drift and an error bound. Start in :mod:`solve`, which finds them; :mod:`maps` converts
+times. Pure functions on plain values, without Nsight or Paraver.
+
+This module has the words that the others share: kinds of noise, roles of members, and kinds of
+findings with their texts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Find all kinds of events, and select those that a user asks for (``-t``). A module of this package
-holds the kinds of a family: it reads their tables into the normal form and knows nothing of Paraver.
+"""Read all kinds of events, and select those that a user asks for (``-t``).
+
+In: the tables of a report. Out: `Rows` or `Counters`, the normal form, without anything of Paraver.
+Start in :mod:`kind`, which declares what a kind is; each further module holds the kinds of a family.
 
 Every module of this package that defines ``KINDS`` is found by :func:`all_kinds`, and so is every
 kind of the catalogue that needs no module; adding a kind touches no other module.

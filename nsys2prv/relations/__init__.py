@@ -1,10 +1,11 @@
-"""Declare and run relations between the events of several reports, which have a module each in this
-package.
+"""Relate events of several reports: messages, collectives, memory in use.
 
-A relation reads *facts*, small frames that event kinds set aside while reading
-(:meth:`Extraction.add_fact`), once every clock, object and name is known, and yields further
-records and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed
-here, :func:`run_relations` runs them. The other modules help these: `blocks` (rows on disk), and
+In: *facts*, small frames that event kinds set aside while reading (:meth:`Extraction.add_fact`).
+Out: further records and lines in trace time, and observations of clocks. Start here, then in
+:mod:`gpu_memory`, the shortest relation.
+
+:func:`all_relations` gives the ``RELATIONS`` of the modules listed here, :func:`run_relations` runs
+them once every clock, object and name is known. Other modules help these: `blocks` (rows on disk),
 `nccl_kernels` and `nccl_matching` (kernels of one collective).
 """
 

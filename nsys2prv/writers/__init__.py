@@ -1,5 +1,7 @@
-"""Writers of traces, one folder or module a format, behind one interface (:mod:`writer`): the ending of
-the output tells which writes it.
+"""Write traces, one folder or module per format, behind one interface.
+
+In: `TraceContent` and the records of each window. Out: the bytes of the trace and the files beside
+it. Start in :mod:`writer`, the interface; the ending of the output chooses who implements it.
 """
 
 from __future__ import annotations

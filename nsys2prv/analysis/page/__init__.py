@@ -1,7 +1,8 @@
-"""A job's analyses, and its timeline, as one HTML page that refers to nothing outside itself.
+"""Make one HTML page of a job's analyses and timeline, which refers to nothing outside itself.
 
-Data goes one way: results of :mod:`nsys2prv.analysis` and :mod:`excerpts` of the events -> :mod:`sections`,
-what the page says, and :mod:`data`, what its script draws -> the templates and scripts in ``web/``.
+In: results of :mod:`nsys2prv.analysis`, and :mod:`excerpts` of the events. Out: the page:
+:mod:`sections` has what it says, :mod:`data` what its script draws, ``web/`` the templates and
+scripts. Start here, then in :mod:`excerpts`.
 """
 
 from __future__ import annotations

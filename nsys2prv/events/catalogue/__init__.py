@@ -1,9 +1,8 @@
-"""Event types, their labels and their values: the data of the files in ``events`` and of
-``counters.yaml``, the names of sampled numbers, as typed declarations (how to write them stands in
-``events/README.md``).
+"""Declare event types, their labels and values, as typed data.
 
-Everything that gives a Paraver number a meaning is read from here: the writer of records, the
-``.pcf`` and the tables of the documentation. That an event type has one meaning is tested.
+In: the files of ``events`` (``events/README.md`` says how to write them) and ``counters.yaml``. Out:
+:func:`load_catalogue`, from which everything that gives a Paraver number a meaning is read: the
+writer of records, the ``.pcf``, the documents. A test checks that an event type has one meaning.
 """
 
 from __future__ import annotations
