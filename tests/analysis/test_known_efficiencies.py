@@ -44,28 +44,10 @@ NCCL, SYNC, STEP, BARRIER, PLAIN, TENSOR, COPY, COPY_SYNC, CUSTOM = 3, 4, 5, 6, 
 EXACT = 1e-9
 
 
-def make_copy(
-    start: int,
-    end: int,
-    size: int,
-    kind: int = 1,
-    correlation: int | None = None,
-    source: int = 0,
-    target: int = 2,
-) -> Row:
-    return {
-        "start": start,
-        "end": end,
-        "deviceId": 0,
-        "contextId": 1,
-        "streamId": 7,
-        "correlationId": correlation,
-        "bytes": size,
-        "copyKind": kind,
-        "srcKind": source,
-        "dstKind": target,
-        "globalPid": make_global_pid(),
-    }
+def make_copy(start: int, end: int, size: int) -> Row:
+    place = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": make_global_pid()}
+    what = {"bytes": size, "copyKind": 1, "srcKind": 0, "dstKind": 2}
+    return {"start": start, "end": end, **place, **what}
 
 
 def make_nccl_kernel(start: int, end: int, stream: int = 9, **columns: object) -> Row:
