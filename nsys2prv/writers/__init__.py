@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from nsys2prv.writers.paraver.prv import ParaverWriter
-from nsys2prv.writers.perfetto import PerfettoWriter
+from nsys2prv.writers.perfetto.pftrace import PerfettoWriter
 from nsys2prv.writers.writer import Writer
 
 #: Ending of a trace -> what writes it; the first is that of a name without any of them.

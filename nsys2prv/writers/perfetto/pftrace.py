@@ -1,35 +1,35 @@
-"""Write a trace for Perfetto (https://perfetto.dev): a .pftrace, packets of the protobuf message
-`Trace`, whose fields are named in :class:`Packet` and those after it.
-
-A process of Perfetto is a task of the trace, numbered as Paraver does. A host thread has a track for
-each layout of its events, a GPU's stream one for all of its work. Layouts whose ranges may overlap
-share a track only where `store/overlaps.py` has moved what overlaps to lanes: tracks of the same name,
-which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, through
-all ranks of a collective, and from sends to receives. Names are written once, at the begin of the file.
-"""
+"""Write the .pftrace: descriptors of processes, rows and counters, then the packets of each window."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import Field, NameSet, ValueSet, load_catalogue, split_unit
+from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
 from nsys2prv.store.overlaps import list_overlap_groups
 from nsys2prv.store.runs import BEGIN, END, LINE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords, find_first_times
-from nsys2prv.writers.protobuf import (
+from nsys2prv.writers.perfetto.names import (
+    ON_SEQUENCE,
+    REPEATED_FIELDS,
+    WITH_NAMES,
+    Packet,
+    Packets,
+    load_numbers,
+    name_unknown,
+    write_names,
+)
+from nsys2prv.writers.perfetto.protobuf import (
     Fixed,
     Message,
     Numbers,
@@ -40,15 +40,6 @@ from nsys2prv.writers.protobuf import (
     make_text,
 )
 from nsys2prv.writers.writer import TraceContent, WindowBytes
-
-
-class Packet:
-    """Fields of `Trace`, `TracePacket` and `InternedData`."""
-
-    PACKET = 1
-    CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT = 6, 8, 10, 11
-    INTERNED_DATA, SEQUENCE_FLAGS, TRACK_DESCRIPTOR = 12, 13, 60
-    CATEGORIES, EVENT_NAMES, ARGUMENT_NAMES, ARGUMENT_TEXTS = 1, 2, 3, 29
 
 
 class Track:
@@ -71,10 +62,6 @@ class Event:
 
 #: Explicit order, of tracks by their ORDER and of processes and threads.
 BY_ORDER, EXPLICIT = 3, 1
-#: The one sequence of packets, and what they need: the names at its begin (which clear all before).
-ON_SEQUENCE = make_number(Packet.SEQUENCE, 1)
-WITH_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 2)
-BEGIN_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 3)
 #: Clocks of a snapshot: that of the trace, and UTC.
 TRACE_CLOCK, UTC_CLOCK = 6, 1
 #: The unit of counters that Perfetto knows itself.
@@ -88,68 +75,7 @@ COLLECTIVES, COLLECTIVE_FIELD = "nccl_collective", "collective"
 #: A flow's id: what it is of, above this bit, and above that one its task or window.
 FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
 LAUNCH, MESSAGE, COLLECTIVE = range(3)
-#: Fields that say again what another one does, for views of Paraver.
-REPEATED_FIELDS = frozenset({"any_domain", "own", "own_number"})
-#: Names in one packet.
-NAMES_AT_ONCE = 10_000
 _ADDRESS = re.compile(r"THREAD [\d.]+ ")
-
-
-class CatalogueNumbers(NamedTuple):
-    """Numbers of what the catalogue declares, the same in every trace."""
-
-    #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
-    bands: dict[str, int]
-    #: Title of each of these.
-    titles: list[str]
-    #: Those of groups: on rows that are no threads they have the row's own track.
-    grouped: frozenset[int]
-    #: Category of each layout and kind of lines.
-    categories: dict[str, int]
-    #: Number of each field's name.
-    arguments: dict[str, int]
-    #: Number of each set of names or values, and of the kinds of lines ("").
-    sets: dict[str, int]
-    #: Layouts of points in time.
-    points: frozenset[str]
-
-    def number_names(self, name_set: str, values: np.ndarray) -> np.ndarray:
-        """Return the ids of the names of these values."""
-        return values.astype(np.int64) * len(self.sets) + self.sets[name_set] + 1
-
-
-@cache
-def load_numbers() -> CatalogueNumbers:
-    """Return the numbers of what the catalogue declares."""
-    catalogue = load_catalogue()
-    groups = list_overlap_groups()
-    titles = {name: layout.title for name, layout in catalogue.layouts.items()}
-    titles |= {name: f"{_name_lines(name)}s" for name in catalogue.lines}
-    by_band = {groups.get(name, name): title for name, title in titles.items()}
-    numbers = {band: number for number, band in enumerate(by_band)}
-    fields = {one.name for layout in catalogue.layouts.values() for one in layout.fields}
-    points = (
-        layout
-        for kind in all_kinds()
-        if kind.tables and not kind.has_duration
-        for layout in kind.layouts
-        if not catalogue.layouts[layout].is_state
-    )
-    return CatalogueNumbers(
-        {name: numbers[groups.get(name, name)] for name in titles},
-        list(by_band.values()),
-        frozenset(numbers[group] for group in groups.values()),
-        {name: number for number, name in enumerate(titles, 1)},
-        {name: number for number, name in enumerate(sorted({*fields, "process"}), 1)},
-        {name: n for n, name in enumerate(("", *catalogue.name_sets, *catalogue.value_sets))},
-        frozenset(points),
-    )
-
-
-def _name_lines(kind: str) -> str:
-    """Return the name of an end of such a line."""
-    word, _, rest = kind.partition("_")
-    return f"{word.upper()} {rest}".strip().replace("_", " ")
 
 
 class PerfettoWriter(Struct, dict=True):
@@ -204,7 +130,7 @@ class PerfettoWriter(Struct, dict=True):
             *_describe_clock(content),
             *self._describe_rows(content, keys),
             *self._describe_counters(content),
-            *_write_names(content),
+            *write_names(content),
         )
         return b"".join(described)
 
@@ -386,7 +312,7 @@ class PerfettoWriter(Struct, dict=True):
                 continue
             values = records.column(one.name)
             if isinstance(one.values, ValueSet):
-                names += _name_unknown(one.values, values, place == 0)
+                names += name_unknown(one.values, values, place == 0)
             if one.values is not None:
                 values = numbers.number_names(one.values.name, values)
             if place == 0:
@@ -449,13 +375,6 @@ class PerfettoWriter(Struct, dict=True):
             event = Message(Packet.TRACK_EVENT, (kind, Numbers(Event.TRACK, tracks), number))
             parts = Numbers(Packet.TIMESTAMP, table.time), ON_SEQUENCE, event
             yield Packets(tracks[:0], encode_rows(len(tracks), [Message(Packet.PACKET, parts)]))
-
-
-class Packets(NamedTuple):
-    """Packets of events, each a row of bytes, and the tracks of these events."""
-
-    tracks: np.ndarray
-    encoded: np.ndarray
 
 
 def _make_packets(times: np.ndarray, tracks: np.ndarray, event: Sequence[Part]) -> Packets:
@@ -538,62 +457,3 @@ def _describe_clock(content: TraceContent) -> Iterator[bytes]:
             make_number(Packet.TIMESTAMP, 0),
             make_bytes(Packet.CLOCK_SNAPSHOT, *snapshot),
         )
-
-
-def _write_names(content: TraceContent) -> Iterator[bytes]:
-    """Yield packets with all names that events refer to."""
-    numbers, layouts = load_numbers(), load_catalogue().layouts
-    present = content.lines.union(content.layouts)
-    categories = {number: name for name, number in numbers.categories.items() if name in present}
-    first = len(numbers.categories) + 1
-    categories |= {
-        first + place: name or "default domain"
-        for place, (name, _) in enumerate(content.domain_codes)
-    }
-    names = [(Packet.CATEGORIES, item) for item in categories.items()]
-    names += [(Packet.ARGUMENT_NAMES, (number, name)) for name, number in numbers.arguments.items()]
-    used: dict[tuple[int, str], Field] = {}
-    for place, one in (
-        item for name in content.layouts for item in enumerate(layouts[name].fields)
-    ):
-        if one.values is not None and one.name not in REPEATED_FIELDS:
-            used[Packet.ARGUMENT_TEXTS if place else Packet.EVENT_NAMES, one.values.name] = one
-    kinds = enumerate(map(_name_lines, load_catalogue().lines))
-    labels = [(Packet.EVENT_NAMES, "", kinds)]
-    labels += [(table, name, _list_labels(one, content)) for (table, name), one in used.items()]
-    ids = (
-        (table, (int(number), label))
-        for table, name, named in labels
-        for value, label in named
-        for number in numbers.number_names(name, np.array([value]))
-    )
-    entries = (
-        make_bytes(table, make_number(1, number), make_text(2, text))
-        for table, (number, text) in chain(names, ids)
-    )
-    flags = BEGIN_NAMES
-    while part := list(islice(entries, NAMES_AT_ONCE)):
-        yield make_bytes(Packet.PACKET, flags, make_bytes(Packet.INTERNED_DATA, *part))
-        flags = WITH_NAMES
-
-
-def _list_labels(one: Field, content: TraceContent) -> Iterable[tuple[int, str]]:
-    if isinstance(one.values, NameSet):
-        return content.values[one.values.name].labels.select("value", "label").iter_rows()
-    return one.values.labels if one.values else ()
-
-
-def _name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[Packets]:
-    """Return a packet that names the values of a column by their numbers that the set does not list."""
-    known = [value for value, _ in values.labels]
-    unknown = np.unique(column[~np.isin(column, known)])
-    if not len(unknown):
-        return []
-    table = Packet.EVENT_NAMES if are_names else Packet.ARGUMENT_TEXTS
-    ids = load_numbers().number_names(values.name, unknown).tolist()
-    entries = (
-        make_bytes(table, make_number(1, number), make_text(2, str(value)))
-        for number, value in zip(ids, unknown.tolist(), strict=True)
-    )
-    packet = make_bytes(Packet.PACKET, WITH_NAMES, make_bytes(Packet.INTERNED_DATA, *entries))
-    return [Packets(np.zeros(0, np.int64), np.frombuffer(packet, np.uint8)[None])]

@@ -1,0 +1,162 @@
+"""Names of events, arguments and categories: each has a number, which events refer to.
+
+Names are written once, at the begin of the file; values that the catalogue does not list are named
+in the window that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import Field, NameSet, ValueSet, load_catalogue
+from nsys2prv.store.overlaps import list_overlap_groups
+from nsys2prv.writers.perfetto.protobuf import make_bytes, make_number, make_text
+from nsys2prv.writers.writer import TraceContent
+
+
+class Packet:
+    """Fields of `Trace`, `TracePacket` and `InternedData`."""
+
+    PACKET = 1
+    CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT = 6, 8, 10, 11
+    INTERNED_DATA, SEQUENCE_FLAGS, TRACK_DESCRIPTOR = 12, 13, 60
+    CATEGORIES, EVENT_NAMES, ARGUMENT_NAMES, ARGUMENT_TEXTS = 1, 2, 3, 29
+
+
+#: The one sequence of packets, and what they need: the names at its begin (which clear all before).
+ON_SEQUENCE = make_number(Packet.SEQUENCE, 1)
+WITH_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 2)
+BEGIN_NAMES = ON_SEQUENCE + make_number(Packet.SEQUENCE_FLAGS, 3)
+#: Fields that say again what another one does, for views of Paraver.
+REPEATED_FIELDS = frozenset({"any_domain", "own", "own_number"})
+#: Names in one packet.
+NAMES_AT_ONCE = 10_000
+
+
+class Packets(NamedTuple):
+    """Packets of events, each a row of bytes, and the tracks of these events."""
+
+    tracks: np.ndarray
+    encoded: np.ndarray
+
+
+class CatalogueNumbers(NamedTuple):
+    """Numbers of what the catalogue declares, the same in every trace."""
+
+    #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
+    bands: dict[str, int]
+    #: Title of each of these.
+    titles: list[str]
+    #: Those of groups: on rows that are no threads they have the row's own track.
+    grouped: frozenset[int]
+    #: Category of each layout and kind of lines.
+    categories: dict[str, int]
+    #: Number of each field's name.
+    arguments: dict[str, int]
+    #: Number of each set of names or values, and of the kinds of lines ("").
+    sets: dict[str, int]
+    #: Layouts of points in time.
+    points: frozenset[str]
+
+    def number_names(self, name_set: str, values: np.ndarray) -> np.ndarray:
+        """Return the ids of the names of these values."""
+        return values.astype(np.int64) * len(self.sets) + self.sets[name_set] + 1
+
+
+@cache
+def load_numbers() -> CatalogueNumbers:
+    """Return the numbers of what the catalogue declares."""
+    catalogue = load_catalogue()
+    groups = list_overlap_groups()
+    titles = {name: layout.title for name, layout in catalogue.layouts.items()}
+    titles |= {name: f"{_name_lines(name)}s" for name in catalogue.lines}
+    by_band = {groups.get(name, name): title for name, title in titles.items()}
+    numbers = {band: number for number, band in enumerate(by_band)}
+    fields = {one.name for layout in catalogue.layouts.values() for one in layout.fields}
+    points = (
+        layout
+        for kind in all_kinds()
+        if kind.tables and not kind.has_duration
+        for layout in kind.layouts
+        if not catalogue.layouts[layout].is_state
+    )
+    return CatalogueNumbers(
+        {name: numbers[groups.get(name, name)] for name in titles},
+        list(by_band.values()),
+        frozenset(numbers[group] for group in groups.values()),
+        {name: number for number, name in enumerate(titles, 1)},
+        {name: number for number, name in enumerate(sorted({*fields, "process"}), 1)},
+        {name: n for n, name in enumerate(("", *catalogue.name_sets, *catalogue.value_sets))},
+        frozenset(points),
+    )
+
+
+def _name_lines(kind: str) -> str:
+    """Return the name of an end of such a line."""
+    word, _, rest = kind.partition("_")
+    return f"{word.upper()} {rest}".strip().replace("_", " ")
+
+
+def write_names(content: TraceContent) -> Iterator[bytes]:
+    """Yield packets with all names that events refer to."""
+    numbers, layouts = load_numbers(), load_catalogue().layouts
+    present = content.lines.union(content.layouts)
+    categories = {number: name for name, number in numbers.categories.items() if name in present}
+    first = len(numbers.categories) + 1
+    categories |= {
+        first + place: name or "default domain"
+        for place, (name, _) in enumerate(content.domain_codes)
+    }
+    names = [(Packet.CATEGORIES, item) for item in categories.items()]
+    names += [(Packet.ARGUMENT_NAMES, (number, name)) for name, number in numbers.arguments.items()]
+    used: dict[tuple[int, str], Field] = {}
+    for place, one in (
+        item for name in content.layouts for item in enumerate(layouts[name].fields)
+    ):
+        if one.values is not None and one.name not in REPEATED_FIELDS:
+            used[Packet.ARGUMENT_TEXTS if place else Packet.EVENT_NAMES, one.values.name] = one
+    kinds = enumerate(map(_name_lines, load_catalogue().lines))
+    labels = [(Packet.EVENT_NAMES, "", kinds)]
+    labels += [(table, name, _list_labels(one, content)) for (table, name), one in used.items()]
+    ids = (
+        (table, (int(number), label))
+        for table, name, named in labels
+        for value, label in named
+        for number in numbers.number_names(name, np.array([value]))
+    )
+    entries = (
+        make_bytes(table, make_number(1, number), make_text(2, text))
+        for table, (number, text) in chain(names, ids)
+    )
+    flags = BEGIN_NAMES
+    while part := list(islice(entries, NAMES_AT_ONCE)):
+        yield make_bytes(Packet.PACKET, flags, make_bytes(Packet.INTERNED_DATA, *part))
+        flags = WITH_NAMES
+
+
+def _list_labels(one: Field, content: TraceContent) -> Iterable[tuple[int, str]]:
+    if isinstance(one.values, NameSet):
+        return content.values[one.values.name].labels.select("value", "label").iter_rows()
+    return one.values.labels if one.values else ()
+
+
+def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[Packets]:
+    """Return a packet that names the values of a column by their numbers that the set does not list."""
+    known = [value for value, _ in values.labels]
+    unknown = np.unique(column[~np.isin(column, known)])
+    if not len(unknown):
+        return []
+    table = Packet.EVENT_NAMES if are_names else Packet.ARGUMENT_TEXTS
+    ids = load_numbers().number_names(values.name, unknown).tolist()
+    entries = (
+        make_bytes(table, make_number(1, number), make_text(2, str(value)))
+        for number, value in zip(ids, unknown.tolist(), strict=True)
+    )
+    packet = make_bytes(Packet.PACKET, WITH_NAMES, make_bytes(Packet.INTERNED_DATA, *entries))
+    return [Packets(np.zeros(0, np.int64), np.frombuffer(packet, np.uint8)[None])]
