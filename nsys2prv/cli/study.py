@@ -96,9 +96,6 @@ def print_study(parser: Parser, arguments: Sequence[str]) -> str:
 def _check_runs(options: argparse.Namespace) -> None:
     """Raise UsageError where the runs or folders to write cannot be what they are given for."""
     paths = [Path(run) for run in options.runs]
-    if len({path.absolute() for path in paths}) < len(paths):
-        twice = next(run for run in options.runs if options.runs.count(run) > 1)
-        raise UsageError(f"{twice}: is given twice; give each run once")
     if len(paths) == 1 and paths[0].suffix != JSON:
         _refuse_one_run(options.runs[0])
     if options.whole and options.iterations:

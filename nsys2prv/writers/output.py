@@ -109,7 +109,7 @@ class PartFilesOutput(Output):
 
 def _compress(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
     """Return the bytes to write."""
-    views = [memoryview(piece).cast("B") for piece in pieces]
+    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     if not compress:
         return views
     from isal import isal_zlib

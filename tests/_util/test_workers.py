@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tools.commands import ENVIRONMENT, wait_for
 
@@ -300,7 +301,7 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
     output = kind(tmp_path / "file", tmp_path, compress)
     output.begin(b"head\n", 3)
     for number in range(3):
-        output.write_part(number, [b"part %d\n" % number * 100_000, b"", b"."])
+        output.write_part(number, [b"part %d\n" % number * 100_000, np.empty(0), b"."])
         output.collect(number)
     result = (tmp_path / "file").read_bytes()
     assert (gzip.decompress(result) if compress else result) == b"head\n" + b"".join(

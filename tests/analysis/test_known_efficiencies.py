@@ -334,3 +334,7 @@ def test_scalability() -> None:
     assert [run.metrics["speedup"] for run in again.runs] == pytest.approx([1, 2000 / 600])
     assert list_figures(again, "computation_scalability") == pytest.approx([1, 1.6])
     assert "but it looks like strong scaling" in again.warnings[-1]
+    small.devices = 0
+    apart = compare_runs([large, small])
+    assert ("how work grows is not known" in apart.warnings[-1], apart.scaling.why) == (True, "")
+    assert ["efficiency" in run.metrics for run in apart.runs] == [True, False]

@@ -33,13 +33,17 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
     assert Path("html/s.html").read_text().startswith("<!doctype html>")
     assert Path("csv/s.csv").read_text().startswith("figure,job_4,job_8,job_16")
     assert len([*Path("talp").rglob("*.json")]) == 3
+    other = Path(earlier).read_text().replace('"begin_ns": 0', '"begin_ns": 1')
+    Path("other.json").write_text(other)
+    assert main(["study", earlier, "other.json"]) == 0
+    assert "\n  other.json: runs/job_4 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ([str(GRAPHS)], "is one run, and a study compares several"),
-        (["study.json", "study.json"], "study.json: is given twice"),
+        (["study.json", "study.json"], "study.json: runs/job_4 is given twice"),
         (["study.json", "page.html"], "to write it, give --html page.html"),
         (["study.json", "--label", "old=a"], "give a text and one of the runs"),
         (["a", "b", "--label", "x=a", "--label", "x=b"], "another run is called x, too"),

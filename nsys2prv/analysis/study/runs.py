@@ -66,11 +66,17 @@ def make_study(
     }
     given = [_list_given(one) for one in runs]
     largest = max(given, key=_measure_reports)
+    earlier = {
+        str(paths[0]): _read_earlier(Path(paths[0]), regions)
+        for paths in given
+        if Path(paths[0]).suffix == JSON
+    }
+    _tell_apart([str(paths[0]) for paths in given], earlier)
     read: list[Run] = []
     for paths in given:
         name = str(paths[0])
-        if Path(name).suffix == JSON:
-            read += _read_earlier(Path(name), regions)
+        if name in earlier:
+            read += earlier[name]
             continue
         with open_job(paths, options, **fields) as job:
             wanted = ("efficiencies", "findings") if paths is largest else ("efficiencies",)
@@ -89,6 +95,23 @@ def make_study(
             f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
         )
     return compare_runs(read, scaling, reference, names)
+
+
+def _tell_apart(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
+    """Name runs that are others than one of the same name by the file that has them. Raises UsageError
+    for a run that is given twice, or of which an earlier study has the figures.
+    """
+    seen: dict[Path, Run | None] = {}
+    for name in given:
+        for run in earlier.get(name, (None,)):
+            place = Path(run.name if run else name).absolute()
+            other = seen.get(place)
+            if place in seen and not (run and other and run.interval != other.interval):
+                of = f"{name}: {run.name}" if run else f"{name}:"
+                raise UsageError(f"{of} is given twice; give each run once")
+            if run and place in seen:
+                run.name, run.label = f"{name}: {run.name}", ""
+            seen[place] = run
 
 
 def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:

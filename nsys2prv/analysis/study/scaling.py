@@ -37,6 +37,8 @@ def compare_runs(
         *_compare_intervals(runs, first),
         *_compare_recordings(runs),
     ]
+    if not (why or scaling) and len({run.units for run in runs}) > 1:
+        warnings.append("note: how work grows is not known, taken as strong: give --scaling")
     if not (is_clear or scaling):
         warnings.append(f"note: scaling is unclear ({why}): give --scaling")
     if scaling and detected and scaling != detected:
@@ -65,7 +67,7 @@ def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, b
         for run in runs
         if run.units != first.units
         and run.interval.iterations
-        and first.interval.iterations
+        and _are_alike(run, first)
         and run.sums.get(key)
         and first.sums.get(key)
     ]
@@ -78,9 +80,15 @@ def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, b
     return "strong" if power < MIDDLE else "weak", why, is_clear
 
 
+def _are_alike(run: Run, first: Run) -> bool:
+    """Return whether both are of iterations or neither is, and of GPUs or of ranks without."""
+    return bool(run.interval.iterations) == bool(first.interval.iterations) and bool(
+        run.devices
+    ) == bool(first.devices)
+
+
 def _add_scalability(run: Run, first: Run, used: str) -> None:
     """Add the figures of a run, and of its regions, that are relative to the reference."""
-    is_alike = bool(run.interval.iterations) == bool(first.interval.iterations)
     grown = run.units / max(first.units, 1)
     of_regions, of_first = (one.sums.get("regions", {}) for one in (run, first))
     parts = [(run.metrics, run.sums, first.sums)]
@@ -91,7 +99,7 @@ def _add_scalability(run: Run, first: Run, used: str) -> None:
     ]
     for metrics, sums, reference in parts:
         _forget_scalability(metrics)
-        if is_alike:
+        if _are_alike(run, first):
             _relate(metrics, sums, reference, grown, used == "weak")
     for name, sums in of_regions.items():
         device = run.regions.get(name, {}).get("device", {})
