@@ -59,6 +59,7 @@ class Coverage(Struct, frozen=True):
             for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
             if spans.length < least
         ]
+        partly = [*dict.fromkeys(partly)]  # processes of one rank may have one name
         reports = f" (the reports cover {list_some(partly, MOST_NAMED)})" if partly else ""
         if not len(self.common):
             return (

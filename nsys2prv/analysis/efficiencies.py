@@ -68,7 +68,7 @@ USEFUL = {
 }
 #: Which host threads count -> what people call them.
 HOST_THREADS = {
-    "main": "the main thread of each process, that with the iterations where there are such",
+    "main": "of each process the thread with the iterations, else its main thread",
     ALL: "all host threads of the processes",
 }
 NO_STEADY = ", which has no steady state"
@@ -284,7 +284,9 @@ def _add_host_tables(
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
     ranks = context.label_tasks(threads.select("task", *columns))
     title = "Main threads" if context.options.host_threads != ALL else "Threads"
-    result.add("hosts", f"{title}: shares of the elapsed time", ranks)
+    is_of_mpi = not layouts & set(WORK) and not context.options.steady
+    span = "the time from MPI_Init to MPI_Finalize" if is_of_mpi else "the elapsed time"
+    result.add("hosts", f"{title}: shares of {span}", ranks)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")

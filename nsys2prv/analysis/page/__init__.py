@@ -46,7 +46,6 @@ def make_page(
     """
     material = Material(job, results, excerpts)
     mean, bars = sections.divide_time(material)
-    begin, end = material.span
     return _fill_page(
         "report",
         str(job.get("title") or job["name"]),
@@ -55,8 +54,7 @@ def make_page(
         verdict=sections.write_verdict(material, mean),
         mean=mean,
         bars=bars,
-        span=end - begin,
-        is_steady=begin > 0 or end < int(job["duration_ns"]),
+        part=material.part,
         has_iterations=bool(material.iterations),
         has_gpus=bool(job["devices"]),
         cards=[*sections.list_cards(material)],
@@ -205,4 +203,4 @@ def make_printable(value: object) -> object:
     value = re.sub(r"(?<=\d )us\b", "µs", value)
     if value.isprintable():
         return value
-    return "".join(character if character.isprintable() else "\ufffd" for character in value)
+    return "".join(one if one.isprintable() or one == "\u00a0" else "\ufffd" for one in value)

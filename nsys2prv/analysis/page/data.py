@@ -78,6 +78,16 @@ class Material(Struct, frozen=True):
         return int(begin), int(begin + length)
 
     @property
+    def part(self) -> tuple[str, int]:
+        """What of the job times are shares of, and how long that is (ns)."""
+        begin, end = self.span
+        duration = int(self.job.get("duration_ns", 0))
+        if begin > 0 or end < duration:
+            return "the steady state", end - begin
+        covered = int(self.job.get("covered_ns", duration))
+        return ("the time that all reports cover" if covered < duration else "the job"), covered
+
+    @property
     def iterations(self) -> list[int]:
         """Begins of the iterations of the steady state, and the end of the last one (ns)."""
         each = self.find_frame("time", "by_iteration")

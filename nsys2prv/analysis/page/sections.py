@@ -88,7 +88,7 @@ def describe_job_facts(material: Material) -> list[str]:
 def write_verdict(material: Material, mean: Bar | None) -> str:
     """Return what holds the job back, in two sentences."""
     findings, sentences = list_findings(material), []
-    where = "their steady state" if material.iterations else "the job"
+    where = "their steady state" if material.iterations else material.part[0]
     if mean and (mean.useful or material.job["devices"]):
         who = "GPUs compute" if material.job["devices"] else "ranks are in MPI"
         sentences.append(f"The {who} for {100 * mean.useful:.0f} % of {where}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -67,10 +67,22 @@ def format_markdown(study: Study) -> str:
         [summarise_study(study)],
         [f"- {line}" for line in (*study["warnings"], describe_comparison(study), *runs)],
         format_markdown_tables(study),
-        [f"- {100 * one.share:.1f} %: {one.title} {one.advice}" for one in list_findings(study)],
+        [*_list_findings_in_markdown(study)],
     ]
     text = "\n\n".join("\n".join(part) for part in parts if part)
     return re.sub(r"(?<=\d )us\b", "µs", f"{text}\n")
+
+
+def _list_findings_in_markdown(study: Study) -> Iterator[str]:
+    """Yield what to do about the largest run: a heading, and a line for each finding."""
+    found = list_findings(study)
+    if found:
+        part = "steady state" if study["runs"][-1]["interval"]["iterations"] else "time"
+        yield f"Findings of {name_runs(study)[-1]}, with how much shorter its {part} would be without:\n"
+    for one in found:
+        most = "at most " if one.at_most else ""
+        advice = f" To do: {one.advice.rstrip('.')}." if one.advice else ""
+        yield f"- {most}{100 * one.share:.1f} %: {one.title}{advice}"
 
 
 def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:

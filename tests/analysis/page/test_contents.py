@@ -136,7 +136,8 @@ def test_numbers_are_packed() -> None:
 
 def test_what_cannot_be_printed() -> None:
     template = load_environment(str).from_string("{{ text }}")
-    assert template.render(text="\ud800<\0\u202e 5.00 us") == "\ufffd&lt;\ufffd\ufffd 5.00 µs"
+    text = "\ud800<\0\u202e 5\u00a0% 5.00 us"
+    assert template.render(text=text) == "\ufffd&lt;\ufffd\ufffd 5\u00a0% 5.00 µs"
 
 
 def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

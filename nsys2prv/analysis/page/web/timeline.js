@@ -174,7 +174,7 @@ export class Timeline {
     this.matches = words.length ? names : null;
     this.hits = this.matches && this.listHits(names);
     this.hit = -1;
-    this.found.textContent = this.hits ? `${formatCount(this.hits.length)} on this page; Enter: the next` : "";
+    this.found.textContent = this.hits ? `${formatCount(this.hits.length)} on this page${this.hits.length ? "; Enter: the next" : ""}` : "";
     this.painter.ask();
   }
   listHits(names) {

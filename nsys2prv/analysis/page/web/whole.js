@@ -59,7 +59,6 @@ export const showWhole = data => {
     view: few ? [iterations[0], third] : [...data.span], highest: 620,
     marks: data.moments.filter(Boolean).flatMap(moment => markMoment(data, moment)), buttons, label: "Timeline of the whole job", onview: () => timeline?.strip?.painter.ask(),
   });
-  timeline.home = [0, data.duration];
   const pins = data.moments.map((moment, at) => moment && { number: at + 1, time: moment.begin, title: find(`#finding-${at + 1} h3`).textContent });
   timeline.strip = new Strip(find("#strip"), data, timeline, pins.filter(Boolean));
   const classes = new Set(data.nameClasses.map(number => data.classes[number]));
