@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,41 +75,6 @@ def test_a_terminal_has_the_analyses_that_fit(
     monkeypatch.setattr("nsys2prv.analysis.text.MOST_LINES", 200)
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
     assert analyses[:3] == ANALYSES[:3]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", [GRAPHS, GRAPHS[:1]])
-def test_progress_of_analyses(reports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar that is full in the end, on a terminal alone."""
-    bars: list[dict] = []
-
-    class Bar:
-        def __init__(self, items: Iterable = (), **given: object) -> None:
-            self.items, self.given = items, {**given, "done": 0}
-            bars.append(self.given)
-
-        def __iter__(self) -> Iterator:
-            return iter(self.items)
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def update(self, count: int) -> None:
-            self.given["done"] += count
-
-    monkeypatch.setattr("tqdm.tqdm", Bar)
-    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
-    assert not bars
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
-    (analysing,) = (bar for bar in bars if bar["desc"] == "analysing")
-    assert analysing["done"] == analysing["total"] == 4
-    bars.clear()
-    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1", "-q"]) == 0
-    assert not bars
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
