@@ -18,7 +18,8 @@ from nsys2prv.events.cuda import GRAPH_TABLE
 from nsys2prv.events.kind import NOT_USED, UNKNOWN_TABLE, explain_unread_table
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import NO_SYMBOLS
-from nsys2prv.export.info import ERROR, INFO, TIMES, Message, ReportInfo, pid_of
+from nsys2prv.export.info import TIMES, ReportInfo, pid_of
+from nsys2prv.export.messages import ERROR, INFO, Message
 from nsys2prv.export.sqlite import Database
 
 #: Kinds of notes that are left to those who ask for everything, and how many others are shown.

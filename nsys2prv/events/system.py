@@ -23,16 +23,18 @@ from nsys2prv.events.stacks import (
     take_file_name,
 )
 from nsys2prv.export.info import (
-    NO_PROCESSES,
     PROCESS_MASK,
     ReportInfo,
-    find_capture_span,
-    find_main_process,
     find_processes,
     pid_of,
-    shorten_message,
 )
 from nsys2prv.export.job_checks import list_profiled_processes
+from nsys2prv.export.messages import (
+    NO_PROCESSES,
+    find_capture_span,
+    find_main_process,
+    shorten_message,
+)
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts, name_rows, zero_nulls
 
 #: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.export.info import (
-    NO_PROCESSES,
     PROCESS_MASK,
     RANK_VARIABLES,
     SIZE_VARIABLES,
@@ -18,6 +17,7 @@ from nsys2prv.export.info import (
     ReportInfo,
     pid_of,
 )
+from nsys2prv.export.messages import NO_PROCESSES
 from nsys2prv.export.ranks import choose_launcher_ranks
 from nsys2prv.export.sqlite import Database
 
