@@ -41,7 +41,7 @@ commands (`nsys2prv help COMMAND` lists its options):
 EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
 A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
 
-Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
+Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports, \
 4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
 #: The options, as Parser.add_arguments reads them.
 OPTIONS = """

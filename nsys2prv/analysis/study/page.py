@@ -5,6 +5,7 @@ notebooks.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) 
         heads=name_runs(study),
         comparison=describe_comparison(study),
         title=write_title(study),
-        summary=summarise_study(study).replace(" %", "\u00a0%"),
+        summary=re.sub(r"(?<=\d) (?=[%×])", "\u00a0", summarise_study(study)),
         figures=list_run_figures(study),
         label=partial(find_label, study),
         regions=list_region_figures(study),

@@ -74,8 +74,8 @@ def _detect_scaling(runs: Sequence[Run], first: Run) -> tuple[str | None, str, b
     if not powers:
         return None, "", True
     power = sum(powers) / len(powers)
-    units = "devices" if first.devices else "ranks"
-    why = f"work of an iteration ~ {units}^{power:.2f}"
+    units = "GPUs" if first.devices else "ranks"
+    why = f"the work of an iteration grows as {units}^{power:.2f}"
     is_clear = not UNCLEAR[0] < power < UNCLEAR[1]
     return "strong" if power < MIDDLE else "weak", why, is_clear
 

@@ -60,6 +60,9 @@ export const showTip = (lines, x = 0, y = 0) => {
   tipBox.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(4, top)}px)`;
 };
 
+// What was shown by keys has no pointer that leaves it.
+addEventListener("wheel", () => showTip(null), { passive: true });
+
 /** Show the lines of an element on hover and on focus. */
 export const addTip = (element, list) => {
   const show = event => showTip(list(event), event.clientX, event.clientY);
