@@ -284,7 +284,7 @@ def _add_host_tables(
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
     ranks = context.label_tasks(threads.select("task", *columns))
     title = "Main threads" if context.options.host_threads != ALL else "Threads"
-    is_of_mpi = not layouts & set(WORK) and not context.options.steady
+    is_of_mpi = has_mpi and not layouts & set(WORK) and not context.options.steady
     span = "the time from MPI_Init to MPI_Finalize" if is_of_mpi else "the elapsed time"
     result.add("hosts", f"{title}: shares of {span}", ranks)
     if not has_mpi:
