@@ -43,7 +43,7 @@ from nsys2prv.analysis.host_time import (
 )
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.result import MOST_FINDINGS, Analysis, Context, JobRanks, Result
+from nsys2prv.analysis.result import Analysis, Context, JobRanks, Result
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
@@ -265,7 +265,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
             before = [one for one in findings if one.share >= edge.share and not one.at_most]
             findings.insert(0 if steady else len(before), edge)
     result.notes.extend(_describe_trust(context, unexplained))
-    result.findings.extend(findings[:MOST_FINDINGS])
+    result.findings.extend(findings)
     if not findings:
         result.missing.append(_describe_nothing(frames))
 

@@ -51,6 +51,7 @@ from nsys2prv.analysis.result import (
     Finding,
     Result,
     Results,
+    join_findings,
 )
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
@@ -434,10 +435,16 @@ class OpenJob:
         )
         key = asked, iterations, tuple(regions)
         made = self._results.setdefault(key, {})
-        left = [by_name[name] for name in dict.fromkeys(names) if name not in made]
+        # Those whose findings belong to the one list.
+        others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
+        left = [by_name[name] for name in dict.fromkeys((*names, *others)) if name not in made]
         if left:
             made.update(self._run_analyses(left, *key))
-        return Results((name, made[name]) for name in names)
+        results = Results((name, made[name]) for name in names)
+        if "findings" in names:
+            joined = join_findings(made[name].findings for name in ("findings", *others))
+            results["findings"] = replace(made["findings"], findings=joined)
+        return results
 
     @property
     def analyses(self) -> list[str]:

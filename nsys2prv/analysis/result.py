@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -192,6 +192,22 @@ class Results(dict[str, Result]):
 
     def _repr_html_(self) -> str:
         return "".join(result._repr_html_() for result in self.values())
+
+
+def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of several analyses as one list: those of the first in their order, each
+    other before the first of its sort, cause or limit, that costs less.
+    """
+    joined: list[Finding] = []
+    for number, findings in enumerate(lists):
+        for one in findings:
+            less = (
+                at
+                for at, other in enumerate(joined)
+                if number and (not other.at_most, other.share) < (not one.at_most, one.share)
+            )
+            joined.insert(next(less, len(joined)), one)
+    return joined[:MOST_FINDINGS]
 
 
 class Context(Struct, frozen=True):
@@ -436,6 +452,8 @@ class Analysis(Struct, frozen=True):
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
     #: Its figures are of the time that the reports of all processes cover.
     is_of_covered: bool = False
+    #: `conclude` adds to `result.findings` what belongs to the job's findings.
+    has_findings: bool = False
 
     @property
     def about(self) -> str:

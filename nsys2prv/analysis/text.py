@@ -181,7 +181,8 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     for name, result in results.items():
         content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
         analyses[name] = {key: content[key] for key in ("title", "notes", "missing", "tables")}
-    findings = [finding.as_dict() for one in results.values() for finding in one.findings]
+    whole = [results["findings"]] if "findings" in results else results.values()
+    findings = [finding.as_dict() for result in whole for finding in result.findings]
     return json.dumps(
         {"format": FORMAT, "job": dict(job), "findings": findings, "analyses": analyses},
         allow_nan=False,
@@ -281,7 +282,9 @@ def _lay_out(
     """
     width, head = style.text_width, list(head)
     parts = [fold_lines(head, width)] if head else []
-    parts += [_format_findings(one, style, width) for one in results if one.name == "findings"]
+    findings = [result for result in results if result.name == "findings"]
+    findings = findings or [result for result in results if result.findings]
+    parts += [_format_findings(result, style, width) for result in findings]
     return parts, [
         (result.name, block) for result in results for block in _format_blocks(result, style, width)
     ]

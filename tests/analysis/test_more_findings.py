@@ -1,0 +1,58 @@
+"""Any analysis adds findings to the job's one list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
+
+import nsys2prv
+from nsys2prv.analysis import job as job_module
+from nsys2prv.analysis.result import Analysis, Finding, Result, join_findings
+from nsys2prv.cli import main
+
+TITLE = "Kernels are counted."
+
+
+def add_toy_finding(frames: object, context: object, result: Result) -> None:
+    result.findings.append(Finding("straggler", TITLE, 0.9, evidence=("one",), advice="none"))
+
+
+TOY = Analysis(
+    "toy",
+    "Toy",
+    (("cuda_kernel",),),
+    lambda unit: iter([("count", pl.DataFrame({"count": [unit.work.height]}))]),
+    add_toy_finding,
+    has_findings=True,
+)
+
+
+def test_a_finding_of_another_analysis_is_in_every_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_module, "ANALYSES", (*job_module.ANALYSES, TOY))
+    kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
+    tables = {KERNEL: kernels, "StringIds": make_strings("gemm")}
+    report = make_export(tmp_path / "r.sqlite", tables)
+    data, page = tmp_path / "r.json", tmp_path / "r.html"
+    with nsys2prv.open(report, jobs=1) as job:
+        titles = [finding.title for finding in job.findings()]
+        assert titles.count(TITLE) == 1
+        assert job.analyse("toy")["toy"].findings
+    options = ["-q", "-j", "1", "--json", str(data), "--html", str(page)]
+    assert main(["report", str(report), *options]) == 0
+    assert capsys.readouterr().out.count(TITLE) == 1
+    written = json.loads(data.read_text())["findings"]
+    assert [one["title"] for one in written] == titles
+    assert TITLE in page.read_text()
+
+
+def test_findings_are_joined_by_what_they_cost() -> None:
+    one = Finding("straggler", "", 0.5)
+    first, other = [one, replace(one, share=0.2)], [replace(one, share=0.3)]
+    assert [each.share for each in join_findings([first, other])] == [0.5, 0.3, 0.2]
