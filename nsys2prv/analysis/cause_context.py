@@ -96,6 +96,6 @@ class CauseContext(Struct, frozen=True, dict=True):
         return f"{what} is not {'all ' if known else ''}recorded{f': add {options}' if options else ''}"
 
     def list_unrecorded(self, known: list[str]) -> list[str]:
-        """Return what would tell more of hosts than is known, where it is not recorded, as a sentence."""
+        """Return what recording would tell more about hosts, as a sentence."""
         lacks = self.frames["unrecorded"].height
         return [self.describe_unrecorded("what hosts do there", known)] if lacks else []

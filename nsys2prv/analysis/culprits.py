@@ -1,4 +1,4 @@
-"""Findings of ranks and links that hold the others up, in words."""
+"""Describe ranks and links that hold the others up, as findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGER = 1.05
 
 
 class Told(NamedTuple):
-    """The words of a culprit's finding."""
+    """Texts of the finding of a culprit."""
 
     #: The title, behind the name of the ranks.
     title: str

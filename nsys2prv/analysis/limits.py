@@ -138,7 +138,7 @@ _MEASURE = {
 
 
 def describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
-    """Say what ranks wait in after the last of them has come: for data where there is much."""
+    """Describe what ranks wait in after the last of them has come: for data, where there is much."""
     places, columns = facts.places, facts.replay.job.graph.edges
     work = facts.replay.list_work(cause.changes[0][0])
     edges = work["edge"].to_numpy()

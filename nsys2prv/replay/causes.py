@@ -1,5 +1,5 @@
-"""What holds a job back: changes of its work, the one that gains most first, each replayed with
-those before it done, for causes do not add up.
+"""Find what holds a job back: changes of its work, the one that gains most first. Each is replayed
+with those before it done, because their gains do not add up.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
 
 
 def _is_awaited(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether others meet these processes, or it is not known who meets whom: replicas that
-    serve other requests have no reason to be alike.
+    """Return whether other processes communicate with these, or this is not known. Replicas that
+    serve different requests do not: there is no reason for them to be alike.
     """
     own = {*suspect.processes}
     meet = [{*members} for members, _ in replay.job.channels if members]
@@ -143,7 +143,7 @@ def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
 
 
 def _is_hiccup(replay: Replay, changes: Changes, culprit: Suspect) -> bool:
-    """Return whether most of what the culprit does longer is in few of its times."""
+    """Return whether most of the excess time of the culprit falls into a few of its repetitions."""
     if culprit.is_link or culprit.ratio:
         return False
     saved = replay.list_work(*replay.list_saved(changes))

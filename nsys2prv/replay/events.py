@@ -1,4 +1,4 @@
-"""The events of one unit that the replay is made of, as columns: outermost calls of host threads,
+"""Read the events of one unit that the replay needs, as columns: outermost calls of host threads,
 operations of devices, and rows that say what a call or a stream waits for.
 """
 

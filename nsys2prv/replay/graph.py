@@ -96,8 +96,8 @@ NO_KIND = 255
 TO_ESTIMATE, AS_RECORDED, _FIRST_GROUP = -1, -2, -3
 
 
-#: Edges that get other weights: these (ns), this share of the recorded ones, or NO_WEIGHT. Of an edge
-#: that is named more than once the least counts.
+#: Edges with their new weights: ns, a share of the recorded weight, or NO_WEIGHT. If an edge is
+#: named more than once, the least weight counts.
 Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
@@ -162,7 +162,7 @@ class Durations(Struct, frozen=True):
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
-    """Return durations (int32), of which find_long gives the long ones (ns)."""
+    """Return durations (int32); find_long gives those that are too long for that type (ns)."""
     place = np.flatnonzero(value == LONG)
     return Durations(value, place, find_long(place).astype(np.int64))
 
@@ -204,8 +204,8 @@ class EdgeColumns(Struct):
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return of classes of sizes of transfers: the name, the class of the bytes, and whether it is of
-    a message.
+    """Split classes of the sizes of transfers into the name, the class of the bytes, and whether it
+    is a message.
     """
     is_message = size < 0
     name, of_bytes = np.divmod(np.where(is_message, -1 - size, size), 1000)
@@ -343,13 +343,13 @@ class Graph(Struct, frozen=True, dict=True):
         return Times(self.run(weight)[0].nodes, self.weight)
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
-        """Return which moments are later than `begin` and not than `end` (ns), for each node."""
+        """Return for each node which of its moments lie in (begin, end] (ns)."""
         counts = np.zeros(len(self.row), np.uint8)
         core.count_moments(*self.recorded, begin, end, counts)
         return counts
 
     def select(self, kinds: Collection[Kind], begin: int, end: int) -> dict[Kind, np.ndarray]:
-        """Return the edges of each kind that end later than `begin` and not than `end` (ns)."""
+        """Return the edges of each kind that end in (begin, end] (ns)."""
         bits = sum(1 << kind for kind in {*kinds})
         found = core.select_edges(*self.recorded, bits, begin, end)
         return {Kind(kind): np.frombuffer(rows, np.int32) for kind, rows in found.items()}
@@ -495,8 +495,8 @@ def _plan_replay(
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[bytes, int]:
-    """Return in what order a replay goes through the nodes, without edges on cycles: the number of
-    these. At first those go whose source is not earlier.
+    """Return the order in which a replay visits the nodes, and the number of edges left out because
+    they are on cycles. Edges whose source is not earlier are left out first.
     """
     plan, placed = core.plan_replay(make_core_graph(columns, joined), np.array(bounds, np.int64))
     cycles = 0

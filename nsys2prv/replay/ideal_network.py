@@ -1,5 +1,5 @@
-"""The job on an ideal network: the replay in which nothing that ranks send each other takes time. What
-is left of the loss by communication is that ranks wait for each other.
+"""Replay a job on an ideal network, on which transfers between ranks take no time. The loss by
+communication that is left is ranks waiting for each other.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class IdealNetwork(Struct, frozen=True):
 def replay_without_transfers(
     graph: JobGraph, begin: int, end: int, kinds: tuple[Kind, ...] = TRANSFERS
 ) -> IdealNetwork | str:
-    """Return the span (ns of the trace) with transfers of these kinds that take no time, or why it
-    cannot be told.
+    """Replay a span (ns of the trace) with transfers of these kinds taking no time; return the
+    result, or why there is none.
     """
     replay, edges = Replay(graph, begin, end), graph.graph.edges
     setting_up, beginning = (

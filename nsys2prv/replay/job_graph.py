@@ -197,7 +197,7 @@ def _concatenate(
 def _take(
     units: Sequence[UnitGraph], part: str, name: str, more: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return a column of all units, which are left without it, and more behind it."""
+    """Take a column out of all units; return it as one, with `more` appended."""
     columns = [getattr(getattr(unit, part), name) for unit in units]
     for unit in units:
         setattr(getattr(unit, part), name, None)
@@ -238,7 +238,7 @@ def _make_meeting_edges(
     task_of: np.ndarray,
     number_channel: Callable[[np.ndarray], int],
 ) -> tuple[list[_Joining], np.ndarray]:
-    """Return the edges of meetings, and when these are. first: node of the first one."""
+    """Return the edges of meetings, and the times of meetings. first: node of the first one."""
     count = int(meetings.meeting.max(initial=-1)) + 1
     moments = np.full(count, np.iinfo(np.int64).min)
     holds = meetings.holds
@@ -284,8 +284,8 @@ def _number_channels(
 def _find_quick_transfers(
     lasts: np.ndarray, channel: np.ndarray, size: np.ndarray, later: np.ndarray
 ) -> np.ndarray:
-    """Return what transfers of one size take on their channel (ns) where members may end later; of the
-    others nothing is usual.
+    """Return how long transfers of one size usually take on their channel (ns), where members may
+    end later than the transfer; AS_RECORDED elsewhere.
     """
     sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
     frame = pl.DataFrame({"lasts": lasts, "channel": channel, "size": sizes, "later": later})
@@ -297,8 +297,8 @@ def _find_quick_transfers(
 def _free_members(
     units: Sequence[UnitGraph], bounds: Sequence[int], kind: Kind, meetings: Meetings
 ) -> None:
-    """Let NCCL kernels, and calls of MPI, that meet others last no time by themselves: their work is
-    the transfer.
+    """Give NCCL kernels and calls of MPI that meet others no time of their own: their work is the
+    transfer.
     """
     ends = np.unique(meetings.end >> 1)
     for unit, first, last in zip(units, bounds, bounds[1:], strict=False):

@@ -1,7 +1,7 @@
-"""Meetings of several ranks: collectives and messages of NCCL and MPI. None of their members goes on
-before all have come; what it takes after that is the transfer.
+"""Find meetings of several ranks: collectives and messages of NCCL and MPI. No member goes on
+before all have come; the time after that is the transfer.
 
-Who belongs together is what the relations have found (:mod:`nsys2prv.relations`).
+The relations have found which calls belong together (:mod:`nsys2prv.relations`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLOCKING = {"eager": pl.lit(False), "holds": pl.lit(True), "later": pl.lit(Fals
 
 
 class Meetings(Struct, frozen=True):
-    """Members of meetings, by meeting, and where these are between."""
+    """Members of meetings, ordered by meeting."""
 
     #: Number of the meeting of each member, ascending from 0.
     meeting: np.ndarray
@@ -154,10 +154,10 @@ def _find_waits(
 def _match_collectives(
     reader: EventReader, calls: pl.DataFrame, labels: Mapping[int, str]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the members of collectives: the n-th calls of the processes of a communicator belong
-    together, from the end where a report lacks the first ones; of one in whose n-th calls do other
-    things nothing is known. A call that returns at once ends with the first wait that ends when all
-    have come.
+    """Yield the members of collectives. The n-th calls of the processes of a communicator belong
+    together, counted from the end where a report lacks the first ones; a communicator whose n-th
+    calls differ is left out. A call that returns at once ends with the first wait that ends when
+    all have come.
     """
     if "mpi_collective" not in reader.layouts:
         return

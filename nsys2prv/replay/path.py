@@ -1,5 +1,5 @@
-"""The critical path: the one chain of work and waiting, over all ranks, that explains how long a span
-of the job took, as pieces that follow each other without a gap.
+"""Find the critical path: the one chain of work and waiting, over all ranks, that explains how long
+a span of the job took, as pieces that follow each other without a gap.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def find_pieces(replay: Replay) -> PathPieces:
 def _split_launches(
     replay: Replay, path: np.ndarray, begins: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each edge of the path the row of the call that it begins with, and until when that
-    lasts: only edges from the begin of a call to an operation have such.
+    """Return for each edge of the path the row of the call at its begin, and when that call ends;
+    only edges from the begin of a call to an operation have one.
     """
     edges = replay.job.graph.edges
     source = edges.source[path]

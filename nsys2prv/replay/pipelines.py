@@ -1,4 +1,4 @@
-"""Pipelines: ranks that hand their results on to a next stage, and messages back."""
+"""Find pipelines: ranks that pass their results on to the next stage, and messages back."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Pipeline(Struct, frozen=True):
 
 
 def find_pipeline(reader: EventReader, begin: int, end: int, iterations: int) -> Pipeline | None:
-    """Return the pipeline that the messages between these times (ns) tell of: processes whose
-    partners form chains of one length. None where they form anything else. iterations: how many
+    """Return the pipeline that the messages between these times (ns) show: processes whose partners
+    form chains of equal length. None where they form anything else. iterations: how many
     there are in this time, 0 where unknown.
     """
     task_of = reader.rows.get_column("task") - 1

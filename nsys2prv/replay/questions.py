@@ -1,5 +1,5 @@
-"""What-ifs in words, as in `rank 3: gpu as others; no cudaFree`: read them, replay them, and write those
-that causes stand for.
+"""Read and replay what-ifs in words, such as `rank 3: gpu as others; no cudaFree`, and write the
+words for a cause.
 """
 
 from __future__ import annotations

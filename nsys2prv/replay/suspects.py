@@ -1,4 +1,4 @@
-"""Who holds the job back: sets of ranks and links whose work, done as the others do it, gains most."""
+"""Find the ranks and links that hold a job back: those that gain most if they work as the others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LEAST_EXCESS, LEAST_OF_SET, SHARE_OF_GREATEST = 0.004, 0.002, 0.3
 LEAST_HIGH = 0.02
 #: The smallest set with this share of the greatest gain is the culprit.
 NEARLY_ALL = 0.85
-#: A rank that is slow in all its work is no more than that if this gains that share of what it gains
-#: with the work of the others.
+#: A rank counts as slow in all its work if that explains this share of what it gains by working as
+#: the others.
 OF_CHOSEN = 0.7
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
@@ -37,7 +37,7 @@ BY_CHANCE = 0.01
 #: Where balancing the kernels of all ranks gains so much more than a culprit does, ranks differ at
 #: random.
 OF_BALANCED = 0.75
-#: Gains below this name nobody, except where the evidence is certain.
+#: Below these gains no culprit is named; the second is for certain evidence.
 LEAST_GAIN, LEAST_CERTAIN = 0.02, 0.01
 #: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
 #: many times as far from the median rank as half of all ranks are.
@@ -46,7 +46,7 @@ SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
 
 #: Kinds of suspects that are links.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
-#: What people call work that ranks may do slower -> its kinds.
+#: Name of work that ranks may do slower -> its kinds.
 KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
@@ -93,7 +93,7 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
         return certain
     near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
     found = min(near, key=lambda one: (len(one.processes), -one.gain))
-    # Who gains much alone is a cause alone: the others of the set are looked at after it.
+    # A process that gains much alone is a cause of its own; the rest of the set comes after it.
     alone = [
         one
         for one in suspects
@@ -113,8 +113,8 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
 
 
 def _stands_out(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether what each of some processes does longer is more than chance: in the mean of all
-    that it does, at a moment far beyond what is usual, or in nearly all repetitions.
+    """Return whether the excess time of each of some processes is more than chance: in the mean of
+    all its work, at a moment far beyond the usual, or in nearly all repetitions.
     """
     if suspect.ratio or suspect.is_link:
         return True
@@ -182,8 +182,8 @@ def _try_work(replay: Replay) -> Iterator[Suspect]:
 
 
 def is_alone(replay: Replay, processes: Sequence[int]) -> bool:
-    """Return whether processes exchange data with each other alone: nobody waits for their hosts, which
-    may wait for what others are to do next.
+    """Return whether these processes exchange data only with each other: then no other process
+    waits for their hosts, which may wait to be told what to do next.
     """
     own = {*processes}
     channels = [{*members} for members, _ in replay.job.channels if own & {*members}]
@@ -197,8 +197,8 @@ def work_as_others(replay: Replay, kind: str, processes: tuple[int, ...]) -> Cha
 
 
 def list_sets(replay: Replay) -> dict[tuple[int, ...], str]:
-    """Return sets of processes that may share a cause, each with the host that it is: hosts, members
-    of communicators, equal blocks.
+    """Return sets of processes that may share a cause: hosts (with their names), members of
+    communicators, equal blocks.
     """
     hosts = group_by_host(replay)
     sets: dict[tuple[int, ...], str] = {members: host for host, members in hosts.items()}

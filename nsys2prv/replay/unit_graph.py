@@ -1,4 +1,4 @@
-"""The moments and dependencies of one unit: what its calls and operations wait for within it."""
+"""Build the graph of one unit: what its calls and operations wait for within the unit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COLUMNS = (
     (np.int64, np.int32, np.uint8, np.int32, np.int32),
     (np.int32, np.int32, np.uint8, np.int32, np.int32),
 )
-#: What a call that may wait lasts without a reason to, where no such call shows it (ns).
+#: How long a call that may wait lasts with nothing to wait for, where no call shows it (ns).
 USUAL_CALL = 8 * US
 #: An operation that begins so long after all that is known to hold it up (ns) may have waited for
 #: another stream of its device that has ended within the other time before.
@@ -156,7 +156,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
 def _find_lasts(
     begins: tuple[tuple[np.ndarray, Operations | Calls], ...], count: int, nodes: np.ndarray
 ) -> np.ndarray:
-    """Return how long the events that begin at some nodes last (ns). begins: nodes of events; count: of nodes."""
+    """Return how long the events that begin at `nodes` last (ns). begins: the nodes of all events."""
     lasts = np.zeros(count if len(nodes) else 0, np.int64)
     for places, events in begins if len(nodes) else ():
         lasts[places] = events.end - events.begin
@@ -246,7 +246,7 @@ def _find_dependencies(
 
 
 def _find_own_durations(calls: Calls, waited: np.ndarray, task_of: np.ndarray) -> np.ndarray:
-    """Return what calls that have waited last by themselves (ns), AS_RECORDED for all others."""
+    """Return how long calls that waited last without the wait (ns), AS_RECORDED for all others."""
     if not waited.any():
         return np.full(len(waited), AS_RECORDED, np.int32)
     over = ("process", "name")

@@ -1,4 +1,4 @@
-"""What-ifs: the replay of a job within a span of time, with other weights of some of its work."""
+"""Replay a job within a span of time with other weights of some of its work (what-ifs)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _before(self) -> tuple[int, np.ndarray, int]:
-        """When the span ends with what is done, its critical path, and the length of that (ns)."""
+        """When the span ends with the changes done so far, its critical path, and the length of the
+        path (ns).
+        """
         weight = self.apply([])
         times, end = self.job.graph.run(weight, self.counts, self._scratch[0])
         path = self.job.graph.trace_path(self.counts, self.begin, times)
@@ -185,8 +187,8 @@ class Replay(Struct, frozen=True, dict=True):
         return make_work_table(graph, self.columns, self.select(kinds), len(self.processes))
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
-        """Give processes the work of the others: the median of who did the same, the k-th time. Work
-        that no other did gets as much shorter as the rest.
+        """Give processes the work of the others: the median of those that did the same, the k-th
+        time. Work that no other process did gets shorter by the same ratio as the rest.
         """
         table = self.tabulate(kinds)
         members = table.mask_columns(np.searchsorted(self.processes, processes))
@@ -277,8 +279,8 @@ class Replay(Struct, frozen=True, dict=True):
         ]
 
     def transfer_at_once(self) -> Changes:
-        """Let all data be there as soon as all ranks have come. Of several processes, transfers of which
-        it is not known who takes part stay as they are: they contain waits.
+        """Let all data be there as soon as all ranks have come. In jobs of several processes,
+        transfers whose members are not known stay as they are, because they contain waits.
         """
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
@@ -286,8 +288,8 @@ class Replay(Struct, frozen=True, dict=True):
         return self.scale_rows(rows, 0.0)
 
     def expect_messages(self) -> Changes:
-        """Let messages be there when they are waited for: who receives, or sends a large one, goes on
-        after what the transfer takes.
+        """Let messages be there when they are waited for: the receiver, and the sender of a large
+        message, go on after the time of the transfer.
         """
         edges, graph = self.job.graph.edges, self.job.graph
         waits = self.select(TRANSFERS)
@@ -323,7 +325,7 @@ class Replay(Struct, frozen=True, dict=True):
         return self.remove_pauses([key])
 
     def remove_pauses(self, places: Sequence[int]) -> Changes:
-        """Let the time between calls, at these places, be none."""
+        """Let the time between calls at these places be zero."""
         return self.scale_rows(self.select((Kind.GAP,), places), 0.0)
 
     def pin_copies(self, pageable: int, pinned: int) -> Changes:
@@ -376,7 +378,7 @@ class Replay(Struct, frozen=True, dict=True):
         return float(lasts.sum()) / max(self.span, 1)
 
     def measure_unexplained(self, path: np.ndarray) -> float:
-        """Return the share of the span in which the path waits for nothing that is known."""
+        """Return the share of the span in which nothing known explains why the path waits."""
         edges, graph = self.job.graph.edges, self.job.graph
         latencies = path[edges.kind[path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]

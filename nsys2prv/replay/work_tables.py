@@ -1,4 +1,4 @@
-"""Work of a job by who does it, and medians of ranks that do the same."""
+"""Arrange the work of a job by process and repetition, with medians of processes that do the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUALLY = 0.97
 
 
 class Excess(Struct, frozen=True):
-    """By how much longer than usual the work of each process is (ns): columns of processes."""
+    """How much longer than usual the work of each process takes (ns), a value per process."""
 
     #: In all, on average, the square of the standard error of that, and the most.
     total: np.ndarray
@@ -27,7 +27,7 @@ class Excess(Struct, frozen=True):
 
 
 class WorkTable(Struct, frozen=True, dict=True):
-    """Work of some kinds by who does it: the k-th time that a process does it."""
+    """Work of some kinds: a line for the k-th repetition of each, a column for each process."""
 
     #: Edge of the work, by what is done the k-th time and process, -1 where a process does not (int32).
     edges: np.ndarray
@@ -44,7 +44,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return self.find_medians(self.mask_columns(slice(None)))
 
     def mask_columns(self, columns: np.ndarray | slice) -> np.ndarray:
-        """Return which columns are some of these."""
+        """Return a mask of these columns."""
         mask = np.zeros(self.edges.shape[1], bool)
         mask[columns] = True
         return mask
