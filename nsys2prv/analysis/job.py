@@ -107,6 +107,11 @@ RECORDED_BY = {
 }
 #: Columns of frames of labels.
 LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
+#: Columns of folded call stacks.
+STACK_COLUMNS = pl.Schema(
+    {"rank": pl.String, "thread": pl.String, "drives_gpus": pl.Boolean}
+    | {"stack": pl.String, "time_ns": pl.Int64}
+)
 #: Columns that say where an event is.
 PLACE = ("rank", "row", "node", "device", "stream")
 
@@ -473,14 +478,13 @@ class OpenJob:
         """
         tables = self.analyse("stacks")["stacks"].tables
         if "stacks" not in tables:
-            return pl.DataFrame()
+            return pl.DataFrame(schema=STACK_COLUMNS)
         frame, rows = tables["stacks"].frame, self.reader.rows.threads
         if rank is not None:
             who = rows.filter(pl.col("rank") == rank)["who"].unique().to_list()
             frame = frame.filter(pl.col("rank").is_in(who))
         time = pl.col("idle_ns" if while_idle else "time_ns")
-        columns = ("rank", "thread", "drives_gpus", "stack")
-        frame = frame.select(*columns, time_ns=time).filter(pl.col("time_ns") > 0)
+        frame = frame.select(*[*STACK_COLUMNS][:-1], time_ns=time).filter(pl.col("time_ns") > 0)
         return frame.sort("rank", "thread", -pl.col("time_ns"), maintain_order=True)
 
     def what_if(self, *changes: str) -> pl.DataFrame:

@@ -149,7 +149,7 @@ class Table(Struct, frozen=True):
         return f"<Table {self.title!r}: {format_count(self.frame.height, 'row')}; .frame has {', '.join(self.frame.columns)}>"
 
     def _repr_html_(self) -> str:
-        about = f"<p>{escape(self.about)}</p>" if self.about else ""
+        about = "".join(f"<p>{escape(text)}</p>" for text in self.about.split("\n\n") if text)
         return f"<b>{escape(self.title)}</b>{about}{self.frame._repr_html_()}"
 
 

@@ -40,7 +40,8 @@ WIDEST = 60
 #: Columns of our own sentences, which are printed whole.
 SENTENCES = ("advice", "rule")
 #: Words of columns -> how they are written.
-ACRONYMS = {"nccl": "NCCL", "mpi": "MPI", "gpu": "GPU", "gemm": "GEMM", "sm": "SM", "io": "I/O"}
+ACRONYMS = {one.lower(): one for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "Paraver")}
+ACRONYMS["io"] = "I/O"
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
@@ -104,6 +105,8 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
 
 def format_heading(name: str) -> str:
     """Return a column's name for people: the unit is in the cells."""
+    name = name.replace("balance_in_efficiency", "balance_within_nodes")
+    name = name.replace("balance_out_efficiency", "balance_between_nodes")
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
     return " ".join(ACRONYMS.get(word, word) for word in name.split("_"))

@@ -41,6 +41,7 @@ def test_numbers_that_a_report_lacks_are_null(tmp_path: Path) -> None:
         "StringIds": make_strings("gemm"),
     }
     with nsys2prv.open(make_export(tmp_path / "r.sqlite", rows)) as job:
+        assert job.stacks().columns == ["rank", "thread", "drives_gpus", "stack", "time_ns"]
         kernels = job.frame("cuda_kernel", "grid_x", "grid_y")
         sizes = job.frame("memory_operation", "bytes")["bytes"].to_list()
         (row,) = job.analyse("idle")["idle"].tables["memory"].frame.rows(named=True)

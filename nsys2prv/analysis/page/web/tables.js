@@ -81,7 +81,7 @@ export const makeTables = analysis => make("div", { class: "analysis" }, make("h
       const table = makeTable(columns), count = make("small"), shown = columns[0][2].length;
       const input = make("input", { type: "search", placeholder: "show rows with …", "aria-label": "show rows with this text" });
       makeFilterable(input, table, count);
-      details.append(...[about && make("p", {}, about),
+      details.append(...[...about.split("\n\n").map(text => text && make("p", {}, text)),
         shown < rows && make("p", {}, `The first ${formatCount(shown)} rows; all are in --json.`),
         shown > 12 && make("p", {}, input, " ", count)].filter(Boolean),
       make("div", { class: "wide", tabindex: "0" }, table));
