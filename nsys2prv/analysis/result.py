@@ -20,7 +20,7 @@ from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
-from nsys2prv.writers.paraver.rows import BY_FILE_NAME
+from nsys2prv.writers.rows import BY_FILE_NAME
 
 #: Kind of finding -> what it means, for docs/analysis.md.
 FINDING_KINDS = {

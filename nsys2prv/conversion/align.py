@@ -19,7 +19,7 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
 from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.work_result import FactBook
-from nsys2prv.writers.paraver.rows import RankedProcess
+from nsys2prv.writers.rows import RankedProcess
 
 T = TypeVar("T")
 #: Hosts and ranks named in one line.

@@ -1,7 +1,7 @@
 """A job on its way from reports to a trace: the results of the stages of a conversion, and the
 workers that run its tasks.
 
-`prepare` runs the stages: `opening`, `reading`, `aligning`, then what follows from several reports.
+`prepare` runs the stages: `opening`, `reading`, `align`, then what follows from several reports.
 Then a job can be cut (`cut_job`), written (`convert`) and analysed.
 """
 
@@ -37,8 +37,8 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, RecordFormat, Run, Span
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 from nsys2prv.store.work_result import WorkResult
-from nsys2prv.writers.paraver.rows import ObjectModel
 from nsys2prv.writers.paraver.values import NameValues
+from nsys2prv.writers.rows import ObjectModel
 
 
 @contextmanager

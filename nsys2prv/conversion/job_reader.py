@@ -17,7 +17,7 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.stacks import STACK_TEXTS, STACKS
 from nsys2prv.store.event_reader import HOST, SAMPLED, STREAM, EventReader, RowTable, StackFile
 from nsys2prv.store.runs import BEGIN, END, TRACE, Run, SpillReader, SpillWriter
-from nsys2prv.writers.paraver.rows import GPU_ROW_NAMES
+from nsys2prv.writers.rows import GPU_ROW_NAMES
 
 
 def make_event_reader(job: Job) -> EventReader:

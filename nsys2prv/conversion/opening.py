@@ -18,7 +18,7 @@ from nsys2prv.export.communicators import name_communicators
 from nsys2prv.export.info import ReportInfo, read_report_info
 from nsys2prv.export.report_files import count_bytes, prepare_export, should_parallelize
 from nsys2prv.export.source import Part
-from nsys2prv.writers.paraver.rows import order_reports
+from nsys2prv.writers.rows import order_reports
 
 #: Rows of a job that one process reads and writes before others would have started.
 SMALL_JOB_ROWS = 250_000

@@ -55,7 +55,7 @@ from nsys2prv.store.samples import (
 )
 from nsys2prv.store.work_result import FactBook
 from nsys2prv.writers.paraver import values as name_values
-from nsys2prv.writers.paraver.rows import build_object_model
+from nsys2prv.writers.rows import build_object_model
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
 KINDS_FOR_CLOCKS = frozenset(

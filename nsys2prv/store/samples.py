@@ -1,6 +1,8 @@
-"""Correct what the reports hold, counted in the account: mark unsampled time, scale fractions alike
-in all ranks, clip the events of the profiler to the time of the program, keep devices once that
-several reports sampled, and make one of samples of one time.
+"""Correct samples and ranges of reports, counted in the account, and read the samples of a window.
+
+Unsampled time is marked, fractions get one scale in all ranks, open ranges are closed, the events of
+the profiler are clipped to the time of the program, devices that several reports sampled are kept
+once, and samples of one time become one.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from nsys2prv.events.catalogue import Metric
 from nsys2prv.store.runs import RecordFormat, Run
 from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
 from nsys2prv.writers.output import Output
-from nsys2prv.writers.paraver.rows import ObjectModel
 from nsys2prv.writers.paraver.values import NameValues
+from nsys2prv.writers.rows import ObjectModel
 
 
 class TraceContent(Struct, frozen=True):

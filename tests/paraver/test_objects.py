@@ -30,7 +30,7 @@ from nsys2prv.export.info import (
 )
 from nsys2prv.export.ranks import choose_launcher_ranks
 from nsys2prv.export.sqlite import Database
-from nsys2prv.writers.paraver.rows import build_object_model, order_reports
+from nsys2prv.writers.rows import build_object_model, order_reports
 
 
 def make_info(name: str, **more: object) -> ReportInfo:
