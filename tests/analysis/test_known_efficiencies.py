@@ -311,7 +311,7 @@ def test_scalability() -> None:
             devices=devices,
             nodes=1,
             interval=Interval(0, 9 * elapsed, 9, ""),
-            metrics={"device": {"parallel": useful / devices / elapsed}},
+            metrics={"elapsed_ns": elapsed, "device": {"parallel": useful / devices / elapsed}},
             sums=sums,
         )
 

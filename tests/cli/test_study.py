@@ -37,6 +37,9 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
     Path("other.json").write_text(other)
     assert main(["study", earlier, "other.json"]) == 0
     assert "\n  other.json: runs/job_4 " in capsys.readouterr().out
+    Path("other.json").write_text(other.replace('"elapsed_ns": ', '"elapsed_ns": -'))
+    assert main(["study", "other.json"]) == 1
+    assert "other.json: is damaged: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

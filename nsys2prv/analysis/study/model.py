@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
 
@@ -71,6 +71,22 @@ class Run(Struct, kw_only=True):
         return self.devices or self.ranks
 
 
+class _Figures(Struct):
+    """Figures of a run that others are computed from, in nanoseconds and fractions."""
+
+    elapsed_ns: Annotated[float, Meta(gt=0)]
+    useful_ns: float | None = None
+    host_useful_ns: float | None = None
+    device: dict[str, float] = field(default_factory=dict)
+    host: dict[str, float] = field(default_factory=dict)
+
+
+#: What each run of a study has at least: its figures, the sums of them, and its number of GPUs.
+_COMPUTED = Annotated[
+    list[tuple[_Figures, _Figures, Annotated[int, Meta(ge=0)]]], Meta(min_length=1)
+]
+
+
 class Scaling(Struct, frozen=True):
     """How the work grows with the devices."""
 
@@ -109,9 +125,11 @@ class Study(Struct):
         if content.get("format") != FORMAT:
             raise Nsys2prvError(f"{source}: is not the JSON of a study ({FORMAT})")
         try:
-            return convert(dict(content), cls)
+            study = convert(dict(content), cls)
+            convert([(run.metrics, run.sums, run.devices) for run in study.runs], _COMPUTED)
         except ValidationError as error:
             raise Nsys2prvError(f"{source}: is damaged: {error}") from error
+        return study
 
     def __repr__(self) -> str:
         runs = ", ".join(run.label or run.name for run in self.runs)
