@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.conversions import EVERY_ATTRIBUTE
 from tools.view_answers import (
     MADE,
     SAMPLES,
@@ -40,6 +41,7 @@ COMPLAINT = re.compile(
 NOT_IN_SAMPLES = {
     "analysis/critical_path_time_2dh.cfg",
     "analysis/nvtx_on_gpu_time_2dh.cfg",
+    "views/gpu_blocks.cfg",
     "views/nvtx_on_gpu.cfg",
 } | {
     f"hwcounters/nic/{name}.cfg"
@@ -69,7 +71,8 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
 def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
     result = set()
     for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):
-        convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
+        options = Options(jobs=1, align="utc", cut=EVERY_ATTRIBUTE)
+        convert(exports, tmp_path / "trace.prv", options)
         lines = (tmp_path / "trace.prv").read_text().splitlines()
         present = {
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
