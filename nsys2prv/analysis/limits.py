@@ -165,7 +165,8 @@ def describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
     if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
         label = places.name_transfer(Kind.MPI, value)
-        title = f"Ranks wait in {label} after the last rank has come, with little data."
+        calls = f"MPI calls, most in {label}," if sums.height > 1 else label
+        title = f"Ranks wait in {calls} after the last rank has come, with little data."
         advice = "files" if label.startswith("MPI_File") else "little_data"
     return facts.make_finding(
         cause, "transfers", title, evidence, of_names[0], advice=ADVICE[advice]
