@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tools.conversions import EVERY_ATTRIBUTE
 from tools.view_answers import (
     SAMPLES,
     Answers,
@@ -61,7 +62,8 @@ def _list_rows(answers: Answers) -> list[tuple[int, int]]:
 @needs_paraver
 def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
     with_states = answer_views("training")
-    convert(with_states.exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
+    options = Options(jobs=1, align="utc", cut=EVERY_ATTRIBUTE)
+    convert(with_states.exports, tmp_path / "trace.prv", options)
     views = list_views_with_events(with_states.present)
     _, without = run_paramedir_on_views(tmp_path, tmp_path / "trace.prv", views)
     assert set(without) == set(with_states.tables)
