@@ -31,13 +31,13 @@ OF_LONGEST = 4
 LONGER = 1.05
 
 
-class Told(NamedTuple):
+class CulpritTexts(NamedTuple):
     """Texts of the finding of a culprit."""
 
     #: The title, behind the name of the ranks.
     title: str
     evidence: list[str]
-    #: The edges that are told of, and what each costs (ns).
+    #: The edges that it is about, and what each costs (ns).
     worst: tuple[np.ndarray, np.ndarray]
     #: Key of ADVICE, where it is not that of the cause.
     advice: str = ""
@@ -46,16 +46,16 @@ class Told(NamedTuple):
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Finding:
     """Return the finding of processes, or links, that hold the others up."""
     tasks = [process + 1 for process in suspect.processes]
-    told = _TELL[cause.kind](cause, facts, suspect)
-    title, evidence = told.title, told.evidence
+    texts = _DESCRIBE[cause.kind](cause, facts, suspect)
+    title, evidence = texts.title, texts.evidence
     stage = _find_stage(facts, suspect)
     if not suspect.is_link:
         place = f", stage {stage} of {len(facts.pipeline.stages)}" if stage else ""
         title = f"{capitalize(facts.job.describe_ranks(tasks))}{place}: {title}"
         evidence = [*evidence, *_count_last(facts, tasks)]
-    advice = ADVICE[told.advice or cause.kind]
+    advice = ADVICE[texts.advice or cause.kind]
     finding = facts.make_finding(
-        cause, cause.kind, title, evidence, told.worst, tasks=tasks, advice=advice
+        cause, cause.kind, title, evidence, texts.worst, tasks=tasks, advice=advice
     )
     is_host = len(tasks) > 1 and facts.job.find_host(tasks) and not stage
     return (
@@ -69,7 +69,7 @@ def _find_stage(facts: CauseContext, suspect: Suspect) -> int:
     return stages.index(suspect.processes) + 1 if suspect.processes in stages else 0
 
 
-def _tell_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     edges, worst = cause.changes[0][0], facts.replay.list_saved(cause.changes)
     own = float(facts.replay.job.graph.weight[edges].sum())
     usual = own - float(worst[1].sum())
@@ -78,10 +78,10 @@ def _tell_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
         f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; the same ones "
         f"elsewhere {format_nanoseconds(usual / len(edges))}; most in {facts.places.name_transfers(*worst)}"
     )
-    return Told(title, [evidence], worst)
+    return CulpritTexts(title, [evidence], worst)
 
 
-def _tell_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     """Say how long it usually takes where a rank was held up, and what its host did then."""
     places, kinds = facts.places, facts.replay.job.graph.edges
     edges, saved = facts.replay.list_saved(cause.changes)
@@ -100,18 +100,18 @@ def _tell_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
     if kind in HOST:
         pauses = [*places.describe_pauses(edges)]
         evidence += [*pauses, *facts.list_unrecorded(pauses)]
-    return Told(title, evidence, (edges, saved))
+    return CulpritTexts(title, evidence, (edges, saved))
 
 
-def _tell_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     worst = facts.places.keep_name(*facts.replay.list_saved(cause.changes))
     slower, evidence = _compare_kernels(facts, suspect.processes, *worst)
     times = suspect.ratio or slower
     if times <= 1.005:
-        return Told("more GPU work than the others.", [evidence], worst, "gpu_more")
+        return CulpritTexts("more GPU work than the others.", [evidence], worst, "gpu_more")
     is_stage = len(suspect.processes) > 1 and _find_stage(facts, suspect)
     title = f"kernels take {times - 1:.1%} longer than the others' do."
-    return Told(title, [evidence], worst, "stage" if is_stage else "")
+    return CulpritTexts(title, [evidence], worst, "stage" if is_stage else "")
 
 
 def _compare_kernels(
@@ -150,13 +150,13 @@ def _compare_kernels(
     return (total["own"] / max(total["usual"], 1) if as_many else 0.0), evidence
 
 
-def _tell_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     worst = facts.replay.list_saved(cause.changes)
     evidence = describe_copies_of(cause, facts)
-    return Told("copies take longer than the others'.", [*evidence], worst)
+    return CulpritTexts("copies take longer than the others'.", [*evidence], worst)
 
 
-def _tell_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
+def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     """Say in which NVTX range, call, function and part of time hosts take longer than the others."""
     places, frames = facts.places, facts.frames
     tasks = [process + 1 for process in suspect.processes]
@@ -188,7 +188,7 @@ def _tell_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Told:
     inside = places.find_groups(edges) == group
     is_inside = bool(name) and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else places.keep_name(edges, saved)
-    return Told(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
+    return CulpritTexts(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
 
 
 def _compare_range(facts: CauseContext, tasks: list[int], group: int, name: str) -> tuple[str, str]:
@@ -236,11 +236,11 @@ def _count_last(facts: CauseContext, tasks: list[int]) -> Iterator[str]:
         yield f"last in {times:,} of {count:,} NCCL collectives"
 
 
-_TELL = {
-    LINK_WITHIN: _tell_link,
-    LINK_TO_OTHERS: _tell_link,
-    "hiccup": _tell_hiccup,
-    "gpu": _tell_gpu,
-    "copies": _tell_copies,
-    "host": _tell_host,
+_DESCRIBE = {
+    LINK_WITHIN: _describe_link,
+    LINK_TO_OTHERS: _describe_link,
+    "hiccup": _describe_hiccup,
+    "gpu": _describe_gpu,
+    "copies": _describe_copies,
+    "host": _describe_host,
 }

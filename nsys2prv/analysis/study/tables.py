@@ -94,13 +94,13 @@ def list_findings(study: Study) -> list[Finding]:
 
 def list_missing(study: Study) -> list[str]:
     """Return which figures are not known and why."""
-    return tell_of_runs(study, lambda run: run.get("missing", ()))
+    return name_runs_of_lines(study, lambda run: run.get("missing", ()))
 
 
-def tell_of_runs(
+def name_runs_of_lines(
     study: Study, list_lines: Callable[[Mapping[str, Any]], Sequence[str]]
 ) -> list[str]:
-    """Return what is said of each run, with the runs it is said of where it is not of all."""
+    """Return the lines of all runs, each once; one that not all runs have begins with its runs."""
     runs_by_line: dict[str, list[str]] = {}
     for run in study["runs"]:
         for line in list_lines(run):

@@ -25,7 +25,7 @@ from nsys2prv.analysis.study.tables import (
     list_run_figures,
     measure_focus,
     name_runs,
-    tell_of_runs,
+    name_runs_of_lines,
 )
 from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds
 
@@ -109,8 +109,8 @@ def _list_runs(study: Study, style: Style) -> list[str]:
         ("focus of analysis", lambda run: [run["interval"]["what"]]),
         ("host threads", lambda run: list(filter(None, [run.get("threads")]))),
     ):
-        if told := tell_of_runs(study, list_lines):
-            lines.append(f"{title}: {'; '.join(told)}")
+        if shared := name_runs_of_lines(study, list_lines):
+            lines.append(f"{title}: {'; '.join(shared)}")
     return [*lay_out_table(columns, style.width), *_wrap(lines, style)]
 
 
