@@ -47,6 +47,7 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.efficiency_times import (
     ITERATION,
+    MPI_TIME,
     PART,
     REGION,
     STEADY,
@@ -276,7 +277,9 @@ def _add_host_tables(
     ratios = (MPI_RATIOS if has_mpi else {}) | (API_RATIOS if has_api else {})
     rated = _rate_hosts(context.label_tasks(hosts, "node"), ratios)
     of_job = ideal.add_to_hosts(_select_parts(rated), hosts)
-    result.add("host", "Efficiency of hosts", of_job.drop("key"))
+    is_of_mpi = has_mpi and not layouts & set(WORK)
+    named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
+    result.add("host", "Efficiency of hosts", of_job.with_columns(named).drop("key"))
     result.add("host_iterations", "Efficiency of hosts by iteration", _select_iterations(rated))
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
     focus = hosts.filter(pl.col("part") == of_job["part"][0])
@@ -284,8 +287,8 @@ def _add_host_tables(
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
     ranks = context.label_tasks(threads.select("task", *columns))
     title = "Main threads" if context.options.host_threads != ALL else "Threads"
-    is_of_mpi = has_mpi and not layouts & set(WORK) and not context.options.steady
-    span = "the time from MPI_Init to MPI_Finalize" if is_of_mpi else "the elapsed time"
+    is_of_mpi &= not context.options.steady
+    span = f"the time from {MPI_TIME}" if is_of_mpi else "the elapsed time"
     result.add("hosts", f"{title}: shares of {span}", ranks)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)

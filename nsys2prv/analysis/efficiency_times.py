@@ -28,6 +28,8 @@ OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
 #: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
 #: key of a region.
 STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
+#: What figures of the whole job are of where no work of GPUs is recorded, but MPI.
+MPI_TIME = "MPI_Init to MPI_Finalize"
 PART = ["part", "key"]
 #: What a multiprocessor issues in a cycle at most: one instruction for each of its schedulers.
 ISSUED = 4

@@ -84,7 +84,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
     GPUs are idle (`hosts`, ns; `ranges`, `places`); what the thread that drives its GPUs does
     before their first work, after their last, while they are idle, or where there is no such work,
-    all the time (`uses`, by name `activities`); what GPUs do (`devices`), by kernel (`kernels`) and kind
+    all the time, of MPI from MPI_Init to MPI_Finalize (`uses`, by name `activities`); what GPUs do (`devices`), by kernel (`kernels`) and kind
     of copy (`copies`); kernels that are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
     """
     window = unit.options.covered_steady
@@ -100,12 +100,14 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         busy = unite(*(unit.find_active_spans(one) for one in devices))
         one = pl.lit(task, pl.Int64).alias("task")
         main = threads[0]
+        of_host = unit.covered
         if span := find_mpi_span(unit, main):
+            of_host = window if unit.options.steady else unit.covered.clip(*span)
             yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
         parts = divide_host_time(unit, main, find_outside_calls(unit, main, window) - busy)
         yield "hosts", pl.DataFrame([parts]).cast(pl.Int64).with_columns(one)
         times = {"before": before, "after": after, "idle": inner - busy}
-        for when, time in times.items() if unit.work.height else [("all", unit.covered)]:
+        for when, time in times.items() if unit.work.height else [("all", of_host)]:
             row = {"length": time.length, **divide_host_time(unit, main, time)}
             labelled = (one, pl.lit(when).alias("when"))
             yield "uses", pl.DataFrame([row]).cast(pl.Int64).with_columns(labelled)

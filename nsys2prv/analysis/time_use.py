@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nsys2prv._util.text import capitalize
 from nsys2prv.analysis.device_group import list_labels
+from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.finding_texts import HOST_ADVICE, HOST_VIEWS
 from nsys2prv.analysis.host_time import PARTS, describe_parts, describe_unrecorded
 from nsys2prv.analysis.result import Context, Finding, JobRanks
@@ -215,11 +216,14 @@ def describe_devices(frames: Mapping[str, pl.DataFrame], context: Context) -> st
     long ranks are in MPI. Empty where that is not known.
     """
     devices, kernels = frames["devices"], frames["kernels"]
-    time = "the steady state" if context.options.steady else _name_time(context)
+    steady = "the steady state" if context.options.steady else ""
     if not devices.height:
         uses = frames["uses"].filter(pl.col("when") == "all").filter(pl.col("mpi") > 0)
-        share = uses["mpi"].sum() / max(uses["length"].sum(), 1)
-        return f"Of {_name_time(context)} ranks are in MPI for {share:.1%}."
+        # As MPI parallel efficiency, of the longest time of a rank.
+        outside = (uses["length"] - uses["mpi"]).mean() or 0.0
+        share = 1 - outside / max(uses["length"].max() or 1, 1)
+        return f"Of {steady or f'the time from {MPI_TIME}'} ranks are in MPI for {share:.1%}."
+    time = steady or _name_time(context)
     devices = devices.filter(~pl.col("device").is_in(list(context.options.lossy_devices)))
     length = devices["length"].sum()
     if not length:

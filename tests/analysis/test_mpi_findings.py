@@ -116,7 +116,8 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     with nsys2prv.open(reports) as job:
         found = {finding.kind: finding for finding in job.findings()}
         late = found["straggler"]
-        host = job.analyse("efficiencies")["efficiencies"].tables["host"].frame.to_dicts()[-1]
+        hosts = job.analyse("efficiencies")["efficiencies"].tables["host"].frame.to_dicts()
+        focus, host = hosts[0], hosts[-1]
     assert late.ranks == (2,)
     without = draw_work({})
     gain = 1 - without.max(axis=0).sum() / work.max(axis=0).sum()
@@ -128,7 +129,11 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     assert host["mpi_load_balance_efficiency"] == pytest.approx(total.mean() / total.max())
     assert host["mpi_communication_efficiency"] == pytest.approx(total.max() / elapsed)
     assert main(["report", "-q", *map(str, reports)]) == 0
-    assert "GPU" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "GPU" not in printed
+    assert host["part"] == "MPI_Init to MPI_Finalize"
+    share = 1 - focus["mpi_parallel_efficiency"]
+    assert f"{focus['part']} ranks are in MPI for {share:.1%}" in printed
 
 
 def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Path) -> None:
@@ -144,10 +149,8 @@ def write_calls(folder: Path, ranks: list[list[tuple[str, int, int]]]) -> list[P
     """Write reports whose ranks make these calls (name, begin, end) between MPI_Init and
     MPI_Finalize. A send or receive names its partner: `MPI_Send 1`.
     """
-    reports, names = (
-        [],
-        ("MPI_Init", "MPI_Finalize", "MPI_Allreduce", "MPI_Send", "MPI_Recv", "MPI_File_open"),
-    )
+    names = ["MPI_Init", "MPI_Finalize", "MPI_Allreduce", "MPI_Send", "MPI_Recv", "MPI_File_open"]
+    reports = []
     last = max(end for calls in ranks for _, _, end in calls)
     for rank, calls in enumerate(ranks):
         thread = make_global_tid(7 + rank, 7 + rank, 1 + rank)
