@@ -34,9 +34,11 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
     assert Path("csv/s.csv").read_text().startswith("figure,job_4,job_8,job_16")
     assert len([*Path("talp").rglob("*.json")]) == 3
     other = Path(earlier).read_text().replace('"begin_ns": 0', '"begin_ns": 1')
-    Path("other.json").write_text(other)
-    assert main(["study", earlier, "other.json"]) == 0
-    assert "\n  other.json: runs/job_4 " in capsys.readouterr().out
+    Path("other.json").write_text(other.replace('"backward": {', '"solve": {'))
+    assert main(["study", earlier, "other.json", "--regions", "backward"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n  other.json: runs/job_4 " in printed
+    assert "regions: not measured of backward in its JSON" in " ".join(printed.split())
     Path("other.json").write_text(other.replace('"elapsed_ns": ', '"elapsed_ns": -'))
     assert main(["study", "other.json"]) == 1
     assert "other.json: is damaged: " in capsys.readouterr().err

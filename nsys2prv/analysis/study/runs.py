@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.text import list_some
 from nsys2prv.analysis.device_group import ALL
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
 from nsys2prv.analysis.job import open_job
@@ -67,7 +68,7 @@ def make_study(
     given = [_list_given(one) for one in runs]
     largest = max(given, key=_measure_reports)
     earlier = {
-        str(paths[0]): _read_earlier(Path(paths[0]), regions)
+        str(paths[0]): _read_earlier(Path(paths[0]))
         for paths in given
         if Path(paths[0]).suffix == JSON
     }
@@ -94,6 +95,11 @@ def make_study(
         raise UsageError(
             f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
         )
+    for run in (run for of_file in earlier.values() for run in of_file):
+        lacking = list_some([name for name in names if name not in run.regions])
+        line = f"regions: not measured of {lacking} in its JSON: give its reports"
+        if lacking and line not in run.missing:
+            run.missing.append(line)
     return compare_runs(read, scaling, reference, names)
 
 
@@ -164,7 +170,7 @@ def _split_path(path: Path) -> list[str]:
     return [*path.parent.parts[1:], path.stem if path.is_file() else path.name]
 
 
-def _read_earlier(path: Path, regions: Sequence[str]) -> list[Run]:
+def _read_earlier(path: Path) -> list[Run]:
     """Return the runs of an earlier study, or that of a file that `report --json` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -5,16 +5,19 @@ the work grows with the devices, and what keeps runs from being compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.study.model import Metrics, Run, Scaling, Study
 
 #: The work of an iteration grows with this power of the number of devices: less is strong scaling;
 #: between these two it is not clear.
 MIDDLE, UNCLEAR = 0.5, (0.25, 0.75)
+#: Iterations on as many devices of one model that compute so many times as long do other work: clocks
+#: and instructions per cycle differ by less.
+OTHER_WORK = 1.5
 
 
 def compare_runs(
@@ -35,6 +38,7 @@ def compare_runs(
     warnings = [
         *_compare_machines(runs),
         *_compare_intervals(runs, first),
+        *_compare_work(runs),
         *_compare_recordings(runs),
     ]
     if not (why or scaling) and len({run.units for run in runs}) > 1:
@@ -197,6 +201,32 @@ def _compare_intervals(runs: Sequence[Run], first: Run) -> list[str]:
     if differing := _list_differing(whole, lambda run: f"{run.interval.iterations}"):
         warnings.append(f"note: different numbers of iterations ({differing}): figures are of one")
     return warnings
+
+
+def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
+    """Say which runs on the same number of devices do different work in an iteration: by instructions
+    where both have them, else by useful time on GPUs of one model.
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if run.interval.iterations:
+            measured = run.useful if run.devices else run.threads
+            groups.setdefault((run.units, bool(run.devices), measured), []).append(run)
+    for (units, has_devices, _), alike in groups.items():
+        key = "useful_ns" if has_devices else "host_useful_ns"
+        if all(run.sums.get("instructions") for run in alike):
+            key = "instructions"
+        elif len({tuple(sorted(run.gpu_models)) for run in alike}) > 1:
+            continue
+        known = sorted((run for run in alike if run.sums.get(key)), key=lambda run: run.sums[key])
+        if not known or (times := known[-1].sums[key] / known[0].sums[key]) < OTHER_WORK:
+            continue
+        work = "execute" if key == "instructions" else "compute"
+        yield (
+            f"warning: {format_count(units, 'GPU' if has_devices else 'rank')} {work} {times:.1f} × as "
+            f"{'much' if key == 'instructions' else 'long'} in an iteration of {known[-1].label} as in one of "
+            f"{known[0].label}: runs on as many that do different work are not of one study of scaling"
+        )
 
 
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:

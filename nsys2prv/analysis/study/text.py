@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -178,12 +179,14 @@ def _list_findings(study: Study, style: Style) -> list[str]:
     if not found:
         return []
     part = "steady state" if run["interval"]["iterations"] else "time"
+    # A run of the JSON of an earlier study may be named after it too.
+    path = shlex.quote(run["name"].rpartition(".json: ")[2])
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
     return [
         *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
         *_wrap([f"  %: how much shorter its {part} would be without this cause"], style),
         *format_findings(short, style.text_width),
-        *_wrap([f"  `nsys2prv report {run['name']}` has what was measured"], style),
+        *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
     ]
 
 
