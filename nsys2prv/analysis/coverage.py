@@ -33,6 +33,11 @@ NEGLIGIBLE = 0.05
 #: Layouts of collective calls, which every member of a communicator makes; so many calls of others
 #: tell that rows of a report are missing.
 COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
+#: The begin of captures without an event is told of when it is longer than this (ns), or than this
+#: share of all.
+LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
+#: What clocks are rounded by (ns).
+ROUNDING = 1000
 #: Processes named in one line.
 MOST_NAMED = 4
 
@@ -48,6 +53,18 @@ class Coverage(Struct, frozen=True):
     duration: int
     #: Task -> its name.
     names: Mapping[int, str]
+    #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
+    unseen: int = 0
+
+    def describe_unseen(self) -> str:
+        """Return a sentence about the begin of captures without events, empty where it is short."""
+        whole = self.unseen + self.duration
+        if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * whole):
+            return ""
+        return (
+            f"the first {format_nanoseconds(self.unseen)} of the capture have no event of the program: the "
+            "trace and all figures begin after them"
+        )
 
     def describe(self) -> str:
         """Return a sentence about what is not covered, empty where all is."""
@@ -59,7 +76,6 @@ class Coverage(Struct, frozen=True):
             for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
             if spans.length < least
         ]
-        partly = [*dict.fromkeys(partly)]  # processes of one rank may have one name
         reports = f" (the reports cover {list_some(partly, MOST_NAMED)})" if partly else ""
         if not len(self.common):
             return (
@@ -99,9 +115,16 @@ def find_coverage(job: Job, reader: EventReader) -> Coverage:
     common = reduce(and_, by_task.values(), whole)
     if common.length >= (1 - NEGLIGIBLE) * reader.duration:
         common = whole
-    ranks = rows.unique("task").select("task", "rank").rows()
-    names = {task: f"task {task}" if rank is None else f"rank {rank}" for task, rank in ranks}
-    return Coverage(by_task, common, reader.duration, names)
+    names = dict(rows.unique("task").select("task", "who").rows())
+    # Where a trace is cut it begins after the first event.
+    first, stated = [0], [0]
+    for report in spans:
+        info, clock = job.infos[report], job.clocks[report]
+        first.append(int(clock.to_global(np.array(job.spans[report]))[0]))
+        if info.stated_span is not None and not info.is_part:
+            stated.append(int(clock.to_global(np.array(info.stated_span))[0]))
+    unseen = -min(stated) if min(first) >= -ROUNDING else 0
+    return Coverage(by_task, common, reader.duration, names, unseen)
 
 
 def _find_report_spans(

@@ -255,8 +255,9 @@ class OpenJob:
         """Notes on what was found by comparing the ranks, on what was left out, and on the time that
         not all reports cover, a line each.
         """
+        coverage = self.coverage
         notes = [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
-        return [*notes, *filter(None, [self.coverage.describe()])]
+        return [*notes, *filter(None, [coverage.describe_unseen(), coverage.describe()])]
 
     @cached_property
     def coverage(self) -> Coverage:

@@ -94,18 +94,11 @@ CASES = {
         1000,
     ),
     "its capture ends early": ({"session": (0, 800), "busy": [(0, 100), (700, 800)]}, 0, 800),
-    "rows before its first one are missing": (
-        {"barriers": (900,), "of_other": (*CALLS, 900)},
-        600,
-        1000,
-    ),
-    "rows after its last one are missing": (
-        {"busy": [(0, 80)], "barriers": (100,), "of_other": CALLS},
-        0,
-        101,
-    ),
+    "rows before its first": ({"barriers": (900,), "of_other": (*CALLS, 900)}, 600, 1000),
+    "rows after its last": ({"busy": [(0, 80)], "barriers": (100,), "of_other": CALLS}, 0, 101),
     "it is idle, for all that is known": ({"busy": [(0, 100)]}, 0, 1000),
     "a range of its times": ({"times": "0.0006/"}, 600, 1000),
+    "nothing at the begin of its capture": ({"session": (-500, 1000)}, 0, 1000),
     "no word of its capture": ({"session": None}, 0, 1000),
 }
 
@@ -134,6 +127,8 @@ def test_efficiencies_are_of_the_time_that_all_reports_cover(case: str, tmp_path
     gaps = results["idle"].tables["gaps"].frame
     assert gaps["time_ns"].sum() == (2 * (end - begin) - sum(useful)) * US
     assert any("efficiencies, overlap" in line for line in notes) == (end - begin < 1000)
+    unseen = any("the first 500.00 us of the capture have no event" in line for line in notes)
+    assert unseen == case.startswith("nothing")
 
 
 def test_reports_that_never_overlap_have_no_efficiencies(
