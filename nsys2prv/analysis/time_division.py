@@ -169,7 +169,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = lanes.join(devices, "device", "left", maintain_order="left")
     named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
     parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
-    title = "Where the time of each GPU went" if context.devices.height else "Where the time went"
+    title = f"Where the time of each {'GPU' if context.devices.height else 'process'} went"
     if KERNEL_NAMES not in context.available and "compute" in parts:
         result.notes.append(
             f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"

@@ -87,8 +87,8 @@ def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = Fals
     named = [*listed, *empty] if everything else listed
     width = max((len(fit.path) for fit in named), default=0)
     lines = [
-        f"{len(shown)} of {len(fits)} views show something of {trace}"
-        + (":" if everything or not shown else "; to begin with:")
+        f"{len(shown)} of {len(fits)} views (with those made by rule, which --all writes) "
+        f"show something of {trace}" + (":" if everything or not shown else "; to begin with:")
     ]
     for title, group in _group_by_menu(listed).items():
         lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)]
