@@ -182,7 +182,7 @@ def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> N
     assert counts == sorted(counts, reverse=True)
     tree = page.locator("details[data-source='operations.tree']")
     tree.locator("summary").click()
-    assert tree.locator("tbody tr").count() > 20
+    tree.locator("tbody tr").nth(20).wait_for()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
