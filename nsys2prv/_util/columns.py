@@ -110,6 +110,25 @@ def reduce_slices(
     return result
 
 
+def mask_changes(*columns: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows that differ from the one before them in some column, and of the
+    first.
+    """
+    changes = np.zeros(len(columns[0]), bool)
+    changes[:1] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return changes
+
+
+def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct times, ascending, and the sum of the changes up to each of them."""
+    order = np.argsort(time, kind="stable")
+    time, total = time[order], np.cumsum(change[order])
+    last = np.append(time[1:] != time[:-1], True)[: len(time)]
+    return time[last], total[last]
+
+
 def is_sorted(values: np.ndarray) -> bool:
     """True if no value is less than the one before it."""
     return bool((values[1:] >= values[:-1]).all())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import OPEN, is_sorted
+from nsys2prv._util.columns import OPEN, is_sorted, mask_changes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.options import CutSpec
 from nsys2prv.events.catalogue import Metric, load_catalogue
@@ -208,7 +208,7 @@ class _Cutter:
         )
         place = np.arange(len(row))
         order = np.lexsort((-place, -begin, end, row))
-        changes = np.append(True, (np.diff(row[order]) != 0) | (np.diff(end[order]) != 0))
+        changes = mask_changes(row[order], end[order])
         ties = end - self.window.origin
         ties[order] += place - np.maximum.accumulate(np.where(changes, place, 0))
         for head, own in zip(heads, _split_like(ties, heads), strict=True):

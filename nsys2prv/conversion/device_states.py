@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.columns import sum_changes
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import Rows
@@ -157,13 +158,9 @@ class GpuStateSweep:
             begins, ends = self._find_stretches(bit, *ranges.get(bit, (none, none)), last)
             times += [begins, ends]
             steps += [np.full(len(begins), bit), np.full(len(ends), -bit)]
-        time = np.concatenate(times)
-        order = np.argsort(time, kind="stable")
-        time = time[order]
-        state = self._state + np.cumsum(np.concatenate(steps)[order])
         # Of changes at one time only what they lead to counts, and only if it is another state.
-        final = np.append(time[1:] != time[:-1], True)[: len(time)]
-        time, state = time[final], state[final]
+        time, change = sum_changes(np.concatenate(times), np.concatenate(steps))
+        state = self._state + change
         other = np.diff(state, prepend=self._state) != 0
         time, state = np.append(self._since, time[other]), np.append(self._state, state[other])
         self._since, self._state = int(time[-1]), int(state[-1])

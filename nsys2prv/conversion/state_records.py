@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, Table
+from nsys2prv._util.columns import OPEN, Table, mask_changes
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
 from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey
@@ -330,7 +330,7 @@ def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.nd
     begin, end, state = begin[order], end[order], ranges.state[order]
     outer = _find_enclosing(begin, end)
     changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
-    changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
+    changes = changes[mask_changes(changes)]
     changes = changes[(changes + 1) % keys.span != 0]
     innermost = np.searchsorted(begin, changes, "right") - 1
     closed = np.flatnonzero(end[innermost] <= changes)

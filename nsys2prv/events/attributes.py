@@ -31,6 +31,7 @@ from nsys2prv._util.columns import (
     blank_nonpositive,
     factorize,
     is_sorted,
+    mask_changes,
 )
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
@@ -184,7 +185,7 @@ def _spread_samples(
     time: np.ndarray, column: np.ndarray, value: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct times of samples, which ascend, and a row of values for each of them."""
-    begins = np.append(True, time[1:] != time[:-1])
+    begins = mask_changes(time)
     instant = np.cumsum(begins) - 1
     values = np.full((int(instant[-1]) + 1, width), ABSENT)
     values.reshape(-1)[instant * width + column] = value

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, blank_negative
+from nsys2prv._util.columns import ABSENT, blank_negative, sum_changes
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, Derived, Reason, Rows, declare_kind
@@ -57,12 +57,9 @@ def count_running(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
 def _count(gpu: int, type_: int, rows: pl.DataFrame) -> Counters:
     """Return how many of some times (`begin`, `end`) there are at once."""
     time = np.concatenate([rows["begin"].to_numpy(), rows["end"].to_numpy()])
-    order = np.argsort(time, kind="stable")
-    time = time[order]
-    count = np.cumsum(np.where(order < rows.height, 1, -1))
-    last = np.append(time[1:] != time[:-1], True)
+    time, count = sum_changes(time, np.repeat([1, -1], rows.height))
     metric = Metric(load_counter_tables()[LAYOUT].labels[type_])
-    return Counters(LAYOUT, time[last], gpu, (metric,), count[last][:, None])
+    return Counters(LAYOUT, time, gpu, (metric,), count[:, None])
 
 
 KINDS = (

@@ -34,6 +34,7 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     group_rows,
+    mask_changes,
     number_rows,
     read_frame,
 )
@@ -202,8 +203,7 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
     process = of_kind[launches.code]
     if len(processes) > 1 or not (np.diff(launches.ids) > 0).all():
         order = np.lexsort((launches.begin, launches.ids, process))
-        same = (np.diff(process[order]) == 0) & (np.diff(launches.ids[order]) == 0)
-        order = order[np.append(True, ~same)]
+        order = order[mask_changes(process[order], launches.ids[order])]
         launches, process = launches.take(order), process[order]
     narrow = launches.code.astype(np.min_scalar_type(len(launches.kinds)))
     columns = {"ids": launches.ids, "begin": launches.begin, "end": launches.end, "code": narrow}
@@ -265,7 +265,7 @@ class NcclCallIndex:
         operation = ranges["operation"]
         moving = _take(ranges, (operation >= 1) & (operation <= LAST_OPERATION))
         moving = _take(moving, _mask_outer(moving))
-        row, begins = np.arange(len(moving["thread"])), _mask_changes(moving["call_group"])
+        row, begins = np.arange(len(moving["thread"])), mask_changes(moving["call_group"])
         moving["place"] = row - np.maximum.accumulate(np.where(begins, row, 0))
         # What the calls that made communicators state.
         is_making = (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
@@ -294,7 +294,7 @@ class NcclCallIndex:
         """
         calls, ranges = self.operations, self._ranges
         operation, size, rows = calls["operation"], calls["bytes"], len(calls["operation"])
-        first = np.flatnonzero(_mask_changes(calls["call_group"]))
+        first = np.flatnonzero(mask_changes(calls["call_group"]))
         pairs = np.isin(operation, (SEND, RECEIVE))
         summed = {
             "fused": np.ones(rows, np.int64),
@@ -331,7 +331,7 @@ class NcclCallIndex:
         groups["first_operation"] = np.append(operation, 0)[collective]
         groups["sequence"] = np.append(calls["sequence"], ABSENT)[collective]
         if rows:
-            begins = np.flatnonzero(_mask_changes(ranges["call_group"]))
+            begins = np.flatnonzero(mask_changes(ranges["call_group"]))
             groups["begin"] = ranges["begin"][begins][groups["call_group"]]
             groups["end"] = np.maximum.reduceat(ranges["end"], begins)[groups["call_group"]]
         return {"begin": size, "end": size} | groups
@@ -369,14 +369,9 @@ def _take(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.n
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _mask_changes(column: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that differ from the one before them, the first among them."""
-    return np.append(True, column[1:] != column[:-1])[: len(column)]
-
-
 def _slice_threads(threads: np.ndarray) -> Iterator[slice]:
     """Yield the rows of each thread, which follow each other."""
-    cuts = np.flatnonzero(_mask_changes(threads)).tolist()
+    cuts = np.flatnonzero(mask_changes(threads)).tolist()
     return map(slice, cuts, [*cuts[1:], len(threads)])
 
 
@@ -396,11 +391,9 @@ def _find_last_begun(
 ) -> np.ndarray:
     """Return the last group that had begun on a thread at a time, -1 for none."""
     place = np.full(len(threads), -1)
-    distinct, codes = factorize(threads)
-    for code, thread in enumerate(distinct):
+    for thread, rows in group_rows(threads):
         first, last = (np.searchsorted(group_threads, thread, side) for side in ("left", "right"))
         if first < last:
-            rows = np.flatnonzero(codes == code)
             positions = np.searchsorted(begins[first:last], times[rows], "right") - 1
             place[rows] = np.where(positions >= 0, first + positions, -1)
     return place

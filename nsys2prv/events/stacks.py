@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together, is_sorted
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together, is_sorted, mask_changes
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
@@ -140,7 +140,7 @@ class Stacks:
     def _number(self, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of whole stacks, and their numbers; describe those that are new."""
         stack, depth, symbol, module = (rows[name] for name in FRAME_COLUMNS)
-        begins = np.append(True, stack[1:] != stack[:-1])
+        begins = mask_changes(stack)
         if (~begins[1:] & (depth[1:] < depth[:-1])).any():
             order = np.lexsort((depth, stack))
             depth, symbol, module = (one[order] for one in (depth, symbol, module))
@@ -191,7 +191,7 @@ class Stacks:
                 [label_frame(names[one], paths[one]) for one in used], return_inverse=True
             )
             caller, label = stack[counts], label[place]
-            new = np.append(True, (caller[1:] != caller[:-1]) | (label[1:] != label[:-1]))
+            new = mask_changes(caller, label)
             caller, label = caller[new], label[new]
             level = np.arange(len(caller)) - np.searchsorted(caller, caller)
             caller, label, level = (one[level < CALLER_LEVELS] for one in (caller, label, level))
@@ -210,8 +210,8 @@ class Stacks:
         """
         distinct, numbers = np.unique(frames, return_inverse=True)
         stack, code = stack[::-1], numbers[code[::-1]]
-        new = np.append(True, (stack[1:] != stack[:-1]) | (code[1:] != code[:-1]))
-        new[1:] |= np.append(True, stack[1:-1] != stack[:-2])
+        new = mask_changes(stack, code)
+        new[1:] |= mask_changes(stack)[:-1]
         texts = pl.Series(distinct, dtype=pl.String).gather(code[new])
         rows = pl.DataFrame({"stack": stack[new], "text": texts})
         rows = rows.group_by("stack", maintain_order=True).agg(pl.col("text").str.join(SEPARATOR))

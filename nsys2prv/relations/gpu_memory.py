@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import sum_changes
 from nsys2prv._util.errors import Detail
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
@@ -119,13 +120,12 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
     for (gpu, memory), gpu_changes in sorted(
         changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()
     ):
-        time = gpu_changes["time_at"].to_numpy()
-        order = np.argsort(time, kind="stable")
-        time = time[order]
-        total = np.cumsum(gpu_changes["delta"].to_numpy()[order]).clip(0, GREATEST_SIZE)
-        last = np.append(time[1:] != time[:-1], True)
+        time, total = sum_changes(
+            gpu_changes["time_at"].to_numpy(), gpu_changes["delta"].to_numpy()
+        )
+        total = total.clip(0, GREATEST_SIZE)
         metrics = (Metric(labels[EVENT_TYPE_BASE + int(memory)]),)
-        yield Counters(LAYOUT, time[last], int(gpu), metrics, total[last][:, None])
+        yield Counters(LAYOUT, time, int(gpu), metrics, total[:, None])
 
 
 RELATIONS = (

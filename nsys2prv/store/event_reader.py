@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import StoredFrame, factorize_together, read_frame
+from nsys2prv._util.columns import StoredFrame, factorize_together, mask_changes, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.export.source import mask_usable
@@ -322,7 +322,7 @@ class EventReader(Struct, dict=True):
 
 def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of equal time made one: of two numbers the greater."""
-    first = np.flatnonzero(np.append(True, time[1:] != time[:-1])[: len(time)])
+    first = np.flatnonzero(mask_changes(time))
     if len(first) == len(time):
         return time, values
     return time[first], np.fmax.reduceat(values, first)

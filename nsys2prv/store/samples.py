@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN
+from nsys2prv._util.columns import OPEN, mask_changes
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -517,8 +517,7 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
         parts.append(wide)
     rows = order[repeated[order]]
     stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
-    new = (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)
-    first_of = np.flatnonzero(np.append(True, new))
+    first_of = np.flatnonzero(mask_changes(time[rows], object_[rows]))
     greatest = np.maximum.reduceat(stored, first_of)
     kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
     return [table for table in kept if len(table.time)]

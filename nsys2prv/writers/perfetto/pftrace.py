@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct, field
 
+from nsys2prv._util.columns import mask_changes
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
@@ -420,7 +421,7 @@ def _find_depths(
         track, end = (np.concatenate(columns)[rows] for columns in (tracks, ends))
         rows = rows[np.lexsort((-end, track, time[rows]))]
         track = np.concatenate(tracks)[rows]
-        new = np.append(True, (np.diff(time[rows]) != 0) | (np.diff(track) != 0))
+        new = mask_changes(time[rows], track)
         first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
         depths[rows] = np.arange(len(rows)) - first
     return np.split(depths, bounds)
