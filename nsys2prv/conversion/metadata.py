@@ -242,7 +242,7 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     for info in job.infos:
         for table, part in info.parts.items():
             if table not in read and not table.startswith("ENUM_"):
-                rows[table] += part.last - part.first + 1
+                rows[table] += part.rows
     return {
         table: {
             "rows": count,

@@ -56,9 +56,7 @@ def open_reports(
     # anything is cut.
     choose_reports(infos, plan.cut)
     rows = sum(
-        part.last - part.first + 1
-        for info in infos
-        for part in list_wanted_parts(info, plan.selection.kinds)
+        part.rows for info in infos for part in list_wanted_parts(info, plan.selection.kinds)
     )
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()

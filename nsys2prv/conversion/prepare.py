@@ -165,7 +165,7 @@ def _align_with_unselected_kinds(job: Job) -> ClockRecord | None:
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
     several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
     if not (several and plan.observes_clocks) or not any(
-        part.last >= part.first for info in job.infos for part in list_wanted_parts(info, left_out)
+        part.rows for info in job.infos for part in list_wanted_parts(info, left_out)
     ):
         return None
     names = dict.fromkeys(load_catalogue().layouts, 1)

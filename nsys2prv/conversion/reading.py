@@ -132,7 +132,7 @@ class ReadingWork(Struct, frozen=True):
     @property
     def rows(self) -> int:
         """Return the number of rows of the parts."""
-        return sum(one.part.last - one.part.first + 1 for one in self.parts)
+        return sum(one.part.rows for one in self.parts)
 
 
 def read_task(task: ReadingWork) -> WorkResult:
@@ -262,7 +262,7 @@ def plan_tasks(
             for kinds, asks in ((first, False), (second, True))
         ]
         all_parts = [part for parts in chain.from_iterable(portions) for part in parts]
-        if sum(one.part.last - one.part.first + 1 for one in all_parts) <= TASK_ROWS:
+        if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
             portions = [[all_parts] if all_parts else [], []]
         for stage, of_stage in zip(stages, portions, strict=True):
             stage += [(index, info, tuple(parts), folder, settings, counting) for parts in of_stage]
@@ -318,7 +318,7 @@ def _gather_portions(
                 last = min(part.last, first + room - 1)
                 rows = Part(part.table, first, last)
                 portion.append(TablePart(names, rows, names[0] in wanted, asks))
-                room -= last - first + 1
+                room -= rows.rows
                 first = last + 1
                 if room <= 0:
                     yield portion

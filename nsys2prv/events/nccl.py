@@ -195,7 +195,7 @@ def _make_numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
         field: pl.when(number >= 0).then(number).otherwise(ABSENT)
         for field, number in numbers.items()
     }
-    numbers["communicator"] = _parse_hashes("communicator").fill_null(NONE["communicator"])
+    numbers["communicator"] = _parse_communicators().fill_null(NONE["communicator"])
     frame = typed.select(**numbers)
     return {field: frame[field].to_numpy() for field in NONE}
 
@@ -219,17 +219,17 @@ def _look_up_values(field: str) -> pl.Expr:
     )
 
 
-def _parse_hashes(field: str) -> pl.Expr:
+def _parse_communicators() -> pl.Expr:
     """Return communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as
     a signed number.
     """
-    text = pl.col(field)
+    text = pl.col("communicator")
     digits = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1)
     unsigned = text.cast(pl.UInt64, strict=False)
     hexadecimal = digits.str.to_integer(base=16, dtype=pl.UInt64, strict=False)
     return pl.coalesce(
         unsigned.reinterpret(signed=True),
-        _cast_to_integer(field),
+        _cast_to_integer("communicator"),
         hexadecimal.reinterpret(signed=True),
     )
 

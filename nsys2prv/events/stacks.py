@@ -314,6 +314,7 @@ def _load_patterns(section: str) -> list[tuple[str, re.Pattern[str]]]:
     return [(owner, re.compile(pattern)) for owner, pattern in rules.items()]
 
 
+@cache
 def strip_arguments(name: str) -> str:
     """Return a function's name without its type and its arguments: `setup` of `void setup(Grid&)`."""
     name = _BEHIND.sub("", name.replace(_UNNAMED_SPACE, ""))

@@ -224,6 +224,11 @@ class Part(Struct, frozen=True):
     #: Last rowid, included.
     last: int
 
+    @property
+    def rows(self) -> int:
+        """Return an upper bound of the rows; exact where none was deleted."""
+        return max(0, self.last - self.first + 1)
+
     def split(self, rows: int) -> Iterator[Part]:
         """Yield pieces of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
@@ -260,9 +265,7 @@ class Shared(Struct, frozen=True):
         rowids are known, for further reading.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
-        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW_ROWS > len(
-            self.met
-        ):
+        if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(self.part.table, self.part.first, self.part.last, rowids)

@@ -603,4 +603,4 @@ def _select_rows(part: Part, rowid: str) -> str:
         return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
     if rowid:
         return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
-    return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
+    return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.rows} OFFSET {part.first - 1})"

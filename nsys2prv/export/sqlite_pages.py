@@ -238,7 +238,7 @@ class Pages:
             *((name, TEXTS) for name in texts),
         )
         leaves = table.between(part.first, part.last)
-        room = min(max(part.last - part.first + 1, 0), table.most_rows(*leaves))
+        room = min(part.rows, table.most_rows(*leaves))
         # Each on its own, so that those go that only conditions look at.
         present = [
             (name, kind, np.empty(room, np.int64), core.Texts() if kind == TEXTS else None)
