@@ -17,13 +17,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import Table, factorize
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import HOLD_BACK
-from nsys2prv.clock.observations import (
-    DRIFT_PRIOR,
-    NOISE,
-    PLAUSIBLE_DRIFT,
-    Corrections,
-    Messages,
-)
+from nsys2prv.clock.observations import DRIFT_PRIOR, NOISE, PLAUSIBLE_DRIFT, Corrections, Messages
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFIT_SHARE = 0.05

@@ -20,11 +20,7 @@ from nsys2prv.clock.observations import (
     group_rows,
     sort_findings,
 )
-from nsys2prv.clock.sequences import (
-    Member,
-    number_calls,
-    number_group,
-)
+from nsys2prv.clock.sequences import Member, number_calls, number_group
 
 #: At most so many collectives of a group are used; more add no information.
 MOST_COLLECTIVES = 4_000

@@ -27,13 +27,7 @@ from nsys2prv.store.windows import GlobalIds
 from nsys2prv.writers import choose_writer
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 from nsys2prv.writers.paraver.values import list_codes, number_metrics
-from nsys2prv.writers.writer import (
-    TraceContent,
-    WindowPlan,
-    close_plan,
-    name_beside,
-    write_window,
-)
+from nsys2prv.writers.writer import TraceContent, WindowPlan, close_plan, name_beside, write_window
 
 #: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"

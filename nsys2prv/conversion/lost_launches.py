@@ -11,14 +11,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import group_rows, number_rows, read_frame
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.cuda import (
-    COPIES,
-    DECOMPRESSIONS,
-    GRAPH_TABLE,
-    HOST_NODES,
-    KERNEL_TABLE,
-    SETS,
-)
+from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL
 from nsys2prv.export.sqlite import Database

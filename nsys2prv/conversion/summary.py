@@ -18,11 +18,7 @@ from nsys2prv.clock.maps import UNPLACED, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.metadata import Ledger, sum_accounts
 from nsys2prv.conversion.quality import QualityNote, assess_quality, format_quality, list_gpu_work
-from nsys2prv.conversion.timeline import (
-    MOST_HOSTS,
-    describe_clocks,
-    describe_hosts,
-)
+from nsys2prv.conversion.timeline import MOST_HOSTS, describe_clocks, describe_hosts
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine

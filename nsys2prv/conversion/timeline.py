@@ -18,14 +18,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import ALIGNED_ERROR
-from nsys2prv.clock.maps import (
-    UNPLACED,
-    ClockMap,
-    ClockRecord,
-    HostClock,
-    Placement,
-    read_record,
-)
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement, read_record
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import MPI, NCCL
 from nsys2prv.store.runs import Span

@@ -35,12 +35,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import (
-    Counters,
-    EventKind,
-    Reason,
-    Rows,
-)
+from nsys2prv.events.kind import Counters, EventKind, Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part
 

@@ -34,14 +34,7 @@ from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.export.communicators import (
-    MPICH_WORLD,
-    SELF,
-    UNKNOWN,
-    WORLD,
-    Communicator,
-    make_key,
-)
+from nsys2prv.export.communicators import MPICH_WORLD, SELF, UNKNOWN, WORLD, Communicator, make_key
 from nsys2prv.export.info import ReportInfo, find_processes
 from nsys2prv.export.source import NULL, Part
 

@@ -358,7 +358,7 @@ def _read_dynamic(
         names = {field: column for field, column in fields.items() if field}
         if not names or "eventId" not in present:
             continue
-        small = part.last - part.first < SMALL_TABLE
+        small = part.rows <= SMALL_TABLE
         read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
         texts = {
             field: decode_texts(read.texts[column][1].series).gather(read.texts[column][0])

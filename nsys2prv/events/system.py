@@ -16,18 +16,8 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows, declare_kind
-from nsys2prv.events.stacks import (
-    CHAIN,
-    add_callers,
-    open_stacks,
-    take_file_name,
-)
-from nsys2prv.export.info import (
-    PROCESS_MASK,
-    ReportInfo,
-    find_processes,
-    pid_of,
-)
+from nsys2prv.events.stacks import CHAIN, add_callers, open_stacks, take_file_name
+from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
 from nsys2prv.export.job_checks import list_profiled_processes
 from nsys2prv.export.messages import (
     NO_PROCESSES,
@@ -197,23 +187,27 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields |= {f"caller_{number}": absent for number in range(1, MOST_FRAMES)}
         for number in range(1, depth if stacks else 0):
             function, module = stacks.take_frames(numbers, number)
-            rows = np.flatnonzero(function != NULL)
-            fields[f"caller_{number}"] = absent.copy()
-            fields[f"caller_{number}"][rows] = _name_functions(
-                extraction, function[rows], module[rows]
-            )
+            named = function != NULL
+            fields[f"caller_{number}"] = _name_functions(extraction, function, module, named)
     layout = WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT
     rows = make_rows(extraction, layout, columns, fields)
     yield rows if stacks is None else stacks.complete(rows, numbers, "own_{}")
 
 
-def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
-    """Return local names of functions, or of their modules where the function has no name."""
+def _name_functions(
+    extraction: Extraction,
+    function: np.ndarray,
+    module: np.ndarray,
+    named: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return local names of functions, or of their modules where the function has no name; ABSENT
+    for rows that are not in the mask `named`.
+    """
 
     def make_texts(*met: np.ndarray) -> list[str]:
         return list(map(_make_label, *map(extraction.read_strings, met)))
 
-    return extraction.name_rows("cpu_function", [function, module], make_texts)
+    return extraction.name_rows("cpu_function", [function, module], make_texts, named)
 
 
 def _make_label(name: str, module: str) -> str:

@@ -325,7 +325,7 @@ class Database:
         if not where or extent.rows < LONG_TABLE:
             yield name_rows(table)
             return
-        for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
+        for part in self.get_whole_table(table).split(LONG_TABLE):
             pages = self._read_pages(part, (), (), [where])
             yield _select_rows(
                 part if pages is None else Shared(part, *pages).narrow(0), extent.rowid

@@ -18,12 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NoiseKind, Role
-from nsys2prv.events.call_indexes import (
-    ROOT_WAITS,
-    SEND_RECEIVE,
-    SEVERAL_OPERATIONS,
-    WAIT_FOR_ROOT,
-)
+from nsys2prv.events.call_indexes import ROOT_WAITS, SEND_RECEIVE, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.source import NULL

@@ -18,15 +18,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
-from nsys2prv.store.runs import (
-    BEGIN,
-    COUNTER,
-    LINE,
-    Run,
-    SpillReader,
-    find_role,
-    take_records,
-)
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader, find_role, take_records
 
 #: Kinds of rows.
 HOST, STREAM, SAMPLED = "host", "stream", "samples"

@@ -19,11 +19,7 @@ from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL
-from nsys2prv.store.runs import (
-    LINE,
-    Run,
-    SpillWriter,
-)
+from nsys2prv.store.runs import LINE, Run, SpillWriter
 from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
 
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
