@@ -43,6 +43,8 @@ FINDING_KINDS = {
     "no_gpu_work": "what hosts do in a job of which no work of GPUs is recorded",
 }
 
+#: Kinds of findings outside the steady state, whose shares are of the whole job.
+OUTSIDE = ("startup", "shutdown")
 #: What JSON calls the parts of a moment.
 MOMENT = ("begin_ns", "end_ns", "ranks")
 #: What an analysis may need beside layouts: names of most kernels.

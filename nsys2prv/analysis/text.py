@@ -25,7 +25,7 @@ from nsys2prv._util.terminal import (
     shorten,
 )
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
-from nsys2prv.analysis.result import NOTHING, Finding, Result
+from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding, Result
 from nsys2prv.analysis.study.model import name_metrics
 from nsys2prv.analysis.study.rows import format_efficiency, list_known_rows
 
@@ -362,7 +362,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     legend = ["  %: how much shorter the job would be without this cause"]
     if of_steady:
         legend = ["  %: how much shorter the steady state would be without this cause"]
-        if any(finding.kind in ("startup", "shutdown") for finding in result.findings):
+        if any(finding.kind in OUTSIDE for finding in result.findings):
             legend[0] += "; where GPUs have not begun or have ended, how much shorter the job"
     if any(finding.command for finding in result.findings):
         legend += [

@@ -169,7 +169,7 @@ def join_modules(*names: str) -> str:
 
 
 def hash_text(text: str) -> str:
-    """Return what a page's policy calls a style or script that the browser may use."""
+    """Return the hash that names a style or script in a page's policy (CSP)."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -178,7 +178,7 @@ _read_web = partial(read_data_text, "nsys2prv.analysis.page.web")
 
 @cache
 def load_environment(read: Callable[[str], str]) -> Environment:
-    """Return what fills templates, and escapes all that it puts there. read: returns a template."""
+    """Return the environment of templates, which escapes all values. read: returns a template."""
     environment = Environment(
         loader=FunctionLoader(read),
         autoescape=True,

@@ -47,7 +47,7 @@ DRAWN = {
 
 
 class Material(Struct, frozen=True):
-    """What a page is made of."""
+    """Contents of a page."""
 
     #: The job, as `OpenJob.describe` describes it.
     job: Mapping[str, Any]
@@ -68,18 +68,22 @@ class Material(Struct, frozen=True):
         return pl.DataFrame() if frame is None else frame
 
     @property
-    def span(self) -> tuple[int, int]:
-        """When the steady state begins and ends, or the whole job (ns)."""
+    def steady(self) -> pl.DataFrame:
+        """The row of `findings.phases` for the steady state; empty for none."""
         phases = self.find_frame("findings", "phases")
-        steady = phases.filter(phase="steady state") if phases is not None else pl.DataFrame()
-        if not steady.height:
+        return pl.DataFrame() if phases is None else phases.filter(phase="steady state")
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Begin and end of the steady state, or of the whole job (ns)."""
+        if not self.steady.height:
             return 0, int(self.job.get("duration_ns", 0))
-        begin, length = steady.select("begin_ns", "time_ns").row(0)
+        begin, length = self.steady.select("begin_ns", "time_ns").row(0)
         return int(begin), int(begin + length)
 
     @property
     def part(self) -> tuple[str, int]:
-        """What of the job times are shares of, and how long that is (ns)."""
+        """Part of the job that shares of time relate to, and its length (ns)."""
         begin, end = self.span
         duration = int(self.job.get("duration_ns", 0))
         if begin > 0 or end < duration:
@@ -97,7 +101,7 @@ class Material(Struct, frozen=True):
 
     @property
     def typical_length(self) -> int:
-        """How long the median iteration takes, or the job (ns)."""
+        """Time of the median iteration, or of the job (ns)."""
         return int(np.median(np.diff(self.iterations or self.span)))
 
 

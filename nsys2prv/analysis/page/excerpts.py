@@ -67,7 +67,7 @@ class Moment(Struct, frozen=True):
 
 
 class Excerpts(Struct, frozen=True):
-    """What a page shows of the events of a job."""
+    """Events and moments of a job that a page shows."""
 
     #: One for each finding, None where it has no moment.
     moments: Sequence[Moment | None]

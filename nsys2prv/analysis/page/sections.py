@@ -13,7 +13,7 @@ from msgspec import Struct
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.page.data import Material
 from nsys2prv.analysis.page.excerpts import Moment
-from nsys2prv.analysis.result import NOTHING, Finding
+from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
 from nsys2prv.analysis.study.model import name_metrics
 from nsys2prv.analysis.study.rows import Row, list_known_rows, rate_efficiency
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
@@ -36,8 +36,6 @@ COLOURS = {
 MOST_BARS = 16
 #: Findings in the verdict.
 IN_VERDICT = 2
-#: Findings whose shares are of the whole job.
-OF_JOB = ("startup", "shutdown")
 #: Width of bars.
 ACROSS = 1000
 
@@ -69,8 +67,7 @@ class Bar(Struct, frozen=True):
 
 def describe_job_facts(material: Material) -> list[str]:
     """Return the job in a line, piece by piece."""
-    job, phases = material.job, material.find_frame("findings", "phases")
-    steady = phases.filter(phase="steady state") if phases is not None else pl.DataFrame()
+    job, steady = material.job, material.steady
     found = [
         f"{format_count(count, 'iteration')} ({by})"
         for count, by in (steady.select("iterations", "activity").rows() if steady.height else ())
@@ -166,7 +163,7 @@ def list_cards(material: Material) -> Iterator[tuple[Finding, str, Moment | None
     excerpts, findings = material.excerpts, list_findings(material)
     moments = excerpts.moments if excerpts else [None] * len(findings)
     for finding, moment in zip(findings, moments, strict=True):
-        of_job = finding.kind in OF_JOB or not material.iterations
+        of_job = finding.kind in OUTSIDE or not material.iterations
         length = material.job.get("covered_ns", end) if of_job else end - begin
         yield finding, format_nanoseconds(finding.share * length), moment
 

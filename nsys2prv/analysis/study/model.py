@@ -67,7 +67,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def units(self) -> int:
-        """What speed-up is relative to: GPUs, or ranks where there are none."""
+        """Number of GPUs, or of ranks where there are none, that speed-up is relative to."""
         return self.devices or self.ranks
 
 
@@ -88,7 +88,7 @@ _COMPUTED = Annotated[
 
 
 class Scaling(Struct, frozen=True):
-    """How the work grows with the devices."""
+    """Growth of the work with the devices."""
 
     #: `strong`, `weak`, or None where it cannot be told.
     detected: str | None

@@ -14,13 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.text import escape_to_one_line, format_count, list_some
-from nsys2prv.analysis.result import Finding
+from nsys2prv.analysis.result import OUTSIDE, Finding
 from nsys2prv.analysis.study.rows import ROWS, Row, format_efficiency, list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
 Study = Mapping[str, Any]
-#: Kinds of findings about the time before the first and after the last iteration.
-OUTSIDE = ("startup", "shutdown")
 #: What Markdown indents a factor by.
 INDENT = "&nbsp;" * 4
 #: What the first row is called of regions, of those of runs without GPUs, and of runs without

@@ -94,7 +94,7 @@ def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
 
 
 def _list_runs(study: Study, style: Style) -> list[str]:
-    """Return what the runs are, and of which part of them the figures are."""
+    """Return the runs, and the part of each that its figures are of."""
     runs = study["runs"]
     columns = [
         Column("run", list(map(find_name, runs))),
