@@ -11,7 +11,7 @@ from msgspec import Struct
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, divide_columns
-from nsys2prv.analysis.study.model import name_metrics
+from nsys2prv.analysis.study.model import name_job_metrics
 from nsys2prv.analysis.study.rows import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
@@ -240,21 +240,13 @@ def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def _describe_jobs(jobs: Sequence[ComparedJob]) -> pl.DataFrame:
     rows = [("elapsed (s)", *(job.duration / 1e9 for job in jobs))]
     rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
-    metrics = [
-        name_metrics(*(_find_first_row(job, table) for table in ("device", "host"))) for job in jobs
-    ]
     rows += [
         (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))
-        for row, values in list_known_rows(metrics)
+        for row, values in list_known_rows([name_job_metrics(job.results) for job in jobs])
     ]
     schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
     frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
     return frame.with_columns(change_share=divide_columns("b", "a") - 1)
-
-
-def _find_first_row(job: ComparedJob, table: str) -> dict[str, Any]:
-    found = job.find_table("efficiencies", table)
-    return found.frame.row(0, named=True) if found else {}
 
 
 def _join_places(frames: Sequence[pl.DataFrame], key: str, values: Sequence[str]) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -152,6 +153,11 @@ def shorten_name(name: str) -> str:
 def format_nanoseconds(value: float) -> str:
     """Return nanoseconds for people."""
     return format_scaled(value, ("ns", "us", "ms", "s"))
+
+
+def write_micro(text: str) -> str:
+    """Return a text with times in µs rather than us."""
+    return re.sub(r"(?<=\d )us\b", "µs", text)
 
 
 def format_scaled(value: float, units: tuple[str, ...]) -> str:

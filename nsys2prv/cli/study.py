@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +14,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import check_folder, write_complete_file
 from nsys2prv.analysis.study.page import make_study_page
 from nsys2prv.analysis.study.runs import make_study
-from nsys2prv.analysis.study.tables import find_name, format_csv
+from nsys2prv.analysis.study.tables import format_csv, name_file
 from nsys2prv.analysis.study.talp import write_talp_files
 from nsys2prv.analysis.study.text import format_markdown, format_study
 from nsys2prv.analysis.text import Style
@@ -135,12 +134,11 @@ def _cut_runs(study: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Write the traces of the focus of analysis."""
     options.cut.mkdir(exist_ok=True)
     for number, run in enumerate(study["runs"], 1):
-        label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
         interval = run["interval"]
         cut = CutOptions(time=f"{interval['begin_ns']}ns:{interval['end_ns']}ns")
         convert(
             run["name"],
-            options.cut / f"{number}_{label}.prv",
+            options.cut / f"{name_file(number, run)}.prv",
             Options(
                 cut=cut,
                 kernel_rules=options.kernel_rules,

@@ -21,11 +21,13 @@ from msgspec.structs import replace
 
 from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import capitalize
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.page import sections
 from nsys2prv.analysis.page.data import Material, pack_data
 from nsys2prv.analysis.page.excerpts import BUDGET, Excerpts, choose_excerpts
 from nsys2prv.analysis.result import NOTHING, Result
+from nsys2prv.analysis.text import format_nanoseconds, write_micro
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.comparison import ComparedJob
@@ -189,7 +191,8 @@ def load_environment(read: Callable[[str], str]) -> Environment:
     )
     environment.filters |= {
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f} %",
-        "ns": sections.format_nanoseconds,
+        "ns": format_nanoseconds,
+        "begin_sentence": capitalize,
     }
     return environment
 
@@ -200,7 +203,7 @@ def make_printable(value: object) -> object:
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    value = re.sub(r"(?<=\d )us\b", "µs", value)
+    value = write_micro(value)
     if value.isprintable():
         return value
     return "".join(one if one.isprintable() or one == "\u00a0" else "\ufffd" for one in value)

@@ -14,7 +14,7 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.page.data import Material
 from nsys2prv.analysis.page.excerpts import Moment
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
-from nsys2prv.analysis.study.model import name_metrics
+from nsys2prv.analysis.study.model import name_job_metrics
 from nsys2prv.analysis.study.rows import Row, list_known_rows, rate_efficiency
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
@@ -190,11 +190,9 @@ def list_efficiencies(material: Material) -> list[tuple[Row, float | None, str]]
     """Return the efficiencies of the steady state, or of the whole job where none was found: each is the
     product of those one step deeper behind it. With its value, and how it is rated.
     """
-    frames = (material.find_frame("efficiencies", name) for name in ("device", "host"))
-    rows = [{} if frame is None else frame.row(0, named=True) for frame in frames]
     return [
         (row, value, "unknown" if value is None else rate_efficiency(value))
-        for row, (value,) in list_known_rows([name_metrics(*rows)])
+        for row, (value,) in list_known_rows([name_job_metrics(material.results)])
     ]
 
 

@@ -31,6 +31,7 @@ from nsys2prv.analysis.study.tables import (
     list_region_figures,
     list_run_figures,
     measure_focus,
+    name_focus,
     name_runs,
 )
 
@@ -81,6 +82,7 @@ def _fill(template: str, study: Study, links: Mapping[str, str], **others: Any) 
         shade_of=_choose_shade,
         name_of=find_name,
         measure=measure_focus,
+        focus=name_focus,
         limits=(GOOD, FAIR),
         version=__version__,
         **others,

@@ -16,6 +16,7 @@ from nsys2prv.analysis.study.tables import (
     HOST_TIME,
     Study,
     count_units,
+    find_reference,
     has_devices,
     list_region_figures,
     name_runs,
@@ -81,7 +82,7 @@ def make_plots(study: Study) -> Iterator[Plot]:
 
     speed = find({"speedup": "measured"}, metrics)
     if axis != "runs" and any(speed["measured"]):
-        reference = next(count_units(run) for run in runs if run["name"] == study["reference"])
+        reference = count_units(find_reference(study))
         ideal = [count / reference for count in counts]
         yield _plot("Speed-up", x, speed, _format_ratio, True, (ideal, "ideal"))
     for part, factors in (("device", DEVICE_FACTORS), ("mpi", MPI_FACTORS)):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,22 @@ def find_name(run: Mapping[str, Any]) -> str:
     return escape_to_one_line(str(run.get("label") or run["name"]))
 
 
+def name_file(number: int, run: Mapping[str, Any]) -> str:
+    """Return the name of a file of a run, without its ending. number: place of the run, from 1."""
+    label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
+    return f"{number}_{label}"
+
+
+def find_reference(study: Study) -> Mapping[str, Any]:
+    """Return the run that others are compared with."""
+    return next(run for run in study["runs"] if run["name"] == study["reference"])
+
+
+def name_focus(run: Mapping[str, Any]) -> str:
+    """Return what findings of a run shorten."""
+    return "steady state" if run["interval"]["iterations"] else "time"
+
+
 def measure_focus(run: Mapping[str, Any]) -> float:
     """Return the time that the figures of a run are of (ns)."""
     return run["metrics"]["elapsed_ns"] * max(1, run["interval"]["iterations"])
@@ -76,7 +93,7 @@ def measure_focus(run: Mapping[str, Any]) -> float:
 def describe_comparison(study: Study) -> str:
     """Return what the runs are compared with, and how their work grows."""
     scaling, runs = study["scaling"], study["runs"]
-    reference = next(find_name(run) for run in runs if run["name"] == study["reference"])
+    reference = find_name(find_reference(study))
     if len(set(map(count_units, runs))) == 1:
         return f"reference: {reference}"
     why = f" ({scaling['why']})" if scaling["why"] else ""

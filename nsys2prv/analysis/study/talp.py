@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from nsys2prv._util.files import write_complete_file
-from nsys2prv.analysis.study.tables import Study, find_name, measure_focus
+from nsys2prv.analysis.study.tables import Study, measure_focus, name_file
 
 #: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
 DLB, WHOLE = "3.7.0", "Global"
@@ -62,8 +61,7 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
             "resources": {**_count(run), "numAvailableCpus": run["ranks"]},
             "Application": application,
         }
-        label = re.sub(r"[^\w.-]+", "_", find_name(run)).strip("._")
-        paths.append(folder / study["scaling"]["used"] / f"{number}_{label}.json")
+        paths.append(folder / study["scaling"]["used"] / f"{name_file(number, run)}.json")
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
         write_complete_file(paths[-1], json.dumps(content, indent=1))
     return paths

@@ -25,10 +25,11 @@ from nsys2prv.analysis.study.tables import (
     list_region_figures,
     list_run_figures,
     measure_focus,
+    name_focus,
     name_runs,
     name_runs_of_lines,
 )
-from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds
+from nsys2prv.analysis.text import PLAIN, Style, format_findings, format_nanoseconds, write_micro
 
 #: Runs or regions beside each other.
 MOST_BESIDE = 4
@@ -71,14 +72,14 @@ def format_markdown(study: Study) -> str:
         [*_list_findings_in_markdown(study)],
     ]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    return re.sub(r"(?<=\d )us\b", "µs", f"{text}\n")
+    return write_micro(f"{text}\n")
 
 
 def _list_findings_in_markdown(study: Study) -> Iterator[str]:
     """Yield what to do about the largest run: a heading, and a line for each finding."""
     found = list_findings(study)
     if found:
-        part = "steady state" if study["runs"][-1]["interval"]["iterations"] else "time"
+        part = name_focus(study["runs"][-1])
         yield f"Findings of {name_runs(study)[-1]}, with how much shorter its {part} would be without:\n"
     for one in found:
         most = "at most " if one.at_most else ""
@@ -178,13 +179,12 @@ def _list_findings(study: Study, style: Style) -> list[str]:
     found = list_findings(study)
     if not found:
         return []
-    part = "steady state" if run["interval"]["iterations"] else "time"
     # A run of the JSON of an earlier study may be named after it too.
     path = shlex.quote(run["name"].rpartition(".json: ")[2])
     short = [replace(one, evidence=(), moments=(), views=(), where="") for one in found]
     return [
         *style.format_title(f"What to do: findings of {shorten(head, 2 * WIDEST)}"),
-        *_wrap([f"  %: how much shorter its {part} would be without this cause"], style),
+        *_wrap([f"  %: how much shorter its {name_focus(run)} would be without this cause"], style),
         *format_findings(short, style.text_width),
         *_wrap([f"  `nsys2prv report {path}` has what was measured"], style),
     ]
