@@ -146,13 +146,15 @@ def frame_page(page: str, height: int = 900) -> Frame:
 
 def _fill_page(page: str, title: str, **content: object) -> str:
     """Return a page: its template with the styles and the scripts in it."""
-    style, script = _read_web("page.css"), join_modules(*MODULES, page)
+    environment = load_environment(_read_web)
+    style = environment.get_template("page.css").render()
+    script = join_modules(*MODULES, page)
     # The browser runs this script and takes these styles alone: nothing that a name in a report
     # might smuggle in.
     texts = {"style": style, "script": script}
     hashes = {f"{name}_hash": hash_text(text) for name, text in texts.items()}
     marked = {name: Markup(text) for name, text in texts.items()}
-    template = load_environment(_read_web).get_template(f"{page}.html")
+    template = environment.get_template(f"{page}.html")
     return template.render(title=title, version=__version__, **hashes, **marked, **content)
 
 
