@@ -34,6 +34,8 @@ from nsys2prv.analysis.study.rows import format_efficiency, list_known_rows
 MOST_ROWS = 20
 #: Says what a JSON file is; another number when its tables mean something else.
 FORMAT = "nsys2prv report 1"
+#: Ending of files that hold a report or a study.
+JSON = ".json"
 #: A single row of more columns is printed upright.
 UPRIGHT = 3
 #: Characters of the longest text column.

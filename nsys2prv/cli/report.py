@@ -22,6 +22,7 @@ from nsys2prv.analysis.comparison import (
 from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
+    JSON,
     MOST_ROWS,
     Style,
     count_lines_left,
@@ -49,7 +50,6 @@ from nsys2prv.replay.questions import parse_what_ifs
 if TYPE_CHECKING:
     from nsys2prv.analysis.page.excerpts import Excerpts
 
-JSON = ".json"
 #: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Options that name a file to write.

@@ -17,9 +17,9 @@ from nsys2prv.analysis.study.runs import make_study
 from nsys2prv.analysis.study.tables import format_csv, name_file
 from nsys2prv.analysis.study.talp import write_talp_files
 from nsys2prv.analysis.study.text import format_markdown, format_study
-from nsys2prv.analysis.text import Style
+from nsys2prv.analysis.text import JSON, Style
 from nsys2prv.cli.parsing import Parser
-from nsys2prv.cli.report import JSON, OPTIONS, parse_options
+from nsys2prv.cli.report import OPTIONS, parse_options
 from nsys2prv.conversion.convert import convert
 from nsys2prv.conversion.options import CutOptions, Options
 

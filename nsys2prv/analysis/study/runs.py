@@ -20,14 +20,12 @@ from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.study.model import FORMAT, Interval, Metrics, Run, Study, name_metrics
 from nsys2prv.analysis.study.scaling import compare_runs
-from nsys2prv.analysis.text import read_json
+from nsys2prv.analysis.text import JSON, read_json
 from nsys2prv.conversion.options import Options
 from nsys2prv.export.report_files import find_reports
 
 #: Where all regions are asked for, those of at least this share of the time of a run are shown.
 LARGE_REGION = 0.05
-#: Ending of files that hold an earlier study.
-JSON = ".json"
 
 
 def make_study(
