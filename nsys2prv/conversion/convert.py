@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,13 +25,23 @@ from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds
-from nsys2prv.writers import choose_writer
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.paraver.prv import ParaverWriter
 from nsys2prv.writers.paraver.values import list_codes, number_metrics
-from nsys2prv.writers.writer import TraceContent, WindowPlan, close_plan, name_beside, write_window
+from nsys2prv.writers.perfetto.pftrace import PerfettoWriter
+from nsys2prv.writers.writer import (
+    TraceContent,
+    WindowPlan,
+    Writer,
+    close_plan,
+    name_beside,
+    write_window,
+)
 
 #: Endings of the files beside the trace for what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
+#: Ending of a trace -> what writes it; the first is that of a name without any of them.
+WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoWriter}
 
 
 def convert(
@@ -124,6 +135,16 @@ def write_job(
         metadata_file.write_text(text, encoding="ascii")
         summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
+
+
+def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
+    """Return what writes an output given as `out`, `out.prv` or `out.prv.gz`, and the trace's name."""
+    endings = "|".join(map(re.escape, WRITERS))
+    match = re.fullmatch(rf"(?s)(.*?)({endings})?(\.gz)?", Path(output).name)
+    name, ending, packed = match.groups() if match and match[2] else (Path(output).name, None, None)
+    ending = ending or next(iter(WRITERS))
+    trace = f"{name}{ending}.gz" if compress or packed else f"{name}{ending}"
+    return WRITERS[ending], Path(output).parent / trace
 
 
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:

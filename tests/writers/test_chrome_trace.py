@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from msgspec import Struct, field
 
-from nsys2prv import Options, convert, writers
+from nsys2prv import Options, convert
+from nsys2prv.conversion.convert import WRITERS
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import BEGIN, RecordFormat
 from nsys2prv.store.windows import WindowRecords
@@ -79,7 +80,7 @@ class ChromeWriter(Struct):
 def test_every_kernel_is_in_the_chrome_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(writers.WRITERS, ".chrome", ChromeWriter)
+    monkeypatch.setitem(WRITERS, ".chrome", ChromeWriter)
     summary = convert(SAMPLES, tmp_path / "out.chrome", Options(jobs=1))
     assert f"load {tmp_path / 'out.chrome'} at chrome://tracing" in summary.text()
     assert (tmp_path / "out.rows").is_file()
