@@ -59,6 +59,11 @@ def has_report_name(path: Path) -> bool:
     return path.name.lower().endswith((*FILE_ENDINGS, *FOLDER_ENDINGS))
 
 
+def name_beside(trace: Path, ending: str) -> Path:
+    """Return the name of a file beside a trace, which may be compressed."""
+    return trace.with_name(trace.name.removesuffix(".gz")).with_suffix(ending)
+
+
 def describe_missing_file(path: Path) -> str:
     """Return the message for a file that is not there, with a name like it that is, if any."""
     missing = next(

@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import has_report_name
+from nsys2prv._util.files import has_report_name, name_beside
 from nsys2prv._util.terminal import fold_lines
 from nsys2prv._util.text import list_some
 
@@ -323,7 +323,7 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
             raise UsageError(f"{path}: is a folder; {hint}")
         if is_trace_name(path) and ".prv" not in Path(path).suffixes:
             raise UsageError(
-                f"{path}: is a trace for Perfetto; nsys2prv {command} takes those for Paraver, as {find_beside(Path(path), '.prv')}"
+                f"{path}: is a trace for Perfetto; nsys2prv {command} takes those for Paraver, as {name_beside(Path(path), '.prv')}"
             )
         if Path(path).suffix.lower() in PARTS:
             raise UsageError(
@@ -349,15 +349,9 @@ def check_pages(reports: Sequence[str], outputs: Collection[str]) -> None:
             raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 
-def find_beside(trace: Path, ending: str) -> Path:
-    """Return the file with another ending that belongs to a trace."""
-    name = trace.name.removesuffix(".gz").removesuffix(".prv").removesuffix(".pftrace")
-    return trace.with_name(name + ending)
-
-
 def _read_report_names(trace: Path) -> str:
     """Return the reports that the file beside a trace names."""
-    beside = find_beside(trace, ".nsys2prv.json")
+    beside = name_beside(trace, ".nsys2prv.json")
     try:
         names = [str(entry["name"]) for entry in json.loads(beside.read_bytes())["inputs"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
+from nsys2prv._util.files import check_not_read, is_one_of, name_beside, put_in_place
 from nsys2prv.conversion.job import Job, open_workplace, plan_windows
 from nsys2prv.conversion.metadata import ENDING, describe_inputs, make_metadata
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
@@ -34,7 +34,6 @@ from nsys2prv.writers.writer import (
     WindowPlan,
     Writer,
     close_plan,
-    name_beside,
     write_window,
 )
 

@@ -92,11 +92,6 @@ class Writer(Protocol):
         """Write the files beside the trace."""
 
 
-def name_beside(trace: Path, ending: str) -> Path:
-    """Return the name of a file beside a trace, which may be compressed."""
-    return trace.with_name(trace.name.removesuffix(".gz")).with_suffix(ending)
-
-
 class WindowPlan(Struct):
     """What workers need to write any window."""
 

@@ -26,8 +26,9 @@ from nsys2prv.writers.paraver.cfg import (
     Single,
     Window,
 )
-from nsys2prv.writers.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
+DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
+NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 _PAIR = re.compile(r"\{([^{},]+), ([^{}]*)\}")
 _COLOR = re.compile(r"\{(\d+):(\d+),(\d+),(\d+)\}")
 _MODULE = re.compile(r"(\w+) (.+?) \{ (\d+), \{ (.*) \} \}")

@@ -15,11 +15,12 @@ import pytest
 from msgspec import Struct, field
 
 from nsys2prv import Options, convert
+from nsys2prv._util.files import name_beside
 from nsys2prv.conversion.convert import WRITERS
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import BEGIN, RecordFormat
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.writers.writer import TraceContent, WindowBytes, name_beside
+from nsys2prv.writers.writer import TraceContent, WindowBytes
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
+from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
@@ -27,7 +28,7 @@ from nsys2prv.writers.paraver.values import (
     make_event_types,
     number_metrics,
 )
-from nsys2prv.writers.writer import TraceContent, WindowBytes, name_beside
+from nsys2prv.writers.writer import TraceContent, WindowBytes
 
 #: Padding behind texts: the compiled writer copies so many bytes at once.
 _BEHIND = bytes(16)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import name_beside
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg import Cfg, Single, View, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
@@ -198,7 +199,7 @@ def write_text(path: Path, text: str) -> None:
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
     """Return level -> number of its rows, as the .row beside a trace tells; empty if there is none."""
-    names = trace.with_name(trace.name.removesuffix(".gz")).with_suffix(".row")
+    names = name_beside(trace, ".row")
     if not names.is_file():
         return {}
     text = names.read_text(encoding="utf-8", errors="replace")

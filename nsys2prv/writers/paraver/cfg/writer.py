@@ -32,8 +32,6 @@ SCREEN_HEIGHT, TITLE_HEIGHT = 900, 40
 #: timelines and in tables.
 ROW_HEIGHT, FRAME_HEIGHT = 15, 60
 TABLE_ROW_HEIGHT, TABLE_FRAME_HEIGHT = 23, 210
-DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
-NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
 def format_cfg(
