@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import mask_changes
+from nsys2prv._util.text import capitalize
 from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.export.info import tid_of
@@ -243,7 +244,7 @@ class PerfettoWriter(Struct, dict=True):
         row, band = divmod(track - self._first_band, len(titles))
         return _make_descriptor(
             track,
-            make_text(Track.NAME, titles[band][:1].upper() + titles[band][1:]),
+            make_text(Track.NAME, capitalize(titles[band])),
             make_number(Track.PARENT, self._first_row + int(self.parents[row])),
             make_number(Track.ORDER, band),
         )

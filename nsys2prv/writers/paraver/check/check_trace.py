@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import describe_missing_file
 from nsys2prv._util.native import core
+from nsys2prv._util.text import format_count
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg.fits import Contents
 from nsys2prv.writers.paraver.check import CheckFinding, CheckFindings, Severity
@@ -264,7 +265,7 @@ def format_result(result: CheckResult) -> Iterator[str]:
         places = f" ({finding.count} places)" if finding.count > 1 else ""
         yield f"  {finding.severity.value:<7} {finding.rule} {where}{places}: {finding.message}"
     counts = [
-        f"{len(chosen)} {severity.value}{'' if len(chosen) == 1 else 's'}"
+        format_count(len(chosen), severity.value)
         for severity in Severity
         if (chosen := result.select(severity))
     ]
