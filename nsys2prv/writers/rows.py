@@ -50,7 +50,6 @@ from nsys2prv.export.ranks import (
     describe_processes,
     find_ranks,
 )
-from nsys2prv.writers.paraver.pcf import clean_label
 
 #: What follows a rank that only the order or the numbers of file names tell.
 BY_FILE_NAME = " (by file name)"
@@ -113,29 +112,6 @@ class ObjectTree(Struct, frozen=True, dict=True):
                 result.append(f"{following[task.node]}:1:{number}:{thread}")
                 following[task.node] += 1
         return result
-
-    def format_header(self, date: str, duration: int) -> str:
-        """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
-        cpus = ",".join(map(str, self.cpus_per_node))
-        tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
-        return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
-
-    def format_row_file(self) -> str:
-        """Return the text of the .row file."""
-        nodes = zip(self.nodes, self.cpus_per_node, strict=True)
-        levels = {
-            "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
-            "NODE": list(self.nodes),
-            "APPL": ["Application"],
-            "TASK": [task.name for task in self.tasks],
-            "THREAD": [name for task in self.tasks for name in task.threads],
-        }
-        sections = (
-            f"LEVEL {level} SIZE {len(names)}\n"
-            + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
-            for level, names in levels.items()
-        )
-        return "\n".join(sections)
 
 
 class RankedProcess(Struct, frozen=True):

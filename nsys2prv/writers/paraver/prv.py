@@ -22,12 +22,13 @@ from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.writers.paraver.pcf import StateLabel, write_pcf
+from nsys2prv.writers.paraver.pcf import StateLabel, clean_label, write_pcf
 from nsys2prv.writers.paraver.values import (
     make_counter_types,
     make_event_types,
     number_metrics,
 )
+from nsys2prv.writers.rows import ObjectTree
 from nsys2prv.writers.writer import TraceContent, WindowBytes
 
 #: Padding behind texts: the compiled writer copies so many bytes at once.
@@ -74,8 +75,8 @@ class ParaverWriter(Struct, dict=True):
         ]
         # From the reports, so that the same reports always give the same bytes.
         date = content.begin_utc or datetime.fromtimestamp(0, timezone.utc)
-        header = content.model.tree.format_header(
-            date.strftime("%d/%m/%Y at %H:%M"), content.duration
+        header = _format_header(
+            content.model.tree, date.strftime("%d/%m/%Y at %H:%M"), content.duration
         )
         return (header + content.comments).encode()
 
@@ -101,7 +102,7 @@ class ParaverWriter(Struct, dict=True):
         labels = [StateLabel(state.value, state.label, state.color) for state in states]
         with pcf.open("wb") as file:
             write_pcf(types, file, labels)
-        row.write_bytes(content.model.tree.format_row_file().encode())
+        row.write_bytes(_format_row_file(content.model.tree).encode())
 
     @cached_property
     def _choices(self) -> tuple[Choice, ...]:
@@ -214,6 +215,33 @@ class ParaverWriter(Struct, dict=True):
             )
             for codes, threads in sorted(by_codes.items())
         ]
+
+
+def _format_header(tree: ObjectTree, date: str, duration: int) -> str:
+    """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+    cpus = ",".join(map(str, tree.cpus_per_node))
+    tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in tree.tasks)
+    return (
+        f"#Paraver ({date}):{duration}_ns:{len(tree.nodes)}({cpus}):1:{len(tree.tasks)}({tasks})\n"
+    )
+
+
+def _format_row_file(tree: ObjectTree) -> str:
+    """Return the text of the .row file."""
+    nodes = zip(tree.nodes, tree.cpus_per_node, strict=True)
+    levels = {
+        "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
+        "NODE": list(tree.nodes),
+        "APPL": ["Application"],
+        "TASK": [task.name for task in tree.tasks],
+        "THREAD": [name for task in tree.tasks for name in task.threads],
+    }
+    sections = (
+        f"LEVEL {level} SIZE {len(names)}\n"
+        + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+        for level, names in levels.items()
+    )
+    return "\n".join(sections)
 
 
 def _read_column(records: WindowRecords, name: str) -> Column:

@@ -32,6 +32,7 @@ from nsys2prv.writers.paraver.pcf import (
     count_families,
     make_labels_safe,
 )
+from nsys2prv.writers.writer import NO_LABELS, NameValues
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
@@ -39,7 +40,6 @@ Labeller = Callable[[list[str], list[str]], list[str]]
 Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
-NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 DEFAULT_DOMAIN = "default domain"
 #: Labels write the factor of fractions with up to so many zeros, then as a power of ten.
 MOST_ZEROS = 6
@@ -64,30 +64,6 @@ class NameFile(Struct, frozen=True):
     frame: StoredFrame
     #: Names of NVTX domains that the column domain indexes.
     domains: Sequence[str] = ()
-
-
-class NameValues(Struct):
-    """Values of the names of one set."""
-
-    #: Frame of `value` and (safe) `label`.
-    labels: pl.DataFrame = NO_LABELS
-    #: Reading task -> value of each local index.
-    by_task: dict[int, np.ndarray] = {}
-    #: NVTX domain -> frame of the values that occur in it.
-    domains: dict[str, pl.DataFrame] = {}
-    #: Names with their value of an earlier trace.
-    kept: int = 0
-    #: Names whose labels in the earlier trace fit several of them.
-    ambiguous: int = 0
-
-    def select_labels(self, domain: str) -> pl.DataFrame:
-        """Return the labels of the values met in one NVTX domain."""
-        values = self.domains.get(domain)
-        if values is None:
-            return self.labels.clear()
-        if values.height == self.labels.height:
-            return self.labels
-        return self.labels.join(values, on="value", how="semi")
 
 
 def assign_values(
