@@ -63,3 +63,12 @@ def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
     )
     assert collecting, "garbage is collected while reports are read"
     assert kept_open > 10_000, "modules are not looked through for it"
+
+
+def test_listing_views_imports_no_libraries_of_columns() -> None:
+    program = "import sys\nfrom nsys2prv.cli import main\nmain(['cfgs'])\nprint(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    modules = process.stdout.splitlines()[-1].split()
+    assert "nsys2prv.writers.paraver.cfg" in modules
+    assert {"numpy", "polars"}.isdisjoint(modules)
