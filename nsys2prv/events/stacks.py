@@ -20,7 +20,7 @@ from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows
-from nsys2prv.export.source import NULL, Columns
+from nsys2prv.export.source import NULL, Columns, name_rows
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -269,23 +269,27 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     database = extraction.database
     if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
         return 0
-    ((first, last),) = database.query(f"SELECT min({CHAIN}), max({CHAIN}) FROM {CUDA_CALLS}")
-    ((first_stack, last_stack),) = database.query(f"SELECT min(id), max(id) FROM {table}")
-    if (first, first_stack) != (0, 1) or last + 1 != last_stack:
+    calls = name_rows(CUDA_CALLS)
+    ((first, last),) = database.query(f"SELECT min({CHAIN}), max({CHAIN}) FROM {calls}")
+    # Of a long table of stacks only where it has to be known: each task asks.
+    bounds = f"SELECT min(id), max(id) - 1 FROM {name_rows(table)}"
+    if first != 0 or database.query(bounds) != [(1, last)]:
         return 0
-    calls = database.query(
-        f"SELECT {CHAIN}, nameId FROM {CUDA_CALLS} WHERE {CHAIN} >= 0 LIMIT {LOOKED_AT}"
+    chosen = database.query(
+        f"SELECT {CHAIN}, nameId FROM {calls} WHERE {CHAIN} >= 0 AND typeof(nameId) = 'integer' LIMIT {LOOKED_AT}"
     )
-    chains = [chain + more for chain, _ in calls for more in (0, 1)]
+    if not chosen:
+        return 0
+    chains = [chain + more for chain, _ in chosen for more in (0, 1)]
     frames = set()
     for rows in database.read_by_key(table, "id", (min(chains), max(chains)), FRAME_COLUMNS):
         names = map(find_bare_name, extraction.read_strings(rows["symbol"]))
         frames |= set(zip(rows["id"].tolist(), names, strict=True))
-    called = extraction.read_strings(np.array([name for _, name in calls]))
+    called = extraction.read_strings(np.array([name for _, name in chosen]))
     fits = [
         sum(
             (chain + more, strip_version(name)) in frames
-            for (chain, _), name in zip(calls, called, strict=True)
+            for (chain, _), name in zip(chosen, called, strict=True)
         )
         for more in (0, 1)
     ]

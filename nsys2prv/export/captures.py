@@ -17,6 +17,7 @@ from msgspec import Struct
 from nsys2prv._util.text import list_some
 from nsys2prv.export.info import PROCESS_MASK, GlobalPid, ReportInfo
 from nsys2prv.export.job_checks import list_profiled_processes
+from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 
 #: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
@@ -136,7 +137,7 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
         if database.has(CALLS, "globalTid", "correlationId"):
             for process, least, count in database.query(
-                f"SELECT globalTid & {PROCESS_MASK}, min(correlationId), count(*) FROM {CALLS} "
+                f"SELECT globalTid & {PROCESS_MASK}, min(correlationId), count(*) FROM {name_rows(CALLS)} "
                 "WHERE typeof(correlationId) = 'integer' GROUP BY 1"
             ):
                 processes[process] = (least, count)

@@ -8,9 +8,12 @@ import re
 
 from msgspec import Struct
 
+from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+#: Its rows in SQL.
+MESSAGES = name_rows(DIAGNOSTICS)
 #: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the
 #: profiled process.
 INFO, WARNING, ERROR = 1, 2, 3
@@ -85,7 +88,7 @@ def read_messages(database: Database) -> tuple[Message, ...]:
     if not database.has(DIAGNOSTICS, "severity", "text"):
         return ()
     rows = database.query(
-        f"SELECT severity, text, count(*) FROM {DIAGNOSTICS} NOT INDEXED WHERE typeof(text) = 'text' "
+        f"SELECT severity, text, count(*) FROM {MESSAGES} WHERE typeof(text) = 'text' "
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
     )
     messages = (
@@ -105,7 +108,7 @@ def find_main_process(database: Database) -> int | None:
         f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
     )
     rows = database.query(
-        f"SELECT globalPid FROM {DIAGNOSTICS} NOT INDEXED WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+        f"SELECT globalPid FROM {MESSAGES} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
     )
     return rows[0][0] if rows else None
 
@@ -118,7 +121,7 @@ def find_capture_span(database: Database, first: int, last: int) -> tuple[int, i
         return first, last
     started, stopped = database.query(
         f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
-        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {DIAGNOSTICS} NOT INDEXED"
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {MESSAGES}"
     )[0]
     started = max(started, first) if isinstance(started, int) else first
     stopped = min(stopped, last) if isinstance(stopped, int) else last
@@ -130,6 +133,6 @@ def was_launched(database: Database, span: tuple[int, int] | None) -> bool:
     if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
         return False
     ((first,),) = database.query(
-        f"SELECT min(timestamp) FROM {DIAGNOSTICS} NOT INDEXED WHERE text LIKE 'Process % launched by the profiler%'"
+        f"SELECT min(timestamp) FROM {MESSAGES} WHERE text LIKE 'Process % launched by the profiler%'"
     )
     return isinstance(first, int) and span[0] <= first <= span[1]

@@ -58,11 +58,16 @@ def test_callers_are_functions_of_the_program(tmp_path: Path, shift: int) -> Non
         make_call(0, 10, 1, callchainId=1 - shift),
         make_call(20, 30, 2, callchainId=none),
         make_call(40, 50, 3, callchainId=2 - shift),
+        make_call(80, 90, 4, callchainId=1 - shift, nameId=None),
     ]
     tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": stacks[::-1]}
     trace = convert_stacks(tmp_path, tables)
-    assert list_callers(trace, 1) == [("setup (app)", 0, 10), ("plugin.so (no symbols)", 40, 50)]
-    assert list_callers(trace, 2) == [("main (app)", 0, 10)]
+    assert list_callers(trace, 1) == [
+        ("setup (app)", 0, 10),
+        ("plugin.so (no symbols)", 40, 50),
+        ("setup (app)", 80, 90),
+    ]
+    assert list_callers(trace, 2) == [("main (app)", 0, 10), ("main (app)", 80, 90)]
     assert list_callers(trace, 3) == []
 
 
