@@ -21,7 +21,7 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import Spans, merge_spans
-from nsys2prv.analysis.iterations import LAYOUTS
+from nsys2prv.analysis.iterations import find_longest_threads, keep_outermost, read_ranges
 
 #: Layouts of time in which threads of OpenMP wait.
 OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
@@ -45,7 +45,7 @@ def _make_row(part: str, key: int, **columns: object) -> pl.DataFrame:
 
 
 def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> list[pl.DataFrame]:
-    """Return the times of a device: rows of PART, elapsed_ns and times of USES (ns)."""
+    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns)."""
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
     whole = {name: unit.find_device_spans(device, *what).length for name, what in uses.items()}
     rows = [_make_row(WHOLE_JOB, 0, elapsed_ns=unit.covered.length, **whole)]
@@ -211,11 +211,11 @@ class Region(Struct, frozen=True):
 
 
 def list_regions(unit: DeviceGroup) -> Iterator[Region]:
+    """Yield the regions of a unit that have figures and were executed."""
     asked = unit.options.regions
     if not asked:
         return
-    ranges = pl.concat(unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS)
-    ranges = ranges.with_columns(unit.list_tasks(ranges), row=pl.int_range(pl.len()))
+    ranges = read_ranges(unit)
     spans = unit.iterations.group_by("task").agg(pl.col("begin").min(), pl.col("end").max())
     begin, end = unit.options.get_steady_span(unit.duration)
     ranges = ranges.join(spans, on="task", how="left", suffix="_of_focus", maintain_order="left")
@@ -226,7 +226,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
     if asked == ALL:
         # What lies directly within iterations.
         ranges = ranges.join(unit.iterations, on=["task", "thread", "begin", "end"], how="anti")
-        ranges = _keep_outermost(ranges)
+        ranges = keep_outermost(ranges)
         groups = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
         ranges = ranges.with_columns(group=pl.Series(groups))
         chosen = {
@@ -237,7 +237,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
     else:
         values = to_arrays(ranges, "range", "number")
         chosen = {
-            key: _keep_outermost(ranges.filter(pattern.find_matches(*values)))
+            key: keep_outermost(ranges.filter(pattern.find_matches(*values)))
             for key, (_, pattern) in enumerate(asked)
         }
     for key, executions in chosen.items():
@@ -245,24 +245,13 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
             yield Region(key, executions, _assign_work(unit, executions))
 
 
-def _keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of each thread that lie within no other, by thread and begin."""
-    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
-    reached = pl.col("end").cum_max().shift(1).over("thread").fill_null(-1)
-    return ranges.filter(pl.col("begin") >= reached)
-
-
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
     """Return for each row of `work` in which execution it was launched: of its own thread, or where that
     has none, of the thread of its process that is longest in such; -1 for none.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
-    longest = executions.group_by("task", "thread").agg(
-        lasts=(pl.col("end") - pl.col("begin")).sum()
-    )
-    longest = longest.sort("lasts", "thread", descending=[True, False]).unique("task", keep="first")
     stands_for = np.full(len(unit.task_of), -1)
-    for task, main in longest.select("task", "thread").rows():
+    for task, main in find_longest_threads(executions).rows():
         stands_for[unit.task_of == task] = main
     stands_for[np.unique(thread)] = np.unique(thread)
     sent, sender = (unit.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))

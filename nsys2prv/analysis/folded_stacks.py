@@ -16,7 +16,7 @@ import polars as pl
 
 from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads, to_arrays
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges, unite
+from nsys2prv.analysis.intervals import Spans, measure_exclusive, merge_spans, unite
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.stacks import CALLS, fit_into, keep_whole_stacks, weigh_samples
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
@@ -77,20 +77,14 @@ def sum_stacks(rows: pl.DataFrame, deep: np.ndarray, time: Spans) -> pl.DataFram
         calls = rows.filter(pl.col("layout") == number)
         if calls.height:
             begin, end = to_arrays(calls, "begin", "end")
-            order = order_ranges(np.zeros(len(begin), np.int64), begin, end)
-            begin, end = begin[order], end[order]
-            own = left.within(begin, end)
-            _, parent = find_parents(np.zeros(len(begin), np.int64), begin, end)
-            within = np.bincount(parent[parent >= 0], own[parent >= 0], len(own))
-            own = np.maximum(own - within.astype(np.int64), 0)
-            pieces.append(pl.DataFrame({"text": calls["text"][order], "time": own}))
+            own = measure_exclusive(left, begin, end)
+            pieces.append(pl.DataFrame({"text": calls["text"], "time": own}))
             left = left - merge_spans(begin, end)
     samples = rows.filter(pl.col("layout") >= len(CALLS))
     if samples.height:
         samples = keep_whole_stacks(samples, pl.Series(deep[samples["text"].to_numpy()]))
         samples = samples.select("begin", "text", time=weigh_samples(samples["begin"]))
-        inside = pl.Series(left.contains(samples["begin"].to_numpy()))
-        samples = samples.filter(inside)
+        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
         time_of_each = pl.Series(fit_into(left, samples["time"].to_numpy()))
         pieces.append(samples.select("text", time=time_of_each))
     sums = pl.concat(pieces).filter(pl.col("time") > 0).group_by("text", maintain_order=True)

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
-from nsys2prv.analysis.intervals import Spans, find_parents, take_first, unite
+from nsys2prv.analysis.intervals import Spans, measure_exclusive, take_first, unite
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.stacks import (
     SAMPLES,
@@ -212,11 +212,9 @@ def sum_ranges(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     within = (pl.col("begin") < end) & (pl.col("end") > begin)
     ranges = unit.select_events("nvtx_pushpop", [thread]).filter(within)
     begin, end, name = to_arrays(ranges, "begin", "end", "range")
-    own = spans.within(begin, end)
-    _, parent = find_parents(ranges["thread"].to_numpy(), begin, end)
-    inner = np.bincount(parent[parent >= 0], own[parent >= 0], len(own)).astype(np.int64)
     group = np.load(str(unit.options.groups), mmap_mode="r")[name].astype(np.int64)
-    frame = pl.DataFrame({"group": group, "time": own - inner, "lasts": end - begin})
+    time = measure_exclusive(spans, begin, end)
+    frame = pl.DataFrame({"group": group, "time": time, "lasts": end - begin})
     return frame.group_by("group").agg(pl.col("time", "lasts").sum(), count=pl.len().cast(pl.Int64))
 
 

@@ -213,6 +213,18 @@ def find_parents(
     return depth, parent
 
 
+def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return how much of some time lies in each range of a thread and in none within it (ns)."""
+    thread = np.zeros(len(begin), np.int64)
+    order = order_ranges(thread, begin, end)
+    begin, end = begin[order], end[order]
+    inclusive, (_, parent) = time.within(begin, end), find_parents(thread, begin, end)
+    inner = np.bincount(parent[parent >= 0], inclusive[parent >= 0], len(begin))
+    exclusive = np.empty(len(begin), np.int64)
+    exclusive[order] = np.maximum(inclusive - inner.astype(np.int64), 0)
+    return exclusive
+
+
 def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -24,17 +24,14 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.device_group import (
-    COMMUNICATING,
-    COMPUTE,
-    GRAPH,
+    BUSY,
     ITERATION_COLUMNS,
-    MEMORY,
     WORK,
     DeviceGroup,
     Steady,
     to_arrays,
 )
-from nsys2prv.analysis.intervals import Spans
+from nsys2prv.analysis.intervals import Spans, take_first
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -145,21 +142,13 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     """Return the ranges of a unit whose names match, of each task those of the thread that is longest in
     such: columns ITERATION_COLUMNS, numbered by their begins. Ranges within others do not count.
     """
-    frames = [unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS]
-    ranges = pl.concat(frames)
+    ranges = read_ranges(unit)
     ranges = ranges.filter(names.find_matches(*to_arrays(ranges, "range", "number")))
-    ranges = ranges.select("begin", "end", "thread", unit.list_tasks(ranges))
-    lasts = (pl.col("end") - pl.col("begin")).sum()
-    longest = ranges.group_by("task", "thread").agg(lasts=lasts)
-    longest = longest.sort("lasts", "thread", descending=[True, False]).unique("task", keep="first")
-    ranges = ranges.join(longest, on=["task", "thread"], how="semi")
-    ranges = ranges.sort("task", "begin", "end", descending=[False, False, True])
-    ranges = ranges.filter(
-        pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
-    )
+    longest = find_longest_threads(ranges)
+    ranges = keep_outermost(ranges.join(longest, on=["task", "thread"], how="semi"))
     lines = [unit.reader.read_lines(kind, unit.number) for kind in ("launch", "memory")]
     launched = pl.concat(one.select("sent", "sender", "end") for one in lines)
-    task = pl.Series("task", unit.task_of[launched["sender"].to_numpy()], dtype=pl.Int64)
+    task = unit.list_tasks(launched.select(thread="sender"))
     ended = launched.select(task, "sent", "end").sort("sent")
     ended = ended.select("task", "sent", ended=pl.col("end").cum_max().over("task"))
     sides = {}
@@ -175,6 +164,27 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
         since=pl.max_horizontal("begin", sides["since"]),
         until=pl.max_horizontal("end", sides["until"]),
     ).select(*ITERATION_COLUMNS)
+
+
+def read_ranges(unit: DeviceGroup) -> pl.DataFrame:
+    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task."""
+    ranges = pl.concat(unit.read_begins(layout, ("range", "number")) for layout in LAYOUTS)
+    return ranges.with_columns(unit.list_tasks(ranges))
+
+
+def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return for each task the thread that is longest in its ranges: task, thread."""
+    lasts = (pl.col("end") - pl.col("begin")).sum()
+    threads = ranges.group_by("task", "thread").agg(lasts=lasts)
+    threads = threads.sort("lasts", "thread", descending=[True, False])
+    return threads.unique("task", keep="first").select("task", "thread")
+
+
+def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranges of each thread that lie within no other, by thread and begin."""
+    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over("thread").fill_null(-1)
+    return ranges.filter(pl.col("begin") >= reached)
 
 
 def _join_tasks(of_tasks: pl.DataFrame, found_by: str) -> _Found | None:
@@ -494,10 +504,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
     whole = unit.covered.within(begin, end) == end - begin
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.known_devices:
-        compute = unit.find_device_spans(device, COMPUTE, GRAPH)
-        nccl = unit.find_device_spans(device, *COMMUNICATING)
-        memory = unit.find_device_spans(device, MEMORY) - compute - nccl
-        for row, spans in enumerate((compute, nccl - compute, memory)):
+        uses = ("compute", "nccl", "memory")
+        found = {name: unit.find_device_spans(device, *BUSY[name]) for name in uses}
+        for row, spans in enumerate(take_first(found).values()):
             sums[row] += spans.within(begin, end)
     idle = len(unit.known_devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(

@@ -15,10 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.device_group import (
-    COMMUNICATING,
-    COMPUTE,
-    GRAPH,
-    MEMORY,
+    BUSY,
     OS,
     WORK,
     DeviceGroup,
@@ -29,6 +26,7 @@ from nsys2prv.analysis.device_group import (
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, take_first, unite
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.analysis.stacks import read_layouts
 
 #: Parts of the time of a GPU -> what people call them.
 PARTS = {
@@ -91,8 +89,7 @@ def divide_time(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
         }
         return take_first({**calls, "rest": group.covered})
     compute, communication, memory = (
-        group.find_device_spans(device, *what)
-        for what in ((COMPUTE, GRAPH), COMMUNICATING, (MEMORY,))
+        group.find_device_spans(device, *BUSY[name]) for name in ("compute", "nccl", "memory")
     )
     waits, transfers = _find_nccl_spans(group, device)
     idle = {f"idle_{name}": spans for name, spans in find_host_states(group, device).items()}
@@ -111,10 +108,10 @@ def divide_time(group: DeviceGroup, task: int, device: int) -> dict[str, Spans]:
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
     """Return when kernels of NCCL on a device wait for other ranks, and when they move data."""
-    frames = [group.read_begins(layout, ("late", "wait")) for layout in WAITS if group.has(layout)]
-    if not frames:
+    if not group.has(*WAITS):
         return EMPTY, EMPTY
-    known = pl.concat(frames).filter(pl.col("late") >= 0)
+    kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
+    known = kernels.filter(pl.col("late") >= 0)
     known = known.filter(pl.Series(group.device_of[known["thread"].to_numpy()] == device))
     begin, end, wait = to_arrays(known, "begin", "end", "wait")
     ready = np.minimum(begin + wait, end)
