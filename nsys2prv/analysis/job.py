@@ -676,7 +676,7 @@ class OpenJob:
 
 def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(
-        [frame for frame in frames if frame.height] or frames[:1], how="vertical_relaxed"
+        [frame for frame in frames if frame.height] or frames[:1], how="diagonal_relaxed"
     )
 
 

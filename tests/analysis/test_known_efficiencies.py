@@ -262,7 +262,12 @@ def test_the_steady_state_is_of_the_work_that_its_iterations_launched(tmp_path: 
     assert result.tables["host_regions"].frame["elapsed_ns"].to_list() == [80]
 
 
-def test_openmp(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("others", "host_threads"),
+    [([], "main"), ([], "all"), ([{RUNTIME: [make_call(0, 400, 1)]}], "main")],
+    ids=["one rank", "all threads", "a rank without OpenMP"],
+)
+def test_openmp(tmp_path: Path, others: list[dict[str, list[Row]]], host_threads: str) -> None:
     """400 ns, of which a region takes 100 on two threads: these wait for 20 and 50 of it; the task of the
     other thread lasts until its next region.
     """
@@ -283,7 +288,8 @@ def test_openmp(tmp_path: Path) -> None:
             make_event(150, 200, PID + 1, kind=2),
         ],
     }
-    row = analyze_tables(tmp_path, [tables])["efficiencies"].tables["host"].frame.row(0, named=True)
+    results = analyze_tables(tmp_path, [tables, *others], host_threads=host_threads)
+    row = results["efficiencies"].tables["host"].frame.row(0, named=True)
     # Of 800 ns of both threads, 300 idle in the serial part, 70 waiting.
     expected = {"parallel": 430 / 800, "serialisation": 430 / 730, "load_balance": 730 / 800}
     for name, value in {**expected, "scheduling": 1}.items():
