@@ -40,11 +40,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.device_group import (
-    ALL,
-    WORK,
-    DeviceGroup,
-)
+from nsys2prv.analysis.device_group import ALL, WORK, DeviceGroup
 from nsys2prv.analysis.efficiency_times import (
     ITERATION,
     MPI_TIME,

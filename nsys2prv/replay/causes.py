@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nsys2prv.replay.graph import US, Kind
 from nsys2prv.replay.suspects import (
+    KINDS,
     Suspect,
     choose_culprit,
     link_as_others,
@@ -70,7 +71,7 @@ class Cause(Struct, frozen=True):
 
 
 class KernelFacts(Struct, frozen=True):
-    """What is known of kernels and memory by their event values."""
+    """Facts of kernels and memory, by their event values."""
 
     #: Kernels that are matrix products without tensor cores.
     without_tensor_cores: Collection[int] = ()
@@ -137,8 +138,7 @@ def _list_changes(replay: Replay, suspect: Suspect) -> Changes:
     if suspect.is_link:
         return link_as_others(replay, suspect.kind, suspect.host)
     if suspect.ratio:
-        kinds = GPU if suspect.kind == "gpu" else HOST
-        return replay.scale_work(kinds, suspect.processes, 1 / suspect.ratio)
+        return replay.scale_work(KINDS[suspect.kind], suspect.processes, 1 / suspect.ratio)
     return work_as_others(replay, suspect.kind, suspect.processes)
 
 

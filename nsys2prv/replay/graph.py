@@ -44,7 +44,7 @@ USUAL_STREAM_GAP = 1 * US
 
 
 class Kind(IntEnum):
-    """What an edge stands for: first work, then latencies and order. As in native/replay.c."""
+    """Kinds of edges: first work, then latencies and order. As in native/replay.c."""
 
     KERNEL = 0
     COPY = 1
@@ -84,9 +84,6 @@ KIND_NAMES = {
 TRANSFERS = (Kind.NCCL, Kind.MPI)
 #: Kinds whose weight is work, which a what-if may change; all others but meetings are latencies.
 WORK = (Kind.KERNEL, Kind.COPY, Kind.GAP, Kind.CALL, *TRANSFERS)
-_LATENCIES = (
-    Kind.LAUNCH, Kind.RETURN, Kind.STREAM, Kind.EVENT, Kind.HANDOFF, Kind.QUEUE, Kind.OTHER,
-)  # fmt: skip
 #: Latencies whose typical weight depends on the call.
 _NAMED = (Kind.LAUNCH, Kind.RETURN)
 #: Kind of an edge that is left out, and of the work of a node that has none.
@@ -311,7 +308,7 @@ class Graph(Struct, frozen=True, dict=True):
 
     @property
     def recorded(self) -> tuple[object, np.ndarray, tuple[np.ndarray, ...]]:
-        """What the compiled functions take: the graph, recorded times and weights."""
+        """Arguments of the compiled functions: the graph, recorded times and weights."""
         return self.core, self.time.nodes, self.weight.columns
 
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
@@ -332,15 +329,6 @@ class Graph(Struct, frozen=True, dict=True):
         counts = np.zeros(count, np.uint8) if counts is None else counts
         last = core.replay(self.core, self.time.nodes, weight.columns, self.plan, counts, nodes)
         return Times(nodes, weight), last
-
-    def run_typical(self) -> Times:
-        """Return the times of nodes if every latency were the typical one; ends of work are those of the
-        recorded work.
-        """
-        kinds = self.columns.kind[: len(self.binding)]
-        rows = np.flatnonzero(~np.isin(kinds, TRANSFERS)).astype(np.int32)
-        weight = self.weight.change([(rows, self.typical[rows])])
-        return Times(self.run(weight)[0].nodes, self.weight)
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
         """Return for each node which of its moments lie in (begin, end] (ns)."""

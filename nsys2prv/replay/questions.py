@@ -57,7 +57,7 @@ _LINKS = {"network within": (LINK_WITHIN,), "network outside": (LINK_TO_OTHERS,)
 
 
 class Names(Struct, frozen=True):
-    """What the words of a what-if stand for in a job."""
+    """Meaning of the words of a what-if in a job."""
 
     #: Rank -> its process.
     ranks: Mapping[int, int]

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.whatif import COPIES, GPU, HOST, Changes, Replay
 from nsys2prv.replay.work_tables import WorkTable
 
@@ -77,8 +76,8 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     return sorted(
         [
             *_try_work(replay),
-            *_try_ratios(replay, "gpu", GPU),
-            *_try_ratios(replay, "host", HOST),
+            *_try_ratios(replay, "gpu"),
+            *_try_ratios(replay, "host"),
             *_try_links(replay),
         ],
         key=lambda suspect: -suspect.gain,
@@ -221,10 +220,11 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
     return {host: tuple(members) for host, members in hosts.items()}
 
 
-def _try_ratios(replay: Replay, kind: str, kinds: tuple[Kind, ...]) -> Iterator[Suspect]:
+def _try_ratios(replay: Replay, kind: str) -> Iterator[Suspect]:
     """Yield processes that are slower than the others in nearly all that they do, however their
     work is numbered: by the medians of the durations of each kernel, or at each place.
     """
+    kinds = KINDS[kind]
     usual, total, _ = replay.tabulate(kinds).by_key
     if not len(usual):
         return

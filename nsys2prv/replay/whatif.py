@@ -46,7 +46,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Which moments of each node lie in the span, without those that only look whether something is
+        """Moments of each node that lie in the span, without those that only look whether something is
         done.
         """
         counts = self.job.graph.count_moments(self.begin, self.end)
@@ -71,7 +71,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def span(self) -> int:
-        """How long the recorded span lasts (ns)."""
+        """Length of the recorded span (ns)."""
         return self._find_end(self.job.graph.weight) - self.begin
 
     @cached_property
@@ -105,7 +105,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _before(self) -> tuple[int, np.ndarray, int]:
-        """When the span ends with the changes done so far, its critical path, and the length of the
+        """End of the span with the changes done so far, its critical path, and the length of the
         path (ns).
         """
         weight = self.apply([])

@@ -15,7 +15,7 @@ USUALLY = 0.97
 
 
 class Excess(Struct, frozen=True):
-    """How much longer than usual the work of each process takes (ns), a value per process."""
+    """Excess time of the work of each process over the usual (ns), a value per process."""
 
     #: In all, on average, the square of the standard error of that, and the most.
     total: np.ndarray
@@ -72,7 +72,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def excess(self) -> Excess:
-        """By how much longer than usual the work of processes is."""
+        """Excess time of the work of processes over the usual."""
         every = np.empty(np.count_nonzero(self.edges >= 0), np.float32)
         figures, first = np.zeros((self.edges.shape[1], 4)), 0
         for column, row in enumerate(figures):

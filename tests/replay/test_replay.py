@@ -25,10 +25,12 @@ from nsys2prv.replay.graph import (
     NO_KIND,
     NO_WEIGHT,
     TO_ESTIMATE,
+    TRANSFERS,
     EdgeColumns,
     Graph,
     Kind,
     NodeColumns,
+    Times,
     finish_graph,
     make_durations,
     mark_clear,
@@ -58,7 +60,12 @@ def test_the_unchanged_replay_is_the_recording(job: OpenJob) -> None:
     graph = build_job_graph(job.reader, job.labels).graph
     assert (np.array(graph.run()[0]) == np.array(graph.time)).all()
     assert graph.cycles == 0
-    assert 0.9 < np.array(graph.run_typical()).max() / np.array(graph.time).max() < 1.02
+    # With typical latencies it is nearly that.
+    kinds = graph.columns.kind[: len(graph.binding)]
+    rows = np.flatnonzero(~np.isin(kinds, TRANSFERS)).astype(np.int32)
+    times, _ = graph.run(graph.weight.change([(rows, graph.typical[rows])]))
+    ends = np.array(Times(times.nodes, graph.weight))
+    assert 0.9 < ends.max() / np.array(graph.time).max() < 1.02
 
 
 def make_graph(
