@@ -82,7 +82,7 @@ STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 class Steady(Struct, frozen=True):
-    """When a job repeats itself."""
+    """The steady state of a job: the time in which it repeats itself."""
 
     #: When its first iteration begins (ns of the trace).
     begin: int
@@ -144,12 +144,12 @@ class AnalysisOptions(Struct, frozen=True):
     #: Changes that people ask about (replay/questions.py).
     what_ifs: tuple[str, ...] = ()
 
+    #: Reports whose NCCL kernels could not be matched with those of the other ranks.
+    unmatched: tuple[str, ...] = ()
+
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return when the steady state, or the whole job, begins and ends (ns)."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
-
-    #: Reports whose NCCL kernels could not be matched with those of the other ranks.
-    unmatched: tuple[str, ...] = ()
 
     @property
     def covered_steady(self) -> Spans:
@@ -234,7 +234,7 @@ class DeviceGroup:
 
     @property
     def useful(self) -> tuple[int, ...]:
-        """What devices do that is useful, as the options mean it."""
+        """Useful work of devices, as the options define it."""
         return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
 
     def find_active_spans(self, device: int) -> Spans:

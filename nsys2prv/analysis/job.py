@@ -233,7 +233,7 @@ class OpenJob:
 
     @property
     def facts(self) -> dict[str, object]:
-        """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many
+        """The begin of the job (`begins_utc`, text, empty where unknown), its GPU models with how many
         of each there are, and versions of drivers and of Nsight Systems.
         """
         infos, begin = self._job.infos, self._job.timeline.begin_utc

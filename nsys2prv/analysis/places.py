@@ -1,4 +1,4 @@
-"""Where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when."""
+"""Find where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 class Context(Struct, frozen=True):
-    """What `conclude` is told of the job. Its methods put texts in the place of numbers."""
+    """Facts of the job that `conclude` is given. Its methods put texts in the place of numbers."""
 
     #: Reads the job's events.
     reader: EventReader
@@ -459,7 +459,7 @@ class Analysis(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """What it shows, for the documents (Markdown): the first paragraph of its module."""
+        """Description for the documents (Markdown): the first paragraph of its module."""
         text = sys.modules[self.collect.__module__].__doc__ or ""
         return " ".join(text.split("\n\n")[0].split())
 

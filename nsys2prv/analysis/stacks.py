@@ -1,4 +1,4 @@
-"""Where in the program host threads spend some time: by the stacks of calls, then by those of CPU
+"""Find where in the program host threads spend some time: by stacks of calls, then by those of CPU
 samples in none of these calls. A stack tells of a call within which another has none.
 """
 

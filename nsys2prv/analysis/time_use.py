@@ -34,7 +34,7 @@ ELSEWHERE = "launch more work at a time, and ahead of what the host waits for"
 
 
 class TimeUse(Struct, frozen=True):
-    """What the host threads that matter do in some time."""
+    """Activities of the host threads that matter, in some time."""
 
     #: Length of the time (ns).
     length: int
@@ -78,7 +78,7 @@ class TimeUse(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Advice on what to do about it."""
         if self.largest == "unknown" and self.lacking:
             return f"record what hosts do there: add {self.lacking}"
         if self.largest == "cuda" and SETS_UP in self.named.get("cuda", ""):

@@ -53,7 +53,7 @@ class Part(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """Where the time of a GPU, or of several, went."""
+    """Division of the time of a GPU, or of several, into parts."""
 
     label: str
     parts: Sequence[Part]
