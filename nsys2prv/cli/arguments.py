@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +13,7 @@ from msgspec.structs import asdict
 from nsys2prv._util import errors
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration
-from nsys2prv.cli.parsing import Parser
+from nsys2prv.cli.parsing import Parser, split_entries
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
@@ -137,8 +136,11 @@ how to run
 
 def pick_options(*names: str, title: str = "") -> str:
     """Return the declarations of some options of a conversion, for another command that has them."""
-    entries = re.split(r"\n(?! {6})", OPTIONS.strip("\n"))
-    picked = [entry for entry in entries if set(names) & set(entry.split("\n", 1)[0].split())]
+    picked = [
+        entry
+        for entry in split_entries(OPTIONS)
+        if set(names) & set(entry.split("\n", 1)[0].split())
+    ]
     assert len(picked) == len(names), names
     return "\n".join((*filter(None, [title]), *picked, ""))
 

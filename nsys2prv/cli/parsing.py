@@ -61,6 +61,11 @@ class _HelpFormatter(argparse.HelpFormatter):
         return "\n".join(fold_lines(text.splitlines(), width, 0))
 
 
+def split_entries(table: str) -> list[str]:
+    """Return the titles and options of a table that :meth:`Parser.add_arguments` takes."""
+    return re.split(r"\n(?! {6})", table.strip("\n"))
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
 
@@ -75,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         settings: by the long name, further ones for argparse.
         """
         group: argparse._ActionsContainer = self
-        for entry in re.split(r"\n(?! {6})", table.strip("\n")):
+        for entry in split_entries(table):
             head, *lines = entry.split("\n")
             if not lines:
                 group = self.add_argument_group(head)

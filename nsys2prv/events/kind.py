@@ -13,7 +13,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -21,6 +20,8 @@ from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import Metric, load_catalogue, name_entry
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.export.info import ReportInfo
     from nsys2prv.export.source import Part

@@ -10,7 +10,6 @@ from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
 
-import polars as pl
 from isal import igzip
 from msgspec import Struct
 from msgspec.structs import replace
@@ -165,6 +164,8 @@ def find_costliest_kernel(trace: Path) -> int:
     """Return the value of the matrix product that takes most time at the begin of a trace, else of the
     kernel that does; 0 without kernels.
     """
+    import polars as pl
+
     with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
         data = file.read(BYTES_LOOKED_AT)
     line, number = pl.col("line"), r":(\d+)"
