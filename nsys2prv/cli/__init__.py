@@ -275,14 +275,17 @@ def run_cfgs(arguments: list[str]) -> int:
 
 def _write_view(name: str, time: str, folder: Path | None, trace: Path | None) -> Path:
     """Write a view, set to this time of the trace if any is given; returns its path."""
-    from nsys2prv.conversion.options import parse_span
     from nsys2prv.writers.paraver.install import write_view
 
-    ends = [moment for moment in parse_span(time) if moment and not moment.ratio]
-    if time and len(ends) < 2:
-        raise UsageError(f"--time {time}: give both ends as times of the trace, as in 1.5:2")
-    begin, end = (moment.resolve(0) for moment in ends) if ends else (0, 0)
-    return write_view(name, (begin, end) if ends else None, folder, trace)
+    span = None
+    if time:
+        from nsys2prv.conversion.options import parse_span
+
+        ends = [moment for moment in parse_span(time) if moment and not moment.ratio]
+        if len(ends) < 2:
+            raise UsageError(f"--time {time}: give both ends as times of the trace, as in 1.5:2")
+        span = ends[0].resolve(0), ends[1].resolve(0)
+    return write_view(name, span, folder, trace)
 
 
 def run_check(arguments: list[str]) -> int:
