@@ -107,18 +107,16 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
     )
 
 
-def parse_least_durations(
-    durations: Mapping[str, int], typed: Mapping[str, str] | None = None
-) -> dict[str, int]:
+def parse_least_durations(durations: Mapping[str, int]) -> dict[str, int]:
     """Return kind -> duration in ns below which its ranges are dropped. durations: by the names
     that -t takes.
 
     A kind's own name goes before those of groups, of which the longest duration counts, and these
-    before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is
-    none, for a kind of points in time, and for what is no duration.
+    before `all`. Raises UsageError for a name that is none, for a kind of points in time, and for
+    what is no duration.
     """
     for name, duration in durations.items():
-        text = (typed or {}).get(name, f"{name}={format_duration(duration)}")
+        text = f"{name}={format_duration(duration)}"
         members = [kind for kind in all_kinds() if kind.is_called(name)]
         if not members:
             raise UsageError(f"--min-duration {text}: {describe_unknown_kind(name)}")
