@@ -402,12 +402,7 @@ def test_what_reports_do_not_hold(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--sample", "gpu_metrics"],
-        ["--args", "kernels"],
-        ["--ranks", "1,,2"],
-    ],
+    "arguments", [["--sample", "gpu_metrics"], ["--args", "kernels"], ["--ranks", "1,,2"]]
 )
 def test_arguments_that_cannot_be_read(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

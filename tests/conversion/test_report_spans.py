@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.exports import (
-    PID,
-    make_call,
-    make_export,
-    make_global_tid,
-    make_kernel,
-    make_strings,
-)
+from tools.exports import PID, make_call, make_export, make_global_tid, make_kernel, make_strings
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite

@@ -192,9 +192,7 @@ def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
     ]
 
 
-def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
-    tmp_path: Path,
-) -> None:
+def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(tmp_path: Path) -> None:
     overhead = {"nameId": 4, "overheadType": 3}
     result = list_states(
         tmp_path,

@@ -232,10 +232,7 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
     assert [
         (begin, end)
         for _, begin, end in list_sorted_intervals(read_trace(tmp_path / "o.prv"), KERNELS)
-    ] == [
-        (0, 1),
-        (10, 11),
-    ]
+    ] == [(0, 1), (10, 11)]
     assert summary.repaired == {("kernels", Reason.END_BEFORE_BEGIN): 1}
     assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
 

@@ -21,12 +21,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kernel_classes import (
-    Classifier,
-    load_rules,
-    normalize_name,
-    read_rules,
-)
+from nsys2prv.events.kernel_classes import Classifier, load_rules, normalize_name, read_rules
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062

@@ -148,10 +148,7 @@ def test_collisions_get_the_arguments_that_differ() -> None:
 def test_collisions_get_parameters_or_namespaces_if_those_differ() -> None:
     assert number_equal_names(
         "add(float *, float *, float *, int)", "add(int, float *, float *)"
-    ) == [
-        "add (float*,float*,float*,int)",
-        "add (int,float*,float*)",
-    ]
+    ) == ["add (float*,float*,float*,int)", "add (int,float*,float*)"]
     assert number_equal_names("ours::step(int)", "theirs::step(int)") == [
         "step <ours>",
         "step <theirs>",

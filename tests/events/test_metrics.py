@@ -27,9 +27,7 @@ from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import metrics
-from nsys2prv.events.catalogue import (
-    find_known_label,
-)
+from nsys2prv.events.catalogue import find_known_label
 from nsys2prv.events.kind import Reason
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418

@@ -6,9 +6,7 @@ import pytest
 
 from nsys2prv.events import call_indexes
 from nsys2prv.events.kernel_classes import find_nccl_operation, is_nccl_kernel
-from nsys2prv.events.nccl import (
-    find_operation,
-)
+from nsys2prv.events.nccl import find_operation
 
 OF_NCCL = [
     # 2.3 - 2.7

@@ -16,12 +16,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
-from nsys2prv.events.nvtx_names import (
-    load_rules,
-    read_rules,
-    rename_ranges,
-    select_rules,
-)
+from nsys2prv.events.nvtx_names import load_rules, read_rules, rename_ranges, select_rules
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 
@@ -107,9 +102,7 @@ def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | No
 
 
 @pytest.mark.parametrize("expected", [PYTORCH, COUNTED, SERVING])
-def test_names_by_the_rules_that_come_with_nsys2prv(
-    expected: dict[str, tuple[str, int]],
-) -> None:
+def test_names_by_the_rules_that_come_with_nsys2prv(expected: dict[str, tuple[str, int]]) -> None:
     names = list(expected)
     assert apply_rules("rules: []", *names) == list(expected.values())
     assert apply_rules("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]

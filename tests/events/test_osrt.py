@@ -102,8 +102,5 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
         ],
     )
     assert list_labelled_intervals(trace, OSRT) == [("read", 0, 10), ("read", 20, 21)]
-    assert summary.dropped == {
-        ("osrt", Reason.NO_TIME): 1,
-        ("pthread", Reason.NO_TIME): 1,
-    }
+    assert summary.dropped == {("osrt", Reason.NO_TIME): 1, ("pthread", Reason.NO_TIME): 1}
     assert list(summary.repaired.values()) == [1]

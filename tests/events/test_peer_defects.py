@@ -78,10 +78,7 @@ def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> Non
     trace, _ = convert_and_read(paths, tmp_path / "o.prv")
     assert [
         (label, end - begin) for label, begin, end in list_labelled_intervals(trace, KERNELS)
-    ] == [
-        ("kernel0", 10),
-        ("kernel1", 11),
-    ]
+    ] == [("kernel0", 10), ("kernel1", 11)]
 
 
 def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:

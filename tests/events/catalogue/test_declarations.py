@@ -66,9 +66,7 @@ def test_what_is_wrong_in_a_declaration_is_named(
         build_catalogue(monkeypatch, **added)
 
 
-def test_a_name_set_has_a_space_of_its_own_and_begins_at_1(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_set_has_a_space_of_its_own_and_begins_at_1(monkeypatch: pytest.MonkeyPatch) -> None:
     names = build_catalogue(monkeypatch, name_sets={"new_names": {}}).name_sets["new_names"]
     assert (names.space, names.first) == ("new_names", 1)
 
