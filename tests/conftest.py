@@ -19,8 +19,8 @@ from tools.slow import LARGE_SAMPLES
 from nsys2prv import Options, Summary
 from nsys2prv._util.native import core
 from nsys2prv.conversion import convert
-from nsys2prv.conversion.convert import choose_writer
 from nsys2prv.conversion.options import DEFAULTS
+from nsys2prv.conversion.write import choose_writer
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.store.work_result import WorkResult

@@ -13,8 +13,8 @@ import polars as pl
 
 from nsys2prv.analysis.device_group import DeviceGroup
 from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.timeline import is_aligned
 
 
 def make_clock_table(job: Job) -> pl.DataFrame:

@@ -53,12 +53,11 @@ from nsys2prv.analysis.result import (
     Results,
     join_findings,
 )
+from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
-from nsys2prv.conversion.prepare import prepare
-from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality
-from nsys2prv.conversion.summary import collect_warnings
+from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls

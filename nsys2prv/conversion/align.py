@@ -1,143 +1,264 @@
-"""Align the clocks of hosts by what their processes did together."""
+"""Align the reports of a job: one time, one set of rows, one value for each name, and what follows
+from several reports.
+
+In: a job that is read. Out: the same job, ready to be cut, written or analysed.
+"""
 
 from __future__ import annotations
 
-import pickle
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from copy import copy
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
-from nsys2prv._util.text import list_some
-from nsys2prv.clock import NOTE_KINDS
-from nsys2prv.clock.maps import ClockRecord
-from nsys2prv.clock.observations import ClockFinding, Messages
-from nsys2prv.clock.solve import Alignment, solve_clocks
-from nsys2prv.conversion.timeline import AUTO
-from nsys2prv.export.info import ReportInfo
-from nsys2prv.relations import DEVICES, Observed, RelationContext, RunTasks, all_relations
-from nsys2prv.relations.blocks import CallPortion, MessageFile
+import numpy as np
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv._util.columns import read_frame
+from nsys2prv._util.errors import Detail, NothingToWrite
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord
+from nsys2prv.conversion import device_states
+from nsys2prv.conversion.clocks import (
+    Timeline,
+    align_hosts,
+    find_clock_error,
+    find_host_clocks,
+    group_comparable_reports,
+    make_timeline,
+    place_unclocked,
+    to_record,
+)
+from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.conversion.read import FOR_CLOCKS, warn_of_far_rows
+from nsys2prv.events.catalogue import load_catalogue, number_domains
+from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.kind import describe_reason
+from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.export import job_checks
+from nsys2prv.export.captures import Captures, find_captures
+from nsys2prv.export.ranks import find_ranks
+from nsys2prv.relations import run_relations
+from nsys2prv.relations.nccl_adoption import adopt_kernels
+from nsys2prv.relations.nccl_collectives import warn_of_absent_members
+from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.samples import (
+    clip_profiler_events,
+    close_open_ranges,
+    deduplicate_device_samples,
+    mark_unsampled,
+    scale_fractions,
+)
 from nsys2prv.store.work_result import FactBook
-from nsys2prv.writers.rows import RankedProcess
-
-T = TypeVar("T")
-#: Hosts and ranks named in one line.
-MOST_NAMED = 6
+from nsys2prv.writers.paraver import values as name_values
+from nsys2prv.writers.rows import build_object_model
 
 
-def run_alignment_step(step: Callable[[], T]) -> T:
-    """Run a step of aligning clocks. The time that it takes is told as that of clocks, by the name
-    of this function.
+def align_reports(job: Job) -> None:
+    """Bring what was read of the reports into one trace: its time, its rows and its names, and what
+    follows from several reports. Raises NothingToWrite where no events were read.
     """
-    return step()
+    with job.workers.progress.show_phase("clocks", 4) as advance:
+        job.captures = _find_captures(job)
+        if record := _align_by_clock_results(job):
+            job.plan = replace(job.plan, method=record)
+        advance(1)
+        missing = _check_job(job)
+        job.warnings += [*warn_of_far_rows(job), *_correct_rows(job)]
+        advance(1)
+        devices = _number_objects(job)
+        _number_names(job)
+        advance(1)
+        job.timeline = _align_clocks(job)
+        mark_unsampled(job.results, job.spans, job.folder, job.clocks)
+        _relate_reports(job, devices, is_complete=not missing)
+    if job.plan.options.states:
+        _add_states(job)
+    job.settle()
+    if any(kind.name == "critical_path" for kind in job.selection.kinds):
+        # Not before it is needed.
+        from nsys2prv.conversion.job_reader import make_critical_path
+
+        job.results.append(make_critical_path(job))
+        job.settle()
 
 
-def align_hosts(
-    book: FactBook,
-    method: str,
-    names: Sequence[str],
-    span: tuple[int, int],
-    folder: Path,
-    run_tasks: RunTasks,
-) -> Alignment:
-    """Align the clocks of these hosts by `method`; corrections are of times as the book's maps
-    place them. span: of the trace.
+def _align_by_clock_results(job: Job) -> ClockRecord | None:
+    """Return the corrections of the hosts' clocks by the events that were read for them alone, so
+    that the same reports have the same clocks whatever kinds are asked for; None where there are
+    none.
     """
-    observed, pivot = collect_observations(book, method, folder, run_tasks)
-    steps = [
-        partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
-        for number, portion in enumerate(observed.calls)
-    ]
-    gathered = list(run_tasks(run_alignment_step, steps))
-    step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
-    return next(iter(run_tasks(run_alignment_step, [step])))
+    if not any(result.runs for result in job.clock_results):
+        return None
+    observing = copy(job)
+    observing.results, observing.folder = job.clock_results, job.folder / FOR_CLOCKS
+    _adopt_kernels(observing)
+    _build_model(observing)
+    record = _align_clocks(observing).record
+    shutil.rmtree(observing.folder, ignore_errors=True)
+    return record
 
 
-def collect_observations(
-    book: FactBook, method: str, folder: Path, run_tasks: RunTasks
-) -> tuple[Observed, int]:
-    """Return all observations of clocks for `method`, calls in portions ascending by source and
-    group, and the instant amid all times (ns). folder: new, for files between steps.
+def _find_captures(job: Job) -> Captures:
+    """Return which reports were recorded together."""
+    events, recorded = {}, {}
+    for report, (first, last) in job.spans.items():
+        if job.placements[report].method != UNPLACED:
+            clock, info = job.placements[report].map, job.infos[report]
+            events[report] = tuple(clock.to_global(np.array([first, last])).tolist())
+            begin = info.utc_ns if info.absolute else int(clock.to_global(np.int64(0)))
+            length = info.duration_ns
+            known = begin is not None and length is not None
+            bounds = [*events[report], *((begin, begin + length) if known else ())]
+            recorded[report] = min(bounds), max(bounds)
+    return find_captures(job.infos, job.machines, events, recorded)
+
+
+def _check_job(job: Job) -> list[str]:
+    """Add doubts about the job, and ranks without a report, to its warnings; returns the latter. Of a
+    process that was captured several times the first report counts.
     """
-    folder.mkdir()
-    observations = []
-    for relation in all_relations():
-        wanted = relation.observe and method in (AUTO, relation.model)
-        files = book.list_files(relation.facts) if wanted else {}
-        if files and files[relation.facts[0]]:
-            observations.append(
-                relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))
-            )
-    calls = [portion for observed in observations for portion in observed.calls]
-    messages = [file for observed in observations for file in observed.messages]
-    times = [time for part in (*calls, *messages) for time in part.times]
-    pivot = (min(times) + max(times)) // 2 if times else 0
-    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages), pivot
+    if runs := job.captures.describe_runs(job.infos):
+        job.warnings.append(f"{runs}: ranks are compared within a run only")
+        return []
+    again = {report for chain in job.captures.chains for report in chain[1:]}
+    infos = [info for report, info in enumerate(job.infos) if report not in again]
+    missing = job_checks.check_missing_ranks(infos)
+    job.warnings = [*missing, *job.warnings, *job_checks.check_job(infos)]
+    return missing
 
 
-def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
-    """Store a portion's calls, gathered per host."""
-    path.write_bytes(pickle.dumps(portion.gather(pivot)))
-    return path
-
-
-def _solve_gathered(
-    names: Sequence[str],
-    parts: Sequence[Path],
-    messages: Sequence[MessageFile],
-    pivot: int,
-    span: tuple[int, int],
-) -> Alignment:
-    """Solve for the corrections from the gathered observations."""
-    gathered = [pickle.loads(part.read_bytes()) for part in parts]
-    return solve_clocks(names, gathered, _read_messages(messages), pivot, span)
-
-
-def _read_messages(files: Sequence[MessageFile]) -> Messages:
-    return Messages.concat([Messages.make_empty(), *(file.read() for file in files)])
-
-
-def to_record(
-    alignment: Alignment,
-    names: Sequence[str],
-    infos: Sequence[ReportInfo],
-    processes: Sequence[RankedProcess],
-) -> ClockRecord:
-    """Return the result of the alignment, keyed by the names of the clocks. processes: of the tasks
-    of the trace.
+def _correct_rows(job: Job) -> list[str]:
+    """Correct the rows that were read; returns warnings. Raises NothingToWrite where there are
+    none.
     """
-    owners = [
-        infos[process.report].name if process.rank is None else f"rank {process.rank}"
-        for process in processes
-    ]
-    # One line for each reason.
-    notes: dict[str, Counter[str]] = defaultdict(Counter)
-    warnings: dict[str, Counter[str]] = defaultdict(Counter)
-    for finding in alignment.findings:
-        reasons = notes if finding.kind in NOTE_KINDS else warnings
-        reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
-    return ClockRecord(
-        dict(zip(names, alignment.corrections, strict=True)),
-        alignment.verdict,
-        notes=tuple(_describe_finding(*reason) for reason in notes.items()),
-        warnings=tuple(_describe_finding(*reason) for reason in warnings.items()),
+    clip_profiler_events(job.results, job.spans, job.folder)
+    again = {report for chain in job.captures.chains for report in chain[:-1]}
+    close_open_ranges(job.results, {report: job.spans[report][1] for report in again})
+    if not any(result.runs for result in job.results):
+        raise NothingToWrite(_describe_nothing_found(job))
+    warnings = scale_fractions(job.results, job.folder)
+    separate_overlaps(job.results, job.run)
+    return warnings
+
+
+def _describe_nothing_found(job: Job) -> str:
+    first = [info.name for info in job.infos[:3]]
+    names = ", ".join([*first, "…"] if job.infos[3:] else first)
+    lost = +sum_counters(one.dropped for result in job.results for one in result.accounts.values())
+    reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
+    why = f" ({reasons})" if reasons else ""
+    missing = "of the kinds asked for" if job.selection.asked else "that can be translated"
+    return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"
+
+
+def _adopt_kernels(job: Job) -> None:
+    """Find communicators of NCCL kernels that do not record theirs."""
+    clocks, _ = find_host_clocks(job.infos, job.placements)
+    adoption = adopt_kernels(job.results, job.captures.numbers, job.placements, clocks, job.folder)
+    job.results, job.silent_in_nccl = adoption.results, adoption.processes
+
+
+def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
+    """Give all objects, and more, rows of the trace."""
+    told = []
+    for result in job.results:
+        if COMMUNICATORS in result.facts:
+            frame = read_frame(result.facts[COMMUNICATORS])
+            owners = [job.captures.find_first(result.report, one) for one in frame["process"]]
+            told.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
+    ranks = partial(
+        find_ranks, nccl=pl.concat(told) if told else None, is_one_job=len(job.captures.runs) < 2
+    )
+    objects = [*job.list_objects(), *more]
+    job.model = build_object_model(job.infos, job.machines, objects, job.captures.firsts, ranks)
+
+
+def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
+    """Give all objects rows of the trace, and keep what several reports sampled once; returns the
+    GPUs whose states are to be written, with their reports.
+    """
+    _adopt_kernels(job)
+    devices = device_states.find_devices(job)
+    _build_model(job, devices)
+    clocks = [placement.map for placement in job.placements]
+    job.notes += deduplicate_device_samples(job.results, job.model.rows, clocks)
+    return devices
+
+
+def _number_names(job: Job) -> None:
+    """Give values to all names and domains met."""
+    labellers = {}
+    if not job.plan.options.full_kernel_names:
+        labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
+    if job.plan.options.without_paths:
+        labellers["files"] = name_values.strip_folders
+    names: dict[str, dict[int, name_values.NameFile]] = defaultdict(dict)
+    for result in job.results:
+        for name_set, frame in result.names.items():
+            names[name_set][result.task] = name_values.NameFile(frame, result.domains)
+    job.values = name_values.assign_values(
+        load_catalogue().name_sets, names, labellers, job.plan.base or {}
+    )
+    job.notes += job.captures.describe_gaps()
+    if job.plan.base is not None:
+        job.notes.append(name_values.describe_reused_values(job.values.values()))
+    domains = number_domains({domain for result in job.results for domain in result.domains})
+    job.domain_codes = sorted(domains.items())
+
+
+def _align_clocks(job: Job) -> Timeline:
+    """Return the timeline, on which hosts are aligned as asked for."""
+    method = job.plan.method
+    placements = place_unclocked(job.placements, job.spans, method)
+    record = method if isinstance(method, ClockRecord) else None
+    clocks, names = find_host_clocks(job.infos, job.placements)
+    if job.plan.observes_clocks and len(names) > 1:
+        maps = [placement.map for placement in placements]
+        times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
+        span = int(np.min(times)), int(np.max(times))
+        book, folder = _make_fact_book(job, maps, clocks), job.folder / "clocks"
+        alignment = align_hosts(book, method, names, span, folder, job.run)
+        record = to_record(alignment, names, job.infos, job.model.processes)
+    return make_timeline(placements, job.infos, job.spans, record)
+
+
+def _make_fact_book(
+    job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
+) -> FactBook:
+    threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
+    return FactBook(
+        job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
     )
 
 
-def _describe_owner(finding: ClockFinding, names: Sequence[str], owners: Sequence[str]) -> str:
-    if finding.member >= 0:
-        task, device = divmod(finding.member, DEVICES)
-        owner = owners[task] if task < len(owners) else f"task {task + 1}"
-        return f"{owner} device {device}" if device else owner
-    return names[finding.clock] if finding.clock >= 0 else ""
+def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_complete: bool) -> None:
+    """Add what follows from several reports: relations, and the states of devices if wanted.
+    is_complete: no rank is known to lack a report.
+    """
+    groups = group_comparable_reports(job.timeline, job.infos)
+    book = replace(
+        _make_fact_book(job, job.clocks, job.machines, groups),
+        clock_error=find_clock_error(job.timeline, job.infos),
+    )
+    related = run_relations(book, job.folder, job.run)
+    if devices:
+        job.settle()
+        number = 1 + max(result.task for result in (*job.results, *related))
+        job.results += device_states.find_device_states(job, number)
+    job.results += related
+    # One warning is enough where the launcher's environment tells it.
+    if is_complete:
+        job.warnings += warn_of_absent_members(book, len(job.silent_in_nccl))
 
 
-def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
-    owners_text = [
-        f"{who} ({count:,})" if count else who
-        for who, count in sorted(whose.items(), key=lambda item: -item[1])
-        if who
-    ]
-    count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
+def _add_states(job: Job) -> None:
+    """Add the states of all rows."""
+    job.settle()
+    from nsys2prv.conversion import states
+
+    results = list(job.run(states.make_states, states.plan_state_tasks(job)))
+    job.results += results
+    count = sum(run.rows for result in results for run in result.runs)
+    job.notes.append(Detail(f"{count:,} states of threads and streams"))

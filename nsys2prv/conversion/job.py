@@ -1,8 +1,8 @@
 """A job on its way from reports to a trace: the results of the stages of a conversion, and the
 workers that run its tasks.
 
-`prepare` runs the stages: `opening`, `reading`, `align`, then what follows from several reports.
-Then a job can be cut (`cut_job`), written (`convert`) and analysed.
+`prepare` of `convert` runs the stages `open`, `read` and `align`. Then a job can be cut (`cut`),
+written (`write`) and analysed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from nsys2prv._util.files import (
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import ClockMap, Placement
+from nsys2prv.conversion.clocks import Timeline
 from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.options import Options, Plan
-from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.extraction import ObjectKey
@@ -98,8 +98,10 @@ class Job:
     notes: list[str]
     warnings: list[str]
 
-    #: Opened: metadata of the reports, in rank order, and a line for each that could not be read.
+    #: Opened: metadata of the reports, in rank order, where each is placed by its own clocks, and a
+    #: line for each that could not be read.
     infos: list[ReportInfo]
+    placements: list[Placement]
     unread: list[str]
 
     #: Read: results of the tasks; indices in their runs are local to the task.
@@ -112,8 +114,11 @@ class Job:
     #: how much at most (ns).
     early_work: list[tuple[int, int, int, int, int]]
 
-    #: Aligned: where each report is placed by its own clocks, and which were recorded together.
-    placements: list[Placement]
+    #: Results of the kinds that are read only to align the hosts' clocks; empty where all of these
+    #: are converted.
+    clock_results: list[WorkResult]
+
+    #: Aligned: which reports were recorded together.
     captures: Captures
     #: Timeline whose clock maps lead from local to trace time.
     timeline: Timeline

@@ -18,7 +18,7 @@ from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import UNITS, list_some
 from nsys2prv.clock.maps import ClockRecord
-from nsys2prv.conversion import timeline
+from nsys2prv.conversion import clocks
 from nsys2prv.events import (
     Selection,
     all_kinds,
@@ -359,7 +359,7 @@ class Options(Struct, frozen=True):
     quiet: bool = True
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
-    align: str = timeline.AUTO
+    align: str = clocks.AUTO
     demanded: tuple[str, ...] = ()
     callstack: int = 1
     nvtx_rules: str | Path | None = None
@@ -410,7 +410,7 @@ class Plan(Struct, frozen=True):
     @property
     def observes_clocks(self) -> bool:
         """True if hosts' clocks are aligned by observations."""
-        return self.method in timeline.METHODS_WITH_OBSERVATIONS
+        return self.method in clocks.METHODS_WITH_OBSERVATIONS
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:
@@ -429,6 +429,6 @@ class Plan(Struct, frozen=True):
             stacks=options.report,
             field_masks=_choose_stored_fields(cut, options, selection),
         )
-        method = timeline.parse_method(options.align)
+        method = clocks.parse_method(options.align)
         base = read_base_names(options.base_pcf) if options.base_pcf else None
         return cls(selection, settings, method, base, cut, options)

@@ -6,21 +6,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_count, list_some
+from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
-from nsys2prv.events import all_kinds
+from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
-from nsys2prv.events.kind import NOT_USED, UNKNOWN_TABLE, explain_unread_table
+from nsys2prv.events.kind import NOT_USED, UNKNOWN_TABLE, EventKind, explain_unread_table
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import NO_SYMBOLS
 from nsys2prv.export.info import TIMES, ReportInfo, pid_of
 from nsys2prv.export.messages import ERROR, INFO, Message
 from nsys2prv.export.sqlite import Database
+from nsys2prv.store.work_result import WorkResult
 
 #: Kinds of notes that are left to those who ask for everything, and how many others are shown.
 MINOR, MOST_SHOWN = ("nsight_warning", "not_recorded", "not_used"), 5
@@ -30,6 +35,13 @@ NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 LEAST_EARLY = 1_000
 #: Messages of Nsight Systems of one class at most.
 MOST_MESSAGES = 12
+#: Reports at most that are looked into for what they have in the place of a kind that is not there:
+#: it may mean walking through a table.
+MOST_HINTING = 3
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
 #: Classes of messages, the worst first -> what such a message is said to do, and what helps.
 CLASSES = {
     "loss": (
@@ -329,3 +341,97 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
         if (further := len(quoted) - MOST_MESSAGES) > 0:
             line = f"Nsight Systems {verb}: {format_count(further, 'further message')}"
             yield QualityNote(f"nsight_{name}", line, advice)
+
+
+def collect_notes(job: Job) -> list[str]:
+    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
+    attention.
+    """
+    return [
+        *(note for result in job.results for note in result.notes),
+        *_note_unrequested_kinds(job.infos, job.selection),
+        *_note_details(job),
+        *job.notes,
+    ]
+
+
+def collect_warnings(job: Job) -> list[str]:
+    """Return the warnings of a job, a line each."""
+    infos, results, selection = job.infos, job.results, job.selection
+    warnings = list(job.warnings)
+    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
+    unplaced, offsets = [], []
+    for info, placement in zip(infos, job.timeline.placements, strict=True):
+        if placement.method == UNPLACED:
+            unplaced.append(info.name)
+        elif info.begin_ns is not None:
+            offsets.append(placement.map.offset + info.begin_ns)
+    if unplaced and len(infos) > 1:
+        warnings.append(
+            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
+        )
+    apart = max(offsets, default=0) - min(offsets, default=0)
+    if apart > FAR_APART:
+        warnings.append(
+            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
+        )
+    if job.duration > EXACT_TIMES:
+        warnings.append(
+            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+        )
+    return warnings
+
+
+def _warn_of_missing_kinds(
+    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[WorkResult]
+) -> list[str]:
+    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
+    report holds an event.
+    """
+    records = {layout for result in results for layout, count in result.events.items() if count}
+    dropped = {
+        kind for result in results for kind, account in result.accounts.items() if account.dropped
+    }
+    warnings = []
+    for name in sorted(selection.asked):
+        named = [kind for kind in selection.kinds if kind.name == name]
+        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
+        if meant_kinds and not any(
+            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
+        ):
+            hint = _hint_elsewhere(named[0], infos) if named else ""
+            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
+    return warnings
+
+
+def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
+    if kind.hint_when_missing is None:
+        return ""
+    for info in infos[:MOST_HINTING]:
+        with suppress(Nsys2prvError), Database(info.path) as source:
+            if hint := kind.hint_when_missing(source):
+                return f": {hint}"
+    return ""
+
+
+def _note_details(job: Job) -> list[str]:
+    """Return a note for each kind of which attributes are written only where they are asked for."""
+    cut, notes = job.plan.options.cut, []
+    for kind in job.selection.kinds if cut.arguments else ():
+        layouts = [load_catalogue().layouts[name] for name in kind.layouts if job.written[name]]
+        names = [field.name for layout in layouts[:1] for field in layout.fields if field.detail]
+        if names and not any(kind.is_called(name) for name in cut.fields):
+            notes.append(
+                f"{kind.name}: {len(names)} attributes are not written ({names[0]} … {names[-1]}); "
+                f"--args {kind.name}=all writes them"
+            )
+    return notes
+
+
+def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+    """Return a note where the reports hold work on GPUs and none was asked for."""
+    if any(kind.gpu_work for kind in selection.kinds):
+        return []
+    left_out = sorted({name for info in infos for name in list_gpu_work(info)})
+    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+    return [note] if left_out else []

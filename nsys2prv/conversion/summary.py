@@ -5,26 +5,29 @@ reports, and oddities.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import ClockNote, Detail, Nsys2prvError
+from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import format_count, format_size, list_some
-from nsys2prv.clock.maps import UNPLACED, Placement
+from nsys2prv.clock.maps import ClockRecord, HostClock, Placement
+from nsys2prv.conversion.clocks import AS_THEY_ARE, is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.metadata import Ledger, sum_accounts
-from nsys2prv.conversion.quality import QualityNote, assess_quality, format_quality, list_gpu_work
-from nsys2prv.conversion.timeline import MOST_HOSTS, describe_clocks, describe_hosts
-from nsys2prv.events import Selection
+from nsys2prv.conversion.quality import (
+    QualityNote,
+    assess_quality,
+    collect_notes,
+    collect_warnings,
+    format_quality,
+)
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, is_routine
+from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.sqlite import Database
-from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.writer import Writer
 
@@ -35,13 +38,15 @@ LARGE_TRACE = 2_000_000
 SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.
 MOST_NOTES = 6
-#: Reports at most that are looked into for what they have in the place of a kind that is not there:
-#: it may mean walking through a table.
-MOST_HINTING = 3
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
-FAR_APART = 86_400 * 1_000_000_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-EXACT_TIMES = 2**53
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+#: Hosts listed in a summary.
+MOST_HOSTS = 8
+#: The bound in the whole trace is told beside the one where clocks were observed if it is more than
+#: so many times as large.
+NOTICEABLE_RATIO = 1.2
+#: Shortest time (ns) that is told in ms instead of us.
+SHORTEST_IN_MS = 10_000_000
 
 
 class Summary(Struct, dict=True):
@@ -312,95 +317,121 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     ]
 
 
-def collect_notes(job: Job) -> list[str]:
-    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
-    attention.
-    """
-    return [
-        *(note for result in job.results for note in result.notes),
-        *_note_unrequested_kinds(job.infos, job.selection),
-        *_note_details(job),
-        *job.notes,
-    ]
-
-
-def collect_warnings(job: Job) -> list[str]:
-    """Return the warnings of a job, a line each."""
-    infos, results, selection = job.infos, job.results, job.selection
-    warnings = list(job.warnings)
-    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
-    unplaced, offsets = [], []
-    for info, placement in zip(infos, job.timeline.placements, strict=True):
-        if placement.method == UNPLACED:
-            unplaced.append(info.name)
-        elif info.begin_ns is not None:
-            offsets.append(placement.map.offset + info.begin_ns)
-    if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
-    apart = max(offsets, default=0) - min(offsets, default=0)
-    if apart > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
-        )
-    if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
-    return warnings
-
-
-def _warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[WorkResult]
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
-    report holds an event.
-    """
-    records = {layout for result in results for layout, count in result.events.items() if count}
-    dropped = {
-        kind for result in results for kind, account in result.accounts.items() if account.dropped
-    }
-    warnings = []
-    for name in sorted(selection.asked):
-        named = [kind for kind in selection.kinds if kind.name == name]
-        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant_kinds and not any(
-            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
-        ):
-            hint = _hint_elsewhere(named[0], infos) if named else ""
-            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
-    return warnings
+    """Return lines for people: how many hosts were aligned, by what and how well, then problems."""
+    if any(placement.method == AS_THEY_ARE for placement in placements):
+        return ["not aligned: every report keeps its own time (--align none)"]
+    if hosts < 2:
+        one = "1 report" if len(placements) == 1 else "1 host"
+        return [f"{one}, one clock: nothing to align"]
+    if record is None:
+        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
+    alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    lines = _describe_aligned(aligned, hosts)
+    if alone:
+        state = "not aligned with the others" if aligned else "not aligned"
+        lines.append(
+            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+    return [*lines, *_describe_remaining_violations(record)]
 
 
-def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.hint_when_missing is None:
-        return ""
-    for info in infos[:MOST_HINTING]:
-        with suppress(Nsys2prvError), Database(info.path) as source:
-            if hint := kind.hint_when_missing(source):
-                return f": {hint}"
-    return ""
-
-
-def _note_details(job: Job) -> list[str]:
-    """Return a note for each kind of which attributes are written only where they are asked for."""
-    cut, notes = job.plan.options.cut, []
-    for kind in job.selection.kinds if cut.arguments else ():
-        layouts = [load_catalogue().layouts[name] for name in kind.layouts if job.written[name]]
-        names = [field.name for layout in layouts[:1] for field in layout.fields if field.detail]
-        if names and not any(kind.is_called(name) for name in cut.fields):
-            notes.append(
-                f"{kind.name}: {len(names)} attributes are not written ({names[0]} … {names[-1]}); "
-                f"--args {kind.name}=all writes them"
-            )
-    return notes
-
-
-def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.gpu_work for kind in selection.kinds):
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
+    if len(clocks) < 2:
         return []
-    left_out = sorted({name for info in infos for name in list_gpu_work(info)})
-    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [note] if left_out else []
+    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+    by_messages = any("causality" in clock.method for clock in clocks)
+    evidence = "messages and collectives" if by_messages else "collectives"
+    observed = max(clock.observations for clock in clocks)
+    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
+    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
+        )
+
+
+def _format_time_bound(ns: int) -> str:
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
+
+
+def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
+    """Return a line for each host (at most `most`, the worst known), then causality and notes."""
+    hosts = list(record.hosts.items())
+    shown = hosts
+    if most is not None and len(hosts) > most:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_describe_causality(record), *record.notes]
+
+
+def _describe_host(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    below = _format_time(clock.bound_ns)
+    if clock.bound_ns > NOTICEABLE_RATIO * near:
+        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
+    return (
+        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"error below {below}"
+    )
+
+
+def _format_time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
+
+
+def _describe_causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (
+                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+            )
+
+
+def _describe_violations(counts: Mapping[str, int]) -> str:
+    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
+    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
+    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
+
+
+def make_comment_lines(record: ClockRecord | None) -> str:
+    """Return comment lines of the .prv, or nothing."""
+    if record is None:
+        return ""
+    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_describe_causality(record)]
+    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
+
+
+def _escape_comment(text: str) -> str:
+    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
+    return "".join(
+        character if character.isprintable() and character != ":" else " " for character in text
+    )

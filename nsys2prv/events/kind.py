@@ -47,7 +47,7 @@ class Derived(Struct, frozen=True):
 
     #: Facts that it sets aside while reading.
     collects: tuple[str, ...]
-    #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
+    #: Translates the facts of one report, see :func:`nsys2prv.conversion.read.derive_events`.
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows | Counters]]
 
 
@@ -123,7 +123,7 @@ class EventKind(Struct, frozen=True):
     device_wide: bool = True
 
     #: Integer columns that it reads of its one table, if several kinds read it: one statement then
-    #: serves all, see :mod:`nsys2prv.conversion.reading`.
+    #: serves all, see :mod:`nsys2prv.conversion.read`.
     columns: tuple[str, ...] = ()
     #: Text columns that it reads of such a table.
     texts: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ collected here for comparisons of ranks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -16,7 +17,7 @@ from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
+from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, TIME, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL
 from nsys2prv.store.runs import LINE, Run, SpillWriter
@@ -247,3 +248,75 @@ def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.nda
 def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
     is_time = (times != NULL) & (times != OPEN)
     return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)
+
+
+class CommonNumbers:
+    """Objects, domains and names of several reading tasks under common numbers; only what their
+    facts name.
+    """
+
+    def __init__(self) -> None:
+        self.objects = Numbering()
+        self.domains = Numbering()
+        self.names: dict[str, Names] = {}
+
+    def collect_facts(self, name: str, sources: Sequence[WorkResult]) -> pl.DataFrame:
+        """Return the facts of all tasks, with common numbers."""
+        frames = [
+            self._translate(read_frame(source.facts[name]), source)
+            for source in sources
+            if name in source.facts
+        ]
+        return pl.concat(frames) if frames else pl.DataFrame()
+
+    def number_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """Return the objects that are these lanes of objects."""
+        keys = list(self.objects)
+        result = objects.copy()
+        for lane in np.unique(lanes[lanes > 0]).tolist():
+            rows = np.flatnonzero(lanes == lane)
+            result[rows] = _translate_distinct(
+                objects[rows],
+                lambda used, lane=lane: self.objects.number(
+                    keys[index]._replace(lane=keys[index].lane + lane) for index in used
+                ),
+            )
+        return result
+
+    def _translate(self, frame: pl.DataFrame, source: WorkResult) -> pl.DataFrame:
+        columns = []
+        for name in frame.columns:
+            if name.startswith(OBJECT):
+                number = partial(self._number_keys, self.objects, source.objects)
+            elif name == DOMAIN:
+                number = partial(self._number_keys, self.domains, source.domains)
+            elif name.startswith(NAME):
+                number = partial(self._number_names, name.removeprefix(NAME), source)
+            else:
+                continue
+            columns.append(pl.Series(name, _translate_distinct(frame[name].to_numpy(), number)))
+        return frame.with_columns(columns)
+
+    @staticmethod
+    def _number_keys(
+        numbering: Numbering, values: Sequence[Hashable], used: np.ndarray
+    ) -> np.ndarray:
+        return numbering.number(values[index] for index in used.tolist())
+
+    def _number_names(self, name_set: str, source: WorkResult, used: np.ndarray) -> np.ndarray:
+        names = read_frame(source.names[name_set])[used]
+        columns = {column: names[column] for column in names.columns}
+        if "domain" in columns:
+            columns["domain"] = _translate_distinct(
+                columns["domain"].to_numpy().astype(np.int64),
+                partial(self._number_keys, self.domains, source.domains),
+            )
+        return self.names.setdefault(name_set, Names()).append(columns) + np.arange(len(used))
+
+
+def _translate_distinct(
+    column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return the column with its distinct values translated by `numbers_of`."""
+    used, codes = np.unique(column, return_inverse=True)
+    return numbers_of(used)[codes.reshape(-1)] if len(used) else column

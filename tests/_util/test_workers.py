@@ -25,7 +25,7 @@ from nsys2prv._util import workers
 from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.workers import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool, SerialExecutor
-from nsys2prv.conversion import opening
+from nsys2prv.conversion import open as opening
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -86,7 +86,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     )
     alone = read_trace_bytes(tmp_path / "alone")
     program = (
-        "import nsys2prv.conversion.opening as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
+        "import nsys2prv.conversion.open as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
     )
     environment = {

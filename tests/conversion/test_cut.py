@@ -31,11 +31,11 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv._util.workers import make_serial_pool
 from nsys2prv.cli import main
-from nsys2prv.conversion.convert import write_job
-from nsys2prv.conversion.cut_job import cut_job
+from nsys2prv.conversion.convert import prepare
+from nsys2prv.conversion.cut import cut_job
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions, Plan
-from nsys2prv.conversion.prepare import prepare
+from nsys2prv.conversion.write import write_job
 from nsys2prv.events.kind import Reason
 from nsys2prv.writers.paraver.views import find_views_for_trace
 
@@ -212,7 +212,7 @@ def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path)
 @pytest.mark.slow
 def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road from the arguments on, in several processes."""
-    monkeypatch.setattr("nsys2prv.conversion.opening.SMALL_JOB_ROWS", 1)
+    monkeypatch.setattr("nsys2prv.conversion.open.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     convert(reports, tmp_path / "whole.prv")
     trace = cut_filter.parse_trace(tmp_path / "whole.prv")

@@ -12,7 +12,7 @@ from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.opening import inspect_reports
+from nsys2prv.conversion.open import inspect_reports
 from nsys2prv.export import report_files
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -51,7 +51,7 @@ def test_workers_tell_what_is_wrong_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_files, "SMALL_JOB_BYTES", 0)
-    monkeypatch.setattr("nsys2prv.conversion.opening.INSPECTED_REPORTS", 1)
+    monkeypatch.setattr("nsys2prv.conversion.open.INSPECTED_REPORTS", 1)
     damaged = truncate_report(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(
         Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export"

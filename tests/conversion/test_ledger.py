@@ -194,7 +194,7 @@ def test_numbers_of_one_time_in_different_parts_are_on_the_account(
     """Of two samples of one metric at one time the greater stays, also where different tasks read
     them.
     """
-    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 2)
+    monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 2)
     samples = ((10, 5), (20, 6), (20, 9), (30, 1), (30, 1))
     rows = [
         {"timestamp": time, "typeId": 1, "metricId": 1, "value": value} for time, value in samples

@@ -15,7 +15,7 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.options import CutOptions
-from nsys2prv.conversion.timeline import describe_clocks
+from nsys2prv.conversion.summary import describe_clocks
 from nsys2prv.events.kind import describe_reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

@@ -38,12 +38,11 @@ HEAVY = {
 }
 #: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {
-    "nsys2prv.conversion.align",
     "nsys2prv.clock.solve",
     "nsys2prv.clock.gathering",
-    "nsys2prv.conversion.state_records",
+    "nsys2prv.conversion.states",
     "multiprocessing",
-    "nsys2prv.conversion.cut_job",
+    "nsys2prv.conversion.cut",
     "nsys2prv.writers.paraver.cfg.catalogue",
 }
 

@@ -172,7 +172,7 @@ def test_one_scale_for_all_ranks_and_parts(tmp_path: Path, monkeypatch: pytest.M
         "lib: lr (fraction) (x 100000)"
     ]
     assert written("workers", reports, jobs=2) == expected
-    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 2)
+    monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 2)
     assert written("parts", reports) == expected
 
 

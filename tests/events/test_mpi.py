@@ -11,7 +11,7 @@ from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
-from nsys2prv.conversion import reading
+from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.mpi import MPI_LAYOUTS, normalize_function_name

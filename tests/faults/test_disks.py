@@ -17,7 +17,7 @@ from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion import reading
+from nsys2prv.conversion import read as reading
 from nsys2prv.store import runs, work_result
 from nsys2prv.writers import output, writer
 from nsys2prv.writers.paraver import prv

@@ -26,7 +26,7 @@ from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion import reading
+from nsys2prv.conversion import read as reading
 
 UTC, SECOND = 1_760_000_000_000_000_000, 1_000_000_000
 DOUBTS = ("same report", " jobs ", "begins", "apart", "MPI rank")

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from nsys2prv import Options, convert
 from nsys2prv._util.files import name_beside
-from nsys2prv.conversion.convert import WRITERS
+from nsys2prv.conversion.write import WRITERS
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import BEGIN, RecordFormat
 from nsys2prv.store.windows import WindowRecords

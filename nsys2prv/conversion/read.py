@@ -1,5 +1,8 @@
 """Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its
 own, in bounded memory. Kinds of events that take rows of the same table share one reading of it.
+
+In: a job that is open. Out: the same job with its `results` and `spans`, by each report's own
+clock.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.text import list_some
+from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.lost_launches import find_lost_launches
+from nsys2prv.conversion.open import list_wanted_parts
 from nsys2prv.conversion.spans import extract_rows, find_spans
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
@@ -26,6 +31,7 @@ from nsys2prv.events.call_indexes import (
     save_launches,
     save_nccl_calls,
 )
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason, Rows
@@ -33,19 +39,29 @@ from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
 from nsys2prv.export.sqlite import Database
+from nsys2prv.store.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import SpillWriter
-from nsys2prv.store.work_result import WorkResult
+from nsys2prv.store.work_result import CommonNumbers, WorkResult
 
 #: Rows read at a time: a few tens of MB whatever the table.
 PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again
 #: costs nothing.
 TASK_ROWS = 400_000
+#: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
+KINDS_FOR_CLOCKS = frozenset(
+    {"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"}
+)
+#: Folder of the runs of kinds that are read for the clocks alone.
+FOR_CLOCKS = "for-clocks"
 
 
 def read_reports(job: Job) -> None:
-    """Read all reports: what they hold, when it begins and ends, and which launches lack work."""
-    job.results = read_all(job)
+    """Read all reports: what they hold, when it begins and ends, which launches lack work, and what
+    follows from several tables of a report. Raises Unreadable.
+    """
+    kinds, settings = job.selection.kinds, job.plan.settings
+    job.results = read_kinds(job, kinds, settings, job.folder)
     job.spans = find_spans(job)
     job.lost = find_lost_launches(job.infos, job.results, job.spans, job.workers.run)
     job.early_work = [
@@ -54,12 +70,16 @@ def read_reports(job: Job) -> None:
         if EARLY_WORK in result.facts
         for row in read_frame(result.facts[EARLY_WORK]).rows()
     ]
+    job.results += derive_events(job, kinds, job.results, job.folder)
+    job.clock_results = _read_for_clocks(job)
 
 
-def read_all(job: Job) -> list[WorkResult]:
-    """Return the results of reading what the plan names. Raises Unreadable."""
-    plan, results = job.plan, []
-    stages = plan_tasks(job.infos, plan.selection.kinds, job.folder, plan.settings)
+def read_kinds(
+    job: Job, kinds: Sequence[EventKind], settings: ReadingSettings, folder: Path
+) -> list[WorkResult]:
+    """Return the results of reading these kinds of events. Raises Unreadable."""
+    results: list[WorkResult] = []
+    stages = plan_tasks(job.infos, kinds, folder, settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.workers.progress.show_phase("reading", rows) as advance:
         for number, tasks in enumerate(stages):
@@ -74,6 +94,25 @@ def read_all(job: Job) -> list[WorkResult]:
                 # Results come in the order of their tasks.
                 raise Unreadable(str(error), next(waiting).info.given) from None
     return results
+
+
+def _read_for_clocks(job: Job) -> list[WorkResult]:
+    """Read the kinds of events by which the clocks of hosts are aligned, where there are several
+    hosts and the plan leaves some of these kinds out.
+    """
+    kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
+    left_out = [kind for kind in kinds if kind not in job.selection.kinds]
+    several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
+    if not (several and job.plan.observes_clocks) or not any(
+        part.rows for info in job.infos for part in list_wanted_parts(info, left_out)
+    ):
+        return []
+    names = dict.fromkeys(load_catalogue().layouts, 1)
+    settings = replace(job.plan.settings, min_durations={}, field_masks=names)
+    folder = job.folder / FOR_CLOCKS
+    folder.mkdir()
+    results = read_kinds(job, kinds, settings, folder)
+    return results + derive_events(job, kinds, results, folder)
 
 
 def warn_of_far_rows(job: Job) -> list[str]:
@@ -342,3 +381,68 @@ def add_indexes(tasks: Sequence[ReadingWork], results: Iterable[WorkResult]) -> 
         )
         for task in tasks
     ]
+
+
+class DeriveWork(Struct, frozen=True):
+    """One kind in one report."""
+
+    #: Number of the task.
+    number: int
+    #: Index of the report.
+    report: int
+    #: Name of the kind.
+    kind: str
+    #: Results of all reading tasks of the report that hold facts for it, without their runs.
+    sources: list[WorkResult]
+    #: Folder for its runs.
+    folder: Path
+
+
+def derive_events(
+    job: Job, kinds: Iterable[EventKind], results: Sequence[WorkResult], folder: Path
+) -> list[WorkResult]:
+    """Return the events of these kinds that follow from several tables of one report: from the
+    facts that reading it set aside (:meth:`Extraction.add_fact`). Memory is that of one report's
+    facts.
+    """
+    return list(job.run(derive_task, list(_plan_derive_tasks(kinds, results, folder))))
+
+
+def _plan_derive_tasks(
+    kinds: Iterable[EventKind], results: Sequence[WorkResult], folder: Path
+) -> Iterator[DeriveWork]:
+    """Yield a task for every kind that derives and every report with facts of it."""
+    ordered = sorted(results, key=lambda result: result.task)
+    numbers = count(1 + max((result.task for result in results), default=-1))
+    for kind in kinds:
+        sources: dict[int, list[WorkResult]] = defaultdict(list)
+        for result in ordered if kind.derived else ():
+            if not result.facts.keys().isdisjoint(kind.derived.collects):
+                sources[result.report].append(replace(result, runs=[], launches=[], nccl_calls=[]))
+        for report, of_report in sorted(sources.items()):
+            yield DeriveWork(next(numbers), report, kind.name, of_report, folder)
+
+
+def derive_task(task: DeriveWork) -> WorkResult:
+    """Bring the facts together and spill the derived events (a pure function over files)."""
+    kind = next(kind for kind in all_kinds() if kind.name == task.kind)
+    common = CommonNumbers()
+    facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
+    result = WorkResult(task.number, task.report, 0)
+    account = Account()
+    spill_file = task.folder / f"runs-{task.number}.bin"
+    with SpillWriter(spill_file, task.report, task.number) as writer:
+        for rows in kind.derived.derive(facts):
+            if isinstance(rows, Rows) and rows.nesting_owner is not None:
+                lanes, crowded = assign_nesting_lanes(
+                    rows.object, rows.nesting_owner, rows.begin, rows.end
+                )
+                rows.object = common.number_lanes(rows.object, lanes)
+                if crowded:
+                    account.repaired[TOO_MANY] += crowded
+            result.store(rows, writer, account, kind.open_ended)
+    result.objects, result.domains = list(common.objects), list(common.domains)
+    with FrameWriter(spill_file) as frames:
+        result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
+    result.add_found(kind.name, account)
+    return result

@@ -1,14 +1,19 @@
-"""The timeline of a trace: each report's place in trace time by its host's clock, and descriptions
-of the clocks for people.
+"""Place all reports in trace time: align the clocks of hosts by what their processes did together,
+and make one timeline of them.
+
+In: the placements of the reports by their own clocks, and facts of calls of several ranks. Out: a
+`Timeline`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from math import ceil
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,12 +21,27 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv._util.text import format_count, list_some
-from nsys2prv.clock import ALIGNED_ERROR
+from nsys2prv._util.text import list_some
+from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement, read_record
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.relations import MPI, NCCL
+from nsys2prv.relations import (
+    DEVICES,
+    MPI,
+    NCCL,
+    Observed,
+    RelationContext,
+    RunTasks,
+    all_relations,
+)
 from nsys2prv.store.runs import Span
+from nsys2prv.store.work_result import FactBook
+from nsys2prv.writers.rows import RankedProcess
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.observations import ClockFinding
+    from nsys2prv.clock.solve import Alignment
+    from nsys2prv.relations.blocks import CallPortion, MessageFile
 
 #: What --align takes beside the name of a clock file: everything observed, one model's
 #: observations, UTC alone, local times as they are.
@@ -33,15 +53,8 @@ METHODS_WITH_OBSERVATIONS = (AUTO, MPI, NCCL)
 PLACED_BY_UTC = "UTC"
 #: The method of reports whose clocks are not to be heeded.
 AS_THEY_ARE = "local times as they are"
-#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
-SLIGHT = 1_000
-#: Hosts listed in a summary.
-MOST_HOSTS = 8
-#: The bound in the whole trace is told beside the one where clocks were observed if it is more than
-#: so many times as large.
-NOTICEABLE_RATIO = 1.2
-#: Shortest time (ns) that is told in ms instead of us.
-SHORTEST_IN_MS = 10_000_000
+#: Hosts and ranks named in one line.
+MOST_NAMED = 6
 #: Times (UTC, ns) before which a trace begins.
 END_OF_DATES = 250_000_000_000_000_000_000
 
@@ -198,29 +211,6 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
     }
 
 
-def describe_clocks(
-    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
-) -> list[str]:
-    """Return lines for people: how many hosts were aligned, by what and how well, then problems."""
-    if any(placement.method == AS_THEY_ARE for placement in placements):
-        return ["not aligned: every report keeps its own time (--align none)"]
-    if hosts < 2:
-        one = "1 report" if len(placements) == 1 else "1 host"
-        return [f"{one}, one clock: nothing to align"]
-    if record is None:
-        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
-    alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
-    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
-    lines = _describe_aligned(aligned, hosts)
-    if alone:
-        state = "not aligned with the others" if aligned else "not aligned"
-        lines.append(
-            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
-            "which may be wrong by milliseconds"
-        )
-    return [*lines, *_describe_remaining_violations(record)]
-
-
 def is_aligned(clock: HostClock) -> bool:
     """True if the report's times can be compared with those of others, by observations or by a
     given clock file.
@@ -232,98 +222,119 @@ def is_aligned(clock: HostClock) -> bool:
     )
 
 
-def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
-    if clocks and not any(clock.method for clock in clocks):
-        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
-    if len(clocks) < 2:
-        return []
-    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
-    by_messages = any("causality" in clock.method for clock in clocks)
-    evidence = "messages and collectives" if by_messages else "collectives"
-    observed = max(clock.observations for clock in clocks)
-    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
-    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
+def run_alignment_step(step: Callable[[], Any]) -> Any:
+    """Run a step of aligning clocks. The time that it takes is told as that of clocks, by the name
+    of this function.
+    """
+    return step()
 
 
-def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
-    after = [
-        times["after"]
-        for times in record.causality.values()
-        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+def align_hosts(
+    book: FactBook,
+    method: str,
+    names: Sequence[str],
+    span: tuple[int, int],
+    folder: Path,
+    run_tasks: RunTasks,
+) -> Alignment:
+    """Align the clocks of these hosts by `method`; corrections are of times as the book's maps
+    place them. span: of the trace.
+    """
+    observed, pivot = collect_observations(book, method, folder, run_tasks)
+    steps = [
+        partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
+        for number, portion in enumerate(observed.calls)
     ]
-    if after and record.hosts:
-        yield (
-            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
-        )
+    gathered = list(run_tasks(run_alignment_step, steps))
+    step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
+    return next(iter(run_tasks(run_alignment_step, [step])))
 
 
-def _format_time_bound(ns: int) -> str:
-    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
-
-
-def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
-    """Return a line for each host (at most `most`, the worst known), then causality and notes."""
-    hosts = list(record.hosts.items())
-    shown = hosts
-    if most is not None and len(hosts) > most:
-        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
-    width = max((len(name) for name, _ in shown), default=0)
-    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
-    if len(shown) < len(hosts):
-        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
-    return [*lines, *_describe_causality(record), *record.notes]
-
-
-def _describe_host(clock: HostClock) -> str:
-    if clock.method == "reference":
-        return f"reference; {clock.observations:,} observations"
-    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
-    if clock.bound_ns is None:
-        return f"{moved}, by {clock.method or 'a clock file'}"
-    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
-    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    below = _format_time(clock.bound_ns)
-    if clock.bound_ns > NOTICEABLE_RATIO * near:
-        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
-    return (
-        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"error below {below}"
-    )
-
-
-def _format_time(ns: int) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
-
-
-def _describe_causality(record: ClockRecord) -> Iterable[str]:
-    for used, times in record.causality.items():
-        before, after = times.get("before", {}), times.get("after", {})
-        if before.get("checked"):
-            yield (
-                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+def collect_observations(
+    book: FactBook, method: str, folder: Path, run_tasks: RunTasks
+) -> tuple[Observed, int]:
+    """Return all observations of clocks for `method`, calls in portions ascending by source and
+    group, and the instant amid all times (ns). folder: new, for files between steps.
+    """
+    folder.mkdir()
+    observations = []
+    for relation in all_relations():
+        wanted = relation.observe and method in (AUTO, relation.model)
+        files = book.list_files(relation.facts) if wanted else {}
+        if files and files[relation.facts[0]]:
+            observations.append(
+                relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))
             )
+    calls = [portion for observed in observations for portion in observed.calls]
+    messages = [file for observed in observations for file in observed.messages]
+    times = [time for part in (*calls, *messages) for time in part.times]
+    pivot = (min(times) + max(times)) // 2 if times else 0
+    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages), pivot
 
 
-def _describe_violations(counts: dict[str, int]) -> str:
-    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
-    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
-    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
+def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
+    """Store a portion's calls, gathered per host."""
+    path.write_bytes(pickle.dumps(portion.gather(pivot)))
+    return path
 
 
-def make_comment_lines(record: ClockRecord | None) -> str:
-    """Return comment lines of the .prv, or nothing."""
-    if record is None:
-        return ""
-    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
-    lines = [*hosts, *_describe_causality(record)]
-    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
+def _solve_gathered(
+    names: Sequence[str],
+    parts: Sequence[Path],
+    messages: Sequence[MessageFile],
+    pivot: int,
+    span: tuple[int, int],
+) -> Alignment:
+    """Solve for the corrections from the gathered observations."""
+    # Not before they are needed: most jobs are of one host.
+    from nsys2prv.clock.observations import Messages
+    from nsys2prv.clock.solve import solve_clocks
+
+    gathered = [pickle.loads(part.read_bytes()) for part in parts]
+    read = Messages.concat([Messages.make_empty(), *(file.read() for file in messages)])
+    return solve_clocks(names, gathered, read, pivot, span)
 
 
-def _escape_comment(text: str) -> str:
-    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
-    return "".join(
-        character if character.isprintable() and character != ":" else " " for character in text
+def to_record(
+    alignment: Alignment,
+    names: Sequence[str],
+    infos: Sequence[ReportInfo],
+    processes: Sequence[RankedProcess],
+) -> ClockRecord:
+    """Return the result of the alignment, keyed by the names of the clocks. processes: of the tasks
+    of the trace.
+    """
+    owners = [
+        infos[process.report].name if process.rank is None else f"rank {process.rank}"
+        for process in processes
+    ]
+    # One line for each reason.
+    notes: dict[str, Counter[str]] = defaultdict(Counter)
+    warnings: dict[str, Counter[str]] = defaultdict(Counter)
+    for finding in alignment.findings:
+        reasons = notes if finding.kind in NOTE_KINDS else warnings
+        reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
+    return ClockRecord(
+        dict(zip(names, alignment.corrections, strict=True)),
+        alignment.verdict,
+        notes=tuple(_describe_finding(*reason) for reason in notes.items()),
+        warnings=tuple(_describe_finding(*reason) for reason in warnings.items()),
     )
+
+
+def _describe_owner(finding: ClockFinding, names: Sequence[str], owners: Sequence[str]) -> str:
+    if finding.member >= 0:
+        task, device = divmod(finding.member, DEVICES)
+        owner = owners[task] if task < len(owners) else f"task {task + 1}"
+        return f"{owner} device {device}" if device else owner
+    return names[finding.clock] if finding.clock >= 0 else ""
+
+
+def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
+    owners_text = [
+        f"{who} ({count:,})" if count else who
+        for who, count in sorted(whose.items(), key=lambda item: -item[1])
+        if who
+    ]
+    count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
+    return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")

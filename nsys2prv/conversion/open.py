@@ -1,4 +1,7 @@
-"""Open the reports of a job: read the metadata of all of them, and put them in rank order."""
+"""Open the reports of a job: read the metadata of all of them, and put them in rank order.
+
+In: paths of reports and a plan. Out: a `Job` with its `infos` and `placements`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
+from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.job import Job, Workers
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind
@@ -65,6 +69,7 @@ def open_reports(
     job.infos = [
         replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
     ]
+    job.placements = place_reports([info.clock for info in job.infos])
     job.unread, job.warnings = unread, warnings
     return job
 
