@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
-from typing import Literal, TypeAlias
+from functools import cache, partial
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
-    blank_negative,
+    count_occurrences,
     factorize,
     factorize_together,
     number_rows,
@@ -65,6 +65,8 @@ SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
 #: of their hash).
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
 del NONE["count"]
+#: Fields that are read as text.
+TEXTUAL = ("communicator", "data_type", "reduction")
 #: Whether a payload cannot be read as a whole, beside its fields.
 DAMAGED = "damaged"
 #: Bytes of an element by NCCL's ncclDataType_t (index).
@@ -80,7 +82,6 @@ SMALL_TABLE = 100_000
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
-SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
@@ -117,28 +118,27 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
     damaged, rows = np.zeros(columns.rows, bool), np.arange(columns.rows)
     for read in (_read_json, _read_binary):
-        numbers, of_texts, codes = read(extraction, columns)
-        damaged |= of_texts[codes]
-        _fill_in(payloads, rows, numbers, codes)
+        found, of_payloads, codes = read(extraction, columns)
+        damaged |= of_payloads[codes]
+        _fill_in(payloads, rows, found, codes)
     _read_dynamic(extraction, columns["eventId"], payloads)
     lost = damaged & np.all([payloads[field] == none for field, none in NONE.items()], axis=0)
     extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
     return payloads
 
 
-#: Fields of distinct payloads as numbers, as in NONE where one lacks it; which of them are damaged;
-#: and each row's index into them.
-Payloads: TypeAlias = "tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]"
+#: Fields of distinct payloads, as text or integers; which of the payloads are damaged; and the
+#: index of each row's payload.
+Payloads: TypeAlias = "tuple[pl.DataFrame, np.ndarray, np.ndarray]"
 
 
 def _fill_in(
-    payloads: dict[str, np.ndarray],
-    rows: np.ndarray,
-    numbers: Mapping[str, np.ndarray],
-    codes: np.ndarray,
+    payloads: dict[str, np.ndarray], rows: np.ndarray, found: pl.DataFrame, codes: np.ndarray
 ) -> None:
     """Fill what rows lack with the fields of distinct payloads. codes: each row's index into these."""
-    for field, values in numbers.items():
+    if not SPELLINGS.keys() & set(found.columns):
+        return
+    for field, values in _make_numbers(found).items():
         lacking = payloads[field][rows] == NONE[field]
         payloads[field][rows[lacking]] = values[codes[lacking]]
 
@@ -151,14 +151,14 @@ def _read_json(extraction: Extraction, columns: Columns) -> Payloads:
     registered = pl.Series(extraction.read_strings(ids), dtype=pl.String)
     if not any(registered) and not any(inline):
         # As in most reports.
-        return {}, np.zeros(1, bool), np.zeros(columns.rows, np.int64)
+        return pl.DataFrame(), np.zeros(1, bool), np.zeros(columns.rows, np.int64)
     texts = pl.concat([decode_texts(inline), registered])
     is_empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(is_empty, len(inline) + id_codes, codes)
     whole = pl.col("json").str.contains(r"(?s)^(?:[ \t\r\n]*\{.*\}[ \t\r\n]*)?$")
     fields = {field: pl.when(whole).then(_make_json_query(field)) for field in SPELLINGS}
     found = texts.to_frame("json").select(~whole.alias(DAMAGED), **fields)
-    return _make_numbers(found), found[DAMAGED].to_numpy(), row_codes
+    return found, found[DAMAGED].to_numpy(), row_codes
 
 
 @cache
@@ -176,18 +176,17 @@ def _make_json_query(field: str) -> pl.Expr:
     return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
-def _make_numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Return numbers from the fields' texts, as in NONE where there is none.
+def _make_numbers(found: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Return numbers from the fields' texts or integers, as in NONE where there is none.
 
     All in one question to polars, as each has its price.
     """
-    lacking = {field: pl.lit(None, pl.String) for field in SPELLINGS if field not in texts.columns}
-    typed = texts.with_columns(**lacking).with_columns(data_type=_look_up_values("data_type"))
+    lacking = {field: pl.lit(None, pl.String) for field in SPELLINGS if field not in found.columns}
+    typed = found.with_columns(**lacking).with_columns(data_type=_look_up_values("data_type"))
     counted = _cast_to_integer("count") * pl.col("data_type").replace_strict(
         dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
     )
     numbers = {field: _cast_to_integer(field) for field in NONE} | {
-        "data_type": pl.col("data_type"),
         "reduction": _look_up_values("reduction"),
         "bytes": _cast_to_integer("bytes").fill_null(counted),
     }
@@ -196,8 +195,7 @@ def _make_numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
         for field, number in numbers.items()
     }
     numbers["communicator"] = _parse_communicators().fill_null(NONE["communicator"])
-    frame = typed.select(**numbers)
-    return {field: frame[field].to_numpy() for field in NONE}
+    return {column.name: column.to_numpy() for column in typed.select(**numbers).iter_columns()}
 
 
 def _cast_to_integer(field: str) -> pl.Expr:
@@ -290,56 +288,44 @@ def _read_binary(extraction: Extraction, columns: Columns) -> Payloads:
     distinct = texts.series.to_list()
     sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
     damaged, begins = sizes > 0, np.cumsum(sizes) - sizes
+    every = pl.DataFrame({"payload": np.arange(len(distinct))})
     data = np.frombuffer(b"".join(distinct), np.uint8)
 
     def take_bytes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
         return data[begins[rows, None] + np.arange(first, last)]
 
-    numbers: dict[str, np.ndarray] = {}
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
-        return numbers, damaged, codes
+        return every, damaged, codes
     schemas = extraction.find_once("NCCL schemas", lambda: read_schemas(extraction.database))
     heads = take_bytes(headed, 0, HEADER_BYTES).view("<i8")
     values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
+    pieces = [every.clear()]
     for index, (domain, number, offset, length) in enumerate(
         zip(*(column.tolist() for column in values), strict=True)
     ):
         entries = schemas.get((domain, number))
         if entries is None or offset < 0:
             continue
-        rows, found = headed[shape == index], {}
+        rows = headed[shape == index]
+        piece = {"payload": pl.Series(rows)}
         for entry in entries:
             first = offset + entry.offset
             last = first + np.dtype(entry.kind).itemsize
             if last <= length:
                 column = take_bytes(rows, first, last).view(entry.kind)[:, 0].astype(np.int64)
-                found[entry.field] = _translate(entry, column)
-        if "bytes" not in found and {"count", "data_type"} <= found.keys():
-            count, kind = found["count"], found["data_type"]
-            known = (count >= 0) & (kind > 0) & (kind <= len(TYPE_SIZES))
-            size = np.array(TYPE_SIZES)[np.where(known, kind, 1) - 1]
-            found["bytes"] = np.where(known, count * size, ABSENT)
-        for field, column in found.items():
-            if field in NONE:
-                numbers.setdefault(field, np.full(len(distinct), NONE[field]))[rows] = column
-        damaged[rows] = len(found) < len({entry.field for entry in entries})
-    return numbers, damaged, codes
+                piece[entry.field] = _name_values(entry, pl.Series(column))
+        damaged[rows] = len(piece) <= len({entry.field for entry in entries})
+        pieces.append(pl.DataFrame(piece))
+    found = pl.concat(pieces, how="diagonal_relaxed")
+    return every.join(found, on="payload", how="left", maintain_order="left"), damaged, codes
 
 
-def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
-    """Return the numbers of a field from its integers."""
-    if entry.names or entry.field in ("data_type", "reduction"):
-        distinct, codes = factorize(column)
-        texts = tuple(entry.names.get(text, text) for text in map(str, distinct.tolist()))
-        return _translate_texts(entry.field, texts)[codes]
-    return column if entry.field == "communicator" else blank_negative(column)
-
-
-@lru_cache(256)
-def _translate_texts(field: str, texts: tuple[str, ...]) -> np.ndarray:
-    """Return the numbers of a field from its texts, which are the same in most reports."""
-    return _make_numbers(pl.DataFrame({field: pl.Series(texts, dtype=pl.String)}))[field]
+def _name_values(entry: PayloadField, column: pl.Series) -> pl.Series:
+    """Return the integers of a field, as text where it has names for some."""
+    if entry.names or entry.field in TEXTUAL:
+        return column.cast(pl.String).replace(entry.names)
+    return column
 
 
 def _read_dynamic(
@@ -367,7 +353,7 @@ def _read_dynamic(
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         same = np.flatnonzero(events[order[place]] == read["eventId"])
         frame = pl.DataFrame(texts).with_columns(pl.all().replace("", None))
-        _fill_in(payloads, order[place][same], _make_numbers(frame), same)
+        _fill_in(payloads, order[place][same], frame, same)
 
 
 def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -493,11 +479,11 @@ def _save_messages(
     pairs = np.isin(operations["operation"], (SEND, RECEIVE))
     group = operations["call_group"][pairs]
     # The sends and receives of each kernel's group, which follow each other.
-    low, high = (np.searchsorted(group, tied["call_group"][alone], side) for side in SIDES)
-    row = np.repeat(np.arange(len(alone)), high - low)
-    place = np.arange(len(row)) + np.repeat(
-        low - (np.cumsum(high - low) - (high - low)), high - low
+    low, high = (
+        np.searchsorted(group, tied["call_group"][alone], side) for side in ("left", "right")
     )
+    row = np.repeat(np.arange(len(alone)), high - low)
+    place = low[row] + count_occurrences(row)
     facts = {name: column[alone][row] for name, column in of_group.items()}
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     facts |= {name: operations[name][pairs][place] for name in names}
