@@ -86,14 +86,20 @@ def make_rows(
 ) -> Rows:
     """Return rows from the columns `start` and `end`, points in time where there is no such column,
     on these objects, or the host threads of the column `globalTid`, with the fields of the layout
-    that name a column, and these.
+    that name a column or have one value (`unknown` without a column), and these.
     """
     if objects is None:
         objects = extraction.intern_threads(columns["globalTid"])
     start = columns["start"]
     end = columns.integers.get("end")
     end = np.where(start == NULL, NULL, start + 1) if end is None else end
-    return Rows(layout, start, end, objects, {**read_fields(extraction, layout, columns), **fields})
+    alike = {
+        field.name: np.full(len(start), field.unknown)
+        for field in load_catalogue().layouts[layout].fields
+        if field.unknown is not None and not field.column
+    }
+    fields = {**alike, **read_fields(extraction, layout, columns), **fields}
+    return Rows(layout, start, end, objects, fields)
 
 
 def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:

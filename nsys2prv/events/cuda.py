@@ -5,7 +5,7 @@ allocations and pools (``--cuda-memory-usage``), and page faults on unified memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,13 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
+from nsys2prv.events.attributes import (
+    THREAD_COLUMNS,
+    list_columns,
+    make_rows,
+    read_fields,
+    select_labels,
+)
 from nsys2prv.events.call_indexes import CallKinds, Launches
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
@@ -27,7 +33,7 @@ from nsys2prv.events.kernel_classes import is_nccl_kernel
 from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
-from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
+from nsys2prv.export.source import NULL, Columns, DistinctTexts, Part, decode_texts, zero_nulls
 from nsys2prv.export.sqlite import Database
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
@@ -48,8 +54,8 @@ SYNCHRONIZATIONS |= dict.fromkeys(
 )
 #: What streamId and eventId hold where there is none.
 NO_ID = 0xFFFFFFFF
-#: Values of the catalogue's sets held_by_host and decompression.
-HOST_LAUNCH, HOST_NODE, DECOMPRESSION = 1, 2, 1
+#: Values of the catalogue's set held_by_host.
+HOST_LAUNCH, HOST_NODE = 1, 2
 #: Columns of every operation of a stream.
 OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 #: Columns that a launch configuration sums up, and the bit of its field.
@@ -124,8 +130,8 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     kinds = CallKinds(*distinct)
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
-    if extraction.min_duration:
-        long = extraction.mask_long_enough(begin, end)
+    long = extraction.mask_long_enough(begin, end)
+    if not long.all():
         begin, end, correlation, codes, stacks = (
             column[long] for column in (begin, end, correlation, codes, stacks)
         )
@@ -191,7 +197,8 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
         [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
     fields = {"type": types}
-    for field, ids in (("stream", columns["streamId"]), ("event", columns["eventId"])):
+    for field in ("stream", "event"):
+        ids = columns[f"{field}Id"]
         concerned = [value for part, value in SYNCHRONIZATIONS.items() if field in part]
         has_id = np.isin(types, concerned) & (ids != NO_ID)
         fields[field] = np.where(has_id, blank_negative(ids), ABSENT)
@@ -320,55 +327,58 @@ def _classify(
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 
+def _make_operations(
+    extraction: Extraction,
+    layout: str,
+    columns: Columns,
+    fields: Mapping[str, np.ndarray],
+    kind: str = "launch",
+    size: np.ndarray | None = None,
+) -> Rows:
+    """Return operations of streams read with the columns OPERATION, with lines of this kind and
+    these sizes (bytes) from the calls that launched them.
+    """
+    objects = extraction.intern_streams(columns)
+    lines = make_launch_lines(extraction, kind, columns, objects, size)
+    return replace(make_rows(extraction, layout, columns, fields, objects), lines=lines)
+
+
 def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
     kernel table with a graphNodeId.
     """
-    columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
-    objects = extraction.intern_streams(columns)
-    lines = make_launch_lines(extraction, "launch", columns, objects)
 
     def make_texts(ids: np.ndarray) -> list[str]:
         return ["CUDA graph" if id_ == NULL else f"CUDA graph exec {id_}" for id_ in ids.tolist()]
 
+    columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
     fields = {"execution": extraction.name_rows("graphs", [columns["graphExecId"]], make_texts)}
-    rows = make_rows(extraction, "cuda_graph", columns, fields, objects)
-    yield replace(rows, lines=lines)
+    yield _make_operations(extraction, "cuda_graph", columns, fields)
 
 
 def extract_host_callbacks(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield functions of the host that streams ran, on the threads that the driver ran them on."""
-    columns = extraction.read(
-        part, ("start", "end", "globalTid", "nameId", *list_columns("host_callback"))
-    )
-    ids, codes = factorize(columns["nameId"])
-    names = [
-        "host callback" if number == NULL else text
-        for number, text in zip(ids.tolist(), extraction.read_strings(ids), strict=True)
-    ]
-    fields = {"call": extraction.intern_names("host_callback", codes, text=names)}
+
+    def make_texts(ids: np.ndarray) -> list[str]:
+        return [text or "host callback" for text in extraction.read_strings(ids)]
+
+    columns = extraction.read(part, (*THREAD_COLUMNS, "nameId", *list_columns("host_callback")))
+    fields = {"call": extraction.name_rows("host_callback", [columns["nameId"]], make_texts)}
     yield make_rows(extraction, "host_callback", columns, fields)
 
 
 def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the times for which streams are held by a function of the host."""
     columns = extraction.read(part, (*OPERATION, *list_columns("graph_host_node")))
-    of_graph = columns["graphNodeId"] != NULL
-    fields = {"held": np.where(of_graph, HOST_NODE, HOST_LAUNCH)}
-    objects = extraction.intern_streams(columns)
-    lines = make_launch_lines(extraction, "launch", columns, objects)
-    rows = make_rows(extraction, "graph_host_node", columns, fields, objects)
-    yield replace(rows, lines=lines)
+    fields = {"held": np.where(columns["graphNodeId"] != NULL, HOST_NODE, HOST_LAUNCH)}
+    yield _make_operations(extraction, "graph_host_node", columns, fields)
 
 
 def extract_decompressions(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield decompressions of memory on their streams."""
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_decompression")))
-    objects = extraction.intern_streams(columns)
-    lines = make_launch_lines(extraction, "memory", columns, objects, columns["sourceBytes"])
-    fields = {"what": np.full(columns.rows, DECOMPRESSION)}
-    rows = make_rows(extraction, "memory_decompression", columns, fields, objects)
-    yield replace(rows, lines=lines)
+    size = columns["sourceBytes"]
+    yield _make_operations(extraction, "memory_decompression", columns, {}, "memory", size)
 
 
 def hint_at_node_tracing(source: Database) -> str:
@@ -383,15 +393,13 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
-    if not copies:
-        columns.integers["dstKind"] = columns["memKind"]
-    objects = extraction.intern_streams(columns)
-    operation = np.full(columns.rows, MEMSET)
     if copies:
         operation = find_copy_operations(*(columns[name] for name in further))
-    rows = make_rows(extraction, "memory_operation", columns, {"operation": operation}, objects)
-    lines = make_launch_lines(extraction, "memory", columns, objects, rows.columns["bytes"])
-    yield replace(rows, lines=lines)
+    else:
+        operation = np.full(columns.rows, MEMSET)
+        columns.integers["dstKind"] = columns["memKind"]
+    fields, size = {"operation": operation}, columns["bytes"]
+    yield _make_operations(extraction, "memory_operation", columns, fields, "memory", size)
 
 
 def find_copy_operations(
@@ -404,6 +412,15 @@ def find_copy_operations(
     operations = np.where(in_range, OPERATIONS[np.where(in_range, kind, 0)], UNKNOWN_OPERATION)
     between = (source != destination) & (source != NULL) & (destination != NULL)
     return np.where(between & (operations == DEVICE_TO_DEVICE), PEER_TO_PEER, operations)
+
+
+def _name_variables(extraction: Extraction, codes: np.ndarray, names: DistinctTexts) -> np.ndarray:
+    """Return local name indices of variables in memory, ABSENT for rows without one."""
+    named = (names.series.bin.size() > 0).to_numpy()[codes]
+    if not named.any():
+        return np.full(len(codes), ABSENT)
+    texts = decode_texts(names.series)
+    return np.where(named, extraction.intern_names("memory_variable", codes, text=texts), ABSENT)
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -436,16 +453,9 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "freed": find_size(~on_host, RELEASE),
         "host_allocated": find_size(on_host, ALLOCATION),
         "host_freed": find_size(on_host, RELEASE),
-        "variable": _name_variables(extraction, columns),
+        "variable": _name_variables(extraction, *columns.texts["name"]),
     }
     yield make_rows(extraction, "memory_usage", columns, fields, _find_threads(extraction, columns))
-
-
-def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield what became of memory pools."""
-    columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
-    threads = _find_threads(extraction, columns)
-    yield make_rows(extraction, "memory_pool", columns, objects=threads)
 
 
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -453,14 +463,11 @@ def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     return extraction.number_callers(extraction.find_launches(columns), columns["globalPid"])
 
 
-def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
-    codes, texts = columns.texts["name"]
-    distinct = texts.series
-    named = (distinct.bin.size() > 0).to_numpy()[codes]
-    if not named.any():
-        return np.full(columns.rows, ABSENT)
-    names = extraction.intern_names("memory_variable", codes, text=decode_texts(distinct))
-    return np.where(named, names, ABSENT)
+def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield what became of memory pools."""
+    columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
+    threads = _find_threads(extraction, columns)
+    yield make_rows(extraction, "memory_pool", columns, objects=threads)
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -490,8 +497,7 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield page faults of GPUs on unified memory."""
     wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     columns = extraction.read(part, wanted)
-    objects = extraction.number_gpus(columns)
-    yield make_rows(extraction, "gpu_page_fault", columns, objects=objects)
+    yield make_rows(extraction, "gpu_page_fault", columns, objects=extraction.number_gpus(columns))
 
 
 KINDS = (

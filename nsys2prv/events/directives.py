@@ -54,10 +54,7 @@ def extract_openmp(kind: str, extraction: Extraction, part: Part) -> Iterator[Ro
         columns.integers["kind"] = columns["kind"] & TASK_TYPE
     taken = list(chain.from_iterable(layouts.values()))
     for layout, values in layouts.items():
-        event = load_catalogue().layouts[layout].fields[0]
-        # All rows of a table without kinds are of one.
-        alike = {} if event.column else {event.name: np.full(columns.rows, event.unknown)}
-        rows = make_rows(extraction, layout, columns, alike)
+        rows = make_rows(extraction, layout, columns)
         yield rows.where(np.isin(rows.columns["event"], values or taken, invert=not values))
 
 
