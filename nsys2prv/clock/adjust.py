@@ -2,28 +2,29 @@
 cause.
 
 Hosts bound in one direction only are moved just far enough; hosts whose own clocks contradict
-nothing keep them.
+nothing keep them. A line over a span is the pair (value at its begin, value at its end); bounds
+leave a convex region of these.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import Table, group_rows
 from nsys2prv.clock import FindingKind
-from nsys2prv.clock.bounds import (
-    Bounds,
-    Precedences,
-    find_feasible_region,
-    find_middle_line,
-    find_nearest_point,
+from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate, list_corrections
+from nsys2prv.clock.observations import (
+    DRIFT_PRIOR,
+    NOISE,
+    PLAUSIBLE_DRIFT,
+    ClockFinding,
+    Corrections,
 )
-from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate
-from nsys2prv.clock.observations import ClockFinding, Corrections, group_rows
 
 #: How corrections were found, beside by ends alone.
 BOUNDS = "causality"
@@ -43,6 +44,40 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 LARGEST_UNMOVED = 10_000.0
 #: First and last time of a correction that is valid at all times.
 AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
+#: Values that are not bounded at all, ns.
+UNBOUNDED = 1e12
+#: Steeper than this no line is, unless all others are forbidden.
+STEEPEST_SLOPE = 3 * DRIFT_PRIOR
+
+
+class Precedences(Table, frozen=True):
+    """`begin` on clock `before` is not later than `end` on clock `after`: float ns relative to the
+    pivot.
+    """
+
+    #: Key of NOISE.
+    noise_kind: np.ndarray
+    #: Clock of the begin.
+    before: np.ndarray
+    #: The earlier time.
+    begin: np.ndarray
+    #: Clock of the end.
+    after: np.ndarray
+    #: The later time.
+    end: np.ndarray
+    #: Held back from the estimate, to judge it by.
+    held: np.ndarray
+
+    def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins and the ends by corrected clocks."""
+        return (
+            corrections.apply(self.begin, self.before),
+            corrections.apply(self.end, self.after),
+        )
+
+    def find_slack(self) -> np.ndarray:
+        """Return by how much clocks of devices within a host may contradict each other, ns."""
+        return np.array([noise.slack for noise in NOISE.values()])[self.noise_kind]
 
 
 def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
@@ -56,10 +91,10 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
     across = np.flatnonzero(before != after)
     pair = np.minimum(before, after)[across] * len(part) + np.maximum(before, after)[across]
     roads: dict[int, list[Estimate]] = {}
-    for places in group_rows(pair):
+    for number, places in group_rows(pair):
         rows = across[places]
         more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
-        one, other = divmod(int(pair[places[0]]), len(part))
+        one, other = divmod(number, len(part))
         for reference, host in ((one, other), (other, one)):
             road = _find_part_correction(
                 host, reference, begin[rows], end[rows], before[rows] == host
@@ -197,9 +232,8 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     rows = np.flatnonzero(leaving | (orders.before == reference[orders.after]))
     hosts = np.where(leaving, orders.before, orders.after)[rows]
     result = list(estimates)
-    for places in group_rows(hosts):
-        at, host = rows[places], int(hosts[places[0]])
-        estimate = estimates[host]
+    for host, places in group_rows(hosts):
+        at, estimate = rows[places], estimates[host]
         both_ways = leaving[at].any() and not leaving[at].all()
         if both_ways and np.isfinite(estimate.first):
             corners = _find_feasible_changes(estimate, begin[at], end[at], leaving[at], slack[at])
@@ -216,7 +250,7 @@ def _find_feasible_changes(
     error of its drift. `leaving` precedences start at the host, the others end there.
     """
     first, last = estimate.first, estimate.last
-    bounds = _bound_changes(begin, end, leaving, slack).thin(first, last)
+    bounds = _bound_changes(begin, end, leaving, slack)
     return find_feasible_region(bounds, first, last, estimate.rate)
 
 
@@ -228,13 +262,6 @@ def _bound_changes(
     """
     room = end - begin + slack
     return Bounds(np.where(leaving, begin, end), np.where(leaving, room, -room), leaving)
-
-
-def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
-    """Return the corrections of the estimates."""
-    return Corrections(
-        *(np.array([getattr(e, name) for e in estimates]) for name in ("offset", "drift"))
-    )
 
 
 def move_unconnected_parts(
@@ -304,3 +331,124 @@ def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) ->
             )
         result.append(estimate)
     return result
+
+
+class Bounds(Table, frozen=True):
+    """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
+
+    #: When the value is bounded, float ns.
+    times: np.ndarray
+    #: What the value is bounded by, float ns.
+    values: np.ndarray
+    #: True where the value is at most this, False where it is at least this.
+    is_upper: np.ndarray
+
+    def relax(self, by: float) -> Bounds:
+        """Return bounds that leave `by` more on their side, ns."""
+        return replace(self, values=self.values + np.where(self.is_upper, by, -by))
+
+
+def find_feasible_region(
+    bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
+) -> np.ndarray:
+    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
+    lines of no larger slope, of shape (n, 2); empty if they contradict.
+    """
+    length = max(end - begin, 1.0)
+    order = np.argsort(~bounds.is_upper, kind="stable")
+    share = (bounds.times[order] - begin) / length
+    sign = np.where(bounds.is_upper[order], 1.0, -1.0)
+    normals = np.stack([sign * (1 - share), sign * share], axis=1)
+    steep = steepest * length
+    normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
+    limits = np.concatenate([sign * bounds.values[order], [steep, steep]])
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * UNBOUNDED
+    for _ in range(4 * len(limits)):
+        excess = (corners @ normals.T - limits).max(axis=0)
+        worst = int(np.argmax(excess))
+        if excess[worst] <= 1e-3:
+            break
+        corners = _cut_polygon(corners, normals[worst], limits[worst])
+        if not len(corners):
+            break
+    return corners
+
+
+def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
+    """Return the convex polygon's part where normal . corner <= limit."""
+    excess = corners @ normal - limit
+    after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
+    kept = []
+    for one, other, e, f in zip(corners, after, excess.tolist(), later.tolist(), strict=True):
+        if e <= 0:
+            kept.append(one)
+        if (e < 0 < f) or (f < 0 < e):
+            kept.append(one + (other - one) * (e / (e - f)))
+    return np.array(kept).reshape(-1, 2)
+
+
+class MiddleLine(Struct, frozen=True):
+    """A line amid bounds, over a span; all in ns."""
+
+    #: Value at the begin.
+    first: float
+    #: Value at the end.
+    last: float
+    #: Largest error of either.
+    error: float
+    #: How much steeper or less steep it may be, ns per ns.
+    slope_error: float
+
+
+def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
+    """Return the line amid the bounds; None if they contradict or leave a side open. What a short
+    span leaves of the slope is drawn to 0.
+    """
+    corners = find_feasible_region(bounds, begin, end, STEEPEST_SLOPE)
+    if not len(corners):
+        corners = find_feasible_region(bounds, begin, end)
+    if not len(corners) or np.abs(corners).max() >= UNBOUNDED / 2:
+        return None
+    length = max(end - begin, 1.0)
+    first, last = _find_centre(corners, length)
+    slopes = (corners[:, 1] - corners[:, 0]) / length
+    return MiddleLine(
+        first,
+        last,
+        float(np.abs(corners - [first, last]).max()),
+        float(np.abs(slopes - (last - first) / length).max()),
+    )
+
+
+def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
+    """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
+    clocks, and of one slope the middle is taken.
+    """
+    rise = corners[:, 1] - corners[:, 0]
+    likely = np.linspace(rise.min(), rise.max(), 101)
+    size = (likely / length / DRIFT_PRIOR) ** 2
+    weight = np.exp((size.min() - size) / 2)
+    wanted = float((likely * weight).sum() / weight.sum())
+    centre = corners.sum(axis=1) / 2
+    after, above = np.roll(centre, -1), rise - wanted
+    beyond = np.roll(above, -1)
+    crossed = (above <= 0) != (beyond <= 0)
+    share = above[crossed] / (above[crossed] - beyond[crossed])
+    crossing = (
+        centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
+    )
+    amid = float(crossing.min() + crossing.max()) / 2
+    return amid - wanted / 2, amid + wanted / 2
+
+
+def find_nearest_point(corners: np.ndarray) -> np.ndarray:
+    """Return the point of the convex polygon that is nearest to (0, 0)."""
+    after = np.roll(corners, -1, axis=0)
+    edges = after - corners
+    turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]
+    if len(corners) > 2 and (turns >= 0).all():
+        return np.zeros(2)
+    length = np.maximum((edges**2).sum(axis=1), 1e-9)
+    share = np.clip(-(corners * edges).sum(axis=1) / length, 0, 1)[:, None]
+    points = corners + share * edges
+    return points[np.argmin((points**2).sum(axis=1))]

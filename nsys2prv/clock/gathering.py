@@ -1,5 +1,13 @@
 """Gather the calls of all members per host, one row per host and collective, without members that
-do not belong.
+do not belong; and find the calls that two hosts have in common where no settled communicator
+connects them.
+
+Such hosts are placed by all that two of them have in common: communicators that could not be settled
+one by one are judged together. Where that does not settle them either, the order of the calls is
+taken as it is, if both hosts have equally many of each communicator, and these are so few that
+nothing speaks for another pairing, or UTC speaks for this one: it is probably right, but nothing
+shows it. If it is wrong, the host is off by no more than the calls reach over, as long as the two
+have one call in common.
 """
 
 from __future__ import annotations
@@ -9,18 +17,41 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, Role
+from nsys2prv.clock.matching import (
+    FEWEST_CALLS,
+    SURE_RATING,
+    Ends,
+    find_rival_distances,
+    find_self_fits,
+    find_width,
+    mask_compatible,
+    rate_match,
+    rate_order,
+)
 from nsys2prv.clock.observations import (
+    NOISE,
     Calls,
     ClockFinding,
+    Noise,
     choose_evenly,
     find_shared_calls,
-    group_rows,
+    fit_line,
     sort_findings,
 )
-from nsys2prv.clock.sequences import Member, number_calls, number_group
+from nsys2prv.clock.sequences import (
+    USUAL_UTC_ERROR,
+    CallSequence,
+    Member,
+    are_nearby,
+    do_fit_in_order,
+    number_calls,
+    number_group,
+    pair_calls,
+)
 
 #: At most so many collectives of a group are used; more add no information.
 MOST_COLLECTIVES = 4_000
@@ -29,6 +60,11 @@ HOLD_BACK = 10
 #: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
 #: in common may still tell them apart.
 MOST_UNCLEAR_CALLS = 512
+#: Hosts that one host is compared with before it is given up.
+MOST_TRIES = 3
+#: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
+#: another's.
+MOST_SIGNATURES = 1 << 32
 
 
 class GatheredCalls(Struct, frozen=True):
@@ -72,8 +108,7 @@ def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> 
     for fit in fits.values():
         if not np.array_equal(fit, ordinals):
             ordinals = np.union1d(ordinals, fit[fit >= 0])
-    kept, held = _choose_sample_indices(len(ordinals))
-    sample = pl.DataFrame({"ordinal": ordinals[kept], "held": held})
+    sample = _choose_sample(pl.DataFrame({"ordinal": ordinals}))
     table = pl.concat(
         members[at].load().with_columns(ordinal=pl.Series(fits[at])).join(sample, on="ordinal")
         for at in sorted(fits)
@@ -127,20 +162,14 @@ def sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
     order; every HOLD_BACK-th is `held`.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
-    if not ordinals.height:
-        return table.with_columns(held=pl.lit(False))
-    chosen = []
-    for rows in group_rows(ordinals["key"].to_numpy()):
-        kept, held = _choose_sample_indices(len(rows))
-        chosen.append((rows[kept], held))
-    kept, held = map(np.concatenate, zip(*chosen, strict=True))
-    return table.join(ordinals[kept].with_columns(held=pl.Series(held)), on=["key", "ordinal"])
+    parts = ordinals.partition_by("key", maintain_order=True) or [ordinals]
+    return table.join(pl.concat(map(_choose_sample, parts)), on=["key", "ordinal"])
 
 
-def _choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the collectives to look at, and which of them are held back."""
-    kept = choose_evenly(count, MOST_COLLECTIVES)
-    return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
+def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives of a group to look at; `held`: those that are held back."""
+    kept = collectives[choose_evenly(collectives.height, MOST_COLLECTIVES)]
+    return kept.with_columns(held=pl.int_range(pl.len()) % HOLD_BACK == HOLD_BACK - 1)
 
 
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
@@ -172,3 +201,210 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     at = np.flatnonzero(late)
     late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
     return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
+
+
+class ConnectingCalls(Struct, frozen=True):
+    """Calls of hosts that share communicators."""
+
+    #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
+    rows: pl.DataFrame
+    #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
+    #: together, inf where nothing is known.
+    doubt: np.ndarray
+    #: Hosts that share calls with others but could not be placed by them.
+    left: list[int]
+
+
+class _Pair(Struct):
+    """Calls of two hosts that belong together: rows of the frame, of one and of the other."""
+
+    #: Rows of one host.
+    one: np.ndarray
+    #: Rows of the other.
+    other: np.ndarray
+    #: How far they may be off each other, ns; 0 where they surely belong together.
+    doubt: float = 0.0
+
+
+class _UnsettledCalls(Struct):
+    """The calls that are not settled."""
+
+    #: All calls.
+    frame: pl.DataFrame
+    #: The same.
+    sequence: CallSequence
+    #: The rows of each group by host.
+    places: dict[int, dict[tuple[int, int], np.ndarray]]
+
+    def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
+        """Return the groups in which two hosts have calls, ascending."""
+        return sorted(self.places[one].keys() & self.places[other].keys())
+
+
+def find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
+    """Return the calls that place hosts which no settled collectives connect."""
+    settled = _find_parts(gathered.rows, hosts)
+    part = settled.copy()
+    frame = gathered.unsettled
+    calls = _UnsettledCalls(frame, CallSequence.from_frame(frame), {})
+    for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
+        "noise_kind", "group", "clock", maintain_order=True
+    ):
+        calls.places.setdefault(host, {})[noise_kind, group] = (
+            rows["row"].to_numpy().astype(np.int64)
+        )
+    pairs: dict[tuple[int, int], _Pair | None] = {}
+    host_pairs: list[tuple[int, int, _Pair]] = []
+    for sure in (True, False):
+        tries = dict.fromkeys(calls.places, 0)
+        for first in sorted(calls.places):
+            todo = [host for host in sorted(calls.places) if part[host] == part[first]]
+            for one in todo:
+                for other in sorted(calls.places):
+                    if (
+                        part[other] == part[first]
+                        or (tries[other] >= MOST_TRIES and (one, other) not in pairs)
+                        or not calls.find_shared_groups(one, other)
+                    ):
+                        continue
+                    if (one, other) not in pairs:
+                        tries[other] += 1
+                        pairs[one, other] = _pair_hosts(calls, one, other)
+                    pair = pairs[one, other]
+                    if pair is None or (sure and pair.doubt):
+                        continue
+                    host_pairs.append((one, other, pair))
+                    new = np.flatnonzero(part == part[other])
+                    part[new] = part[first]
+                    todo += [host for host in new.tolist() if host in calls.places]
+    sizes = np.bincount(part)
+    left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
+    return ConnectingCalls(
+        _gather_pairs(frame, host_pairs), _sum_doubts_by_host(settled, host_pairs), left
+    )
+
+
+def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
+    """Return the lowest host that each host is connected to by collectives in which all wait for
+    all.
+    """
+    root = np.arange(hosts)
+    used = rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    for clocks in used.group_by("key").agg(pl.col("clock").unique())["clock"]:
+        roots = np.unique(root[clocks.to_numpy()])
+        root[np.isin(root, roots)] = roots[0]
+    return root
+
+
+def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
+    """Return the calls that two hosts have in common; None where nothing tells."""
+    shared = calls.find_shared_groups(one, other)
+    noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
+    here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+    in_order = _pair_in_order(calls, here, theirs, noise)
+    if len(shared) > 1 and (in_order is None or in_order.doubt):
+        own_rows, own = _concat_groups(calls, here)
+        other_rows, others = _concat_groups(calls, theirs)
+        places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
+        if places is not None:
+            return _Pair(own_rows[places[places >= 0]], other_rows[places >= 0])
+    return in_order
+
+
+def _pair_in_order(
+    calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
+) -> _Pair | None:
+    """Return the calls of two hosts paired in their order, for groups in which both have the same
+    calls; None if they do not fit. here, theirs: rows of each host, by group.
+    """
+    even = [
+        at
+        for at, (a, b) in enumerate(zip(here, theirs, strict=True))
+        if len(a) == len(b)
+        and mask_compatible(calls.sequence.signature[a], calls.sequence.signature[b]).all()
+        and (calls.sequence.all[a] == calls.sequence.all[b]).all()
+    ]
+    if not even:
+        return None
+    a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
+    kind = (
+        np.repeat(even, [len(here[at]) for at in even]) * MOST_SIGNATURES
+        + calls.sequence.signature[a]
+    )
+    kept = calls.sequence.all[a]
+    a, b, kind = a[kept], b[kept], kind[kept]
+    order = np.argsort(calls.sequence.end[a], kind="stable")
+    a, b, kind = a[order], b[order], kind[order]
+    ends, others = calls.sequence.end[a], calls.sequence.end[b]
+    if not len(a) or not do_fit_in_order(ends, others, noise):
+        return None
+    offset, slope, spread = fit_line(ends, others - ends)
+    unmoved = Ends(others, calls.sequence.signature[a])
+    own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
+    own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
+    width = find_width(noise, spread, len(ends))
+    certainty = rate_match(own, other, width, find_rival_distances(other))
+    if certainty >= SURE_RATING:
+        return _Pair(a, b)
+    if spread > noise.reach:
+        return None
+    # Only the order within a group is evidence, not the order across groups.
+    if (
+        certainty == 0.0
+        and max(len(here[at]) for at in even) >= FEWEST_CALLS
+        and not (
+            len(even) == 1
+            and (
+                are_nearby(ends, others, USUAL_UTC_ERROR)
+                or rate_order(ends, others, find_self_fits(unmoved), noise) > 0
+            )
+        )
+    ):
+        return None
+    reach = max(float(np.ptp(calls.sequence.end[here[at]])) for at in even)
+    return _Pair(a, b, reach or np.inf)
+
+
+def _concat_groups(
+    calls: _UnsettledCalls, groups: list[np.ndarray]
+) -> tuple[np.ndarray, CallSequence]:
+    """Return the rows of all groups by their ends, and their sequence."""
+    rows = np.concatenate(groups)
+    group = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    order = np.argsort(calls.sequence.end[rows], kind="stable")
+    sequence = calls.sequence[rows[order]]
+    kind = group[order] * MOST_SIGNATURES + sequence.signature
+    return rows[order], replace(sequence, signature=kind)
+
+
+def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
+    """Return the calls of all pairs by collective: of one host, those of its pairs with others are
+    the same.
+    """
+    parts = [
+        frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
+        for one, _, pair in pairs
+        for rows in (pair.one, pair.other)
+    ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
+    table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
+    key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
+    return gather_per_host(sample_collectives(table.with_columns(key=key)))
+
+
+def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
+    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
+    without the pairs, which connect them.
+    """
+    near: dict[int, list[tuple[int, float]]] = {}
+    for one, other, pair in pairs:
+        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
+            near.setdefault(int(a), []).append((int(b), pair.doubt))
+    reached: dict[int, float] = {}
+    for start in sorted(set(settled.tolist())):
+        todo = [(start, 0.0)]
+        while todo:
+            at, doubt = todo.pop()
+            if at not in reached:
+                reached[at] = doubt
+                todo += [(to, doubt + more) for to, more in near.get(at, [])]
+    return np.array([reached[at] for at in settled.tolist()])

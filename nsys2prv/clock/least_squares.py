@@ -19,7 +19,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize
+from nsys2prv._util.columns import factorize, group_rows
 from nsys2prv.clock import FindingKind, Role
 from nsys2prv.clock.matching import ENOUGH_CALLS
 from nsys2prv.clock.observations import (
@@ -30,7 +30,6 @@ from nsys2prv.clock.observations import (
     Corrections,
     estimate_spread,
     fit_line,
-    group_rows,
     take_median,
 )
 
@@ -44,6 +43,8 @@ REFERENCES = 3
 SECOND = 1e9
 #: Residuals beyond this many standard deviations count less, and beyond REJECT_SIGMAS not at all.
 HUBER_SIGMAS, REJECT_SIGMAS = 3.0, 8.0
+#: Unsteadiness that is worth a word, ns.
+NOTED_UNSTEADINESS = 5_000.0
 #: Steps of the fit, at most.
 ROUNDS = 8
 #: Scatter of up to this multiple of the modelled noise is usual.
@@ -58,133 +59,6 @@ PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part is off the line if its median is, by so many standard deviations of a median and by more
 #: than this (ns).
 BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
-
-
-class CollectiveEnds(Struct):
-    """Ends of a group's collectives, by collective and host."""
-
-    #: Key of NOISE.
-    noise_kind: int
-    #: The hosts.
-    clocks: np.ndarray
-    #: Mean end of each host's members, float ns relative to the pivot: (collectives, hosts).
-    end: np.ndarray
-    #: Whether the last to come is there: (collectives, hosts).
-    late: np.ndarray
-    #: Whether the host has the collective: (collectives, hosts).
-    seen: np.ndarray
-    #: How much later the last to come ends, as estimated (ns).
-    lateness: float = 0.0
-    #: Weight of each end, 1 / ns²: (collectives, hosts); empty before the first estimate.
-    weight: np.ndarray = field(default_factory=lambda: np.empty(0))
-
-    def correct(self, corrections: Corrections) -> np.ndarray:
-        """Return the ends by corrected clocks, without the lateness."""
-        return corrections.apply(self.end, self.clocks) - self.lateness * self.late
-
-
-class HostLink(Struct, frozen=True):
-    """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
-    pivot.
-    """
-
-    #: Host whose times are corrected.
-    clock: int
-    #: Host that they are corrected to.
-    to: int
-    #: ns at the pivot.
-    offset: float
-    #: ns per ns.
-    drift: float
-    #: Uncertainty, ns.
-    sigma: float
-
-    def reverse(self) -> HostLink:
-        """Return the link from the other host."""
-        return HostLink(
-            self.to,
-            self.clock,
-            -self.offset / (1 + self.drift),
-            -self.drift / (1 + self.drift),
-            self.sigma,
-        )
-
-
-def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
-    """Return a block of each group's synchronising collectives that are not held back."""
-    collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-    blocks = []
-    for part in collectives.partition_by("key", maintain_order=True):
-        numbers, row = factorize(part["collective"].to_numpy())
-        clocks, column = factorize(part["clock"].to_numpy())
-        end, late, seen = np.zeros((3, len(numbers), len(clocks)))
-        at = row, column
-        end[at], late[at], seen[at] = part["end"].to_numpy(), part["late"].to_numpy(), True
-        block = CollectiveEnds(
-            part["noise_kind"][0], clocks.astype(np.int64), end, late, seen.astype(bool)
-        )
-        blocks.append(block)
-    return blocks
-
-
-def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[ClockFinding]]:
-    """Return the lines of each block's hosts against one of them. Hosts that fit none are taken out
-    of their block; those that fit in less than half of their collectives are taken out of all
-    blocks, as those may fit by chance.
-    """
-    links, findings = [], []
-    hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
-    fitting, unfit = np.zeros((2, hosts), np.int64)
-    for block in blocks:
-        best, alone = _link_to_centre(block)
-        links += best
-        counts = block.seen[:, alone].sum(axis=0).tolist()
-        for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
-            findings.append(ClockFinding(FindingKind.UNFIT, count, clock=clock))
-        unfit[block.clocks[alone]] += np.array(counts, np.int64)
-        block.seen[:, alone] = False
-        fitting[block.clocks] += block.seen.sum(axis=0)
-    drop_ends(blocks, np.flatnonzero(unfit > fitting))
-    return [link for link in links if not (unfit > fitting)[[link.clock, link.to]].any()], findings
-
-
-def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
-    """Take hosts out of all blocks, before they are solved again."""
-    for block in blocks:
-        block.seen &= ~np.isin(block.clocks, hosts)
-        block.weight, block.lateness = np.empty(0), 0.0
-
-
-def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
-    """Return the lines of the hosts against the one that most of them fit, and the places of those
-    that do not fit.
-    """
-    noise = NOISE[block.noise_kind]
-    seen = block.seen.sum(axis=0)
-    best: tuple[list[HostLink], list[int]] = [], []
-    for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
-        links, alone = [], []
-        for at in range(len(block.clocks)):
-            both = block.seen[:, at] & block.seen[:, hub]
-            if at == hub or not both.any():
-                continue
-            times = block.end[both, at]
-            offset, drift, spread = fit_line(times, block.end[both, hub] - times)
-            misfit = np.abs(block.end[both, hub] - times * (1 + drift) - offset).max()
-            # The spread is of those in the middle: a few may fit by chance.
-            few = len(times) < ENOUGH_CALLS and misfit > max(10 * spread, noise.misfit / 4)
-            if few or spread > noise.misfit:
-                alone.append(at)
-                continue
-            sigma = max(spread, noise.end) / np.sqrt(both.sum())
-            links.append(
-                HostLink(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(sigma))
-            )
-        if not tried or len(links) > len(best[0]):
-            best = links, alone if links else [*alone, hub]
-        if len(links) >= len(alone):
-            break
-    return best
 
 
 class Estimate(Struct, frozen=True):
@@ -216,6 +90,12 @@ class Estimate(Struct, frozen=True):
     #: Time of the last observation.
     last: float = float("nan")
 
+    def reverse(self) -> Estimate:
+        """Return the correction of the reference to the host."""
+        rate = 1 + self.drift
+        offset, drift = -self.offset / rate, -self.drift / rate
+        return replace(self, host=self.reference, reference=self.host, offset=offset, drift=drift)
+
     def compose(self, onward: Estimate) -> Estimate:
         """Return this correction followed by that of its reference to another host."""
         first, last = max(self.first, onward.first), min(self.last, onward.last)
@@ -234,23 +114,127 @@ class Estimate(Struct, frozen=True):
         )
 
 
-class Network(Struct):
-    """Corrections of the hosts by their ends alone."""
-
-    #: Correction of each host; those that share no collective with others are references of their
-    #: own.
-    estimates: list[Estimate]
-    #: By host, deviation of its ends that no line and no average removes, ns.
-    unsteady: np.ndarray
-    #: Ratio of the noise of each kind to its model.
-    scale: dict[int, float]
+def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
+    """Return the corrections of the estimates."""
+    lines = np.array([(one.offset, one.drift) for one in estimates]).reshape(-1, 2)
+    return Corrections(*lines.T)
 
 
-def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: int) -> Network:
-    """Return corrections from the blocks, starting from the links' lines; in each connected part
-    the lowest host is the reference.
+class CollectiveEnds(Struct):
+    """Ends of a group's collectives, by collective and host."""
+
+    #: Key of NOISE.
+    noise_kind: int
+    #: The hosts.
+    clocks: np.ndarray
+    #: Mean end of each host's members, float ns relative to the pivot: (collectives, hosts).
+    end: np.ndarray
+    #: Whether the last to come is there: (collectives, hosts).
+    late: np.ndarray
+    #: Whether the host has the collective: (collectives, hosts).
+    seen: np.ndarray
+    #: How much later the last to come ends, as estimated (ns).
+    lateness: float = 0.0
+    #: Weight of each end, 1 / ns²: (collectives, hosts); empty before the first estimate.
+    weight: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    def correct(self, corrections: Corrections) -> np.ndarray:
+        """Return the ends by corrected clocks, without the lateness."""
+        return corrections.apply(self.end, self.clocks) - self.lateness * self.late
+
+
+def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
+    """Return a block of each group's synchronising collectives that are not held back."""
+    collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    blocks = []
+    for part in collectives.partition_by("key", maintain_order=True):
+        numbers, row = factorize(part["collective"].to_numpy())
+        clocks, column = factorize(part["clock"].to_numpy())
+        end, late, seen = np.zeros((3, len(numbers), len(clocks)))
+        at = row, column
+        end[at], late[at], seen[at] = part["end"].to_numpy(), part["late"].to_numpy(), True
+        block = CollectiveEnds(
+            part["noise_kind"][0], clocks.astype(np.int64), end, late, seen.astype(bool)
+        )
+        blocks.append(block)
+    return blocks
+
+
+def make_links(blocks: list[CollectiveEnds]) -> tuple[list[Estimate], list[ClockFinding]]:
+    """Return the lines of each block's hosts against one of them. Hosts that fit none are taken out
+    of their block; those that fit in less than half of their collectives are taken out of all
+    blocks, as those may fit by chance.
     """
-    fit = _Fit(blocks, *_start_from_tree(links, hosts), {block.noise_kind: 1.0 for block in blocks})
+    links, findings = [], []
+    hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
+    fitting, unfit = np.zeros((2, hosts), np.int64)
+    for block in blocks:
+        best, alone = _link_to_centre(block)
+        links += best
+        counts = block.seen[:, alone].sum(axis=0).tolist()
+        for count, clock in zip(counts, block.clocks[alone].tolist(), strict=True):
+            findings.append(ClockFinding(FindingKind.UNFIT, count, clock=clock))
+        unfit[block.clocks[alone]] += np.array(counts, np.int64)
+        block.seen[:, alone] = False
+        fitting[block.clocks] += block.seen.sum(axis=0)
+    drop_ends(blocks, np.flatnonzero(unfit > fitting))
+    return [
+        link for link in links if not (unfit > fitting)[[link.host, link.reference]].any()
+    ], findings
+
+
+def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
+    """Take hosts out of all blocks, before they are solved again."""
+    for block in blocks:
+        block.seen &= ~np.isin(block.clocks, hosts)
+        block.weight, block.lateness = np.empty(0), 0.0
+
+
+def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
+    """Return the lines of the hosts against the one that most of them fit, and the places of those
+    that do not fit.
+    """
+    noise = NOISE[block.noise_kind]
+    seen = block.seen.sum(axis=0)
+    best: tuple[list[Estimate], list[int]] = [], []
+    for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
+        links, alone = [], []
+        for at in range(len(block.clocks)):
+            both = block.seen[:, at] & block.seen[:, hub]
+            if at == hub or not both.any():
+                continue
+            times = block.end[both, at]
+            offset, drift, spread = fit_line(times, block.end[both, hub] - times)
+            misfit = np.abs(block.end[both, hub] - times * (1 + drift) - offset).max()
+            # The spread is of those in the middle: a few may fit by chance.
+            few = len(times) < ENOUGH_CALLS and misfit > max(10 * spread, noise.misfit / 4)
+            if few or spread > noise.misfit:
+                alone.append(at)
+                continue
+            sigma = float(max(spread, noise.end) / np.sqrt(both.sum()))
+            host, reference = block.clocks[[at, hub]].tolist()
+            links.append(Estimate(host, reference, ENDS, offset, drift, sigma))
+        if not tried or len(links) > len(best[0]):
+            best = links, alone if links else [*alone, hub]
+        if len(links) >= len(alone):
+            break
+    return best
+
+
+def solve_network(
+    blocks: list[CollectiveEnds], links: list[Estimate], hosts: int
+) -> tuple[list[Estimate], list[ClockFinding]]:
+    """Return the corrections of the hosts by their ends alone, starting from the lines of the links,
+    whose bounds are standard deviations. In each connected part the lowest host is the reference;
+    hosts that share no collective with others are references of their own.
+    """
+    start = _start_from_tree(links, hosts)
+    fit = _Fit(
+        blocks,
+        list_corrections(start),
+        np.array([one.reference for one in start]),
+        {block.noise_kind: 1.0 for block in blocks},
+    )
     for round_ in range(ROUNDS):
         fit.set_weights(rescale=round_ == 1)
         step = fit.take_step()
@@ -260,7 +244,17 @@ def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: in
     for block in blocks:
         block.weight = (block.weight > 0) / fit.find_noise(block) ** 2
     observed = _observe_hosts(fit, residuals)
-    return Network(_make_estimates(fit, observed), observed[-1], fit.scale)
+    findings = [
+        ClockFinding(FindingKind.NOISY, round(times), reason=FindingKind.NOISY.value.format(times))
+        for _, times in sorted(fit.scale.items())
+        if times > 1
+    ]
+    findings += [
+        ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
+        for host, more in enumerate(observed[-1].tolist())
+        if more > NOTED_UNSTEADINESS
+    ]
+    return _make_estimates(fit, observed), findings
 
 
 def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimate]:
@@ -271,7 +265,7 @@ def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimat
     for block in blocks:
         seen = block.clocks[(block.weight > 0).any(axis=0)]
         floor[seen] = np.minimum(floor[seen], NOISE[block.noise_kind].floor)
-    covariance = fit.make_normal_equations().find_covariance()
+    covariance = fit.find_covariance()
     hops = _count_hops(blocks, fit.reference)
     estimates = []
     for host, (seen, own) in enumerate(zip(count.tolist(), fit.reference.tolist(), strict=True)):
@@ -299,30 +293,23 @@ def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimat
     return estimates
 
 
-def _start_from_tree(links: list[HostLink], hosts: int) -> tuple[Corrections, np.ndarray]:
-    """Return corrections along the tree of the most certain links, and each host's reference."""
+def _start_from_tree(links: list[Estimate], hosts: int) -> list[Estimate]:
+    """Return corrections along the tree of the most certain links to the lowest host of each."""
     root = np.arange(hosts)
-    tree: list[list[HostLink]] = [[] for _ in range(hosts)]
-    for link in sorted(links, key=lambda link: (link.sigma, link.clock, link.to)):
-        if root[link.clock] != root[link.to]:
-            root[root == root[link.clock]] = root[link.to]
-            tree[link.to].append(link)
-            tree[link.clock].append(link.reverse())
-    offset, drift, reference = np.zeros(hosts), np.zeros(hosts), np.full(hosts, -1)
+    tree: list[list[Estimate]] = [[] for _ in range(hosts)]
+    for link in sorted(links, key=lambda link: (link.bound, link.host, link.reference)):
+        if root[link.host] != root[link.reference]:
+            root[root == root[link.host]] = root[link.reference]
+            tree[link.reference].append(link)
+            tree[link.host].append(link.reverse())
+    placed: dict[int, Estimate] = {}
     for start in range(hosts):
-        if reference[start] >= 0:
-            continue
-        reference[start] = start
-        todo = [start]
+        todo = [] if start in placed else [Estimate(start, start, REFERENCE)]
         while todo:
-            to = todo.pop()
-            for link in tree[to]:
-                if reference[link.clock] < 0:
-                    reference[link.clock] = start
-                    offset[link.clock] = link.offset + offset[to] + drift[to] * link.offset
-                    drift[link.clock] = link.drift + drift[to] + drift[to] * link.drift
-                    todo.append(link.clock)
-    return Corrections(offset, drift), reference
+            here = todo.pop()
+            placed[here.host] = here
+            todo += [link.compose(here) for link in tree[here.host] if link.host not in placed]
+    return [placed[host] for host in range(hosts)]
 
 
 class _Fit(Struct):
@@ -381,17 +368,34 @@ class _Fit(Struct):
 
     def take_step(self) -> np.ndarray:
         """Improve the corrections and the blocks' lateness; return the step of the offsets, ns."""
-        equations = self.make_normal_equations()
-        step = equations.solve()
+        root, matrix, right, lateness = self.make_normal_equations()
+        step = np.linalg.solve(matrix, np.einsum("hij,hj->hi", root, right).ravel())
+        step = np.einsum("hji,hj->hi", root, step.reshape(-1, 2))
         self.corrections = Corrections(
             self.corrections.offset + step[:, 0], self.corrections.drift + step[:, 1] / SECOND
         )
-        for block, (row, top, bottom) in zip(self.blocks, equations.lateness, strict=True):
+        for block, (row, top, bottom) in zip(self.blocks, lateness, strict=True):
             block.lateness += float((top - (row * step[block.clocks]).sum()) / bottom)
         return step[:, 0]
 
-    def make_normal_equations(self) -> _NormalEquations:
-        """Return the equations of a step of (offset, drift in ns per s) of each host."""
+    def find_covariance(self) -> np.ndarray:
+        """Return the covariance of each host's step, (hosts, 2, 2); 0 of hosts not to be moved."""
+        root, matrix, *_ = self.make_normal_equations()
+        hosts = np.arange(len(root))
+        own = np.linalg.inv(matrix).reshape(len(hosts), 2, len(hosts), 2)[hosts, :, hosts]
+        return np.einsum("hji,hjk,hkl->hil", root, own, root)
+
+    def make_normal_equations(
+        self,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
+        """Return the normal equations of a step of (offset in ns, drift in ns per s) of each host,
+        after the collectives' ends and the latenesses are eliminated.
+
+        Root of the inverse of each host's own matrix, (hosts, 2, 2), 0 of hosts not to be moved; the
+        matrix of all hosts in units in which that of each host is 1: less the products of what each
+        of the eliminated has in common with the hosts; the right side, (hosts, 2); and how the step
+        determines each block's lateness.
+        """
         hosts = np.arange(len(self.reference))
         own, right = np.zeros((len(hosts), 2, 2)), np.zeros((len(hosts), 2))
         shared, lateness = [], []
@@ -425,68 +429,12 @@ class _Fit(Struct):
         right[:, 1] -= self.corrections.drift * SECOND * prior
         own[~free] = np.eye(2)
         root = np.linalg.inv(np.linalg.cholesky(own)) * free[:, None, None]
-        return _NormalEquations(root, shared, right, lateness)
-
-
-class _NormalEquations(Struct, frozen=True):
-    """Normal equations of a step of (offset in ns, drift in ns per s) of each host, after the
-    collectives' ends and the latenesses are eliminated: their matrix is that of each host by itself
-    less the products of what each of the eliminated has in common with the hosts.
-
-    In units in which that of each host is 1, either the hosts or the eliminated are solved for,
-    whichever are fewer.
-    """
-
-    #: Root of the inverse of each host's own matrix, (hosts, 2, 2); 0 of hosts not to be moved.
-    root: np.ndarray
-    #: Hosts of each block, and what its eliminated have in common with them: (eliminated, hosts, 2).
-    shared: list[tuple[np.ndarray, np.ndarray]]
-    #: Right side, (hosts, 2).
-    right: np.ndarray
-    #: How the step determines each block's lateness.
-    lateness: list[tuple[np.ndarray, float, float]]
-
-    def solve(self) -> np.ndarray:
-        """Return the step, (hosts, 2)."""
-        right = np.einsum("hij,hj->hi", self.root, self.right).ravel()
-        matrix, factors = self._make_matrix()
-        if factors is None:
-            step = np.linalg.solve(matrix, right)
-        else:
-            step = right + factors.T @ np.linalg.solve(matrix, factors @ right)
-        return np.einsum("hji,hj->hi", self.root, step.reshape(-1, 2))
-
-    def find_covariance(self) -> np.ndarray:
-        """Return the covariance of each host's step, (hosts, 2, 2); 0 of hosts not to be moved."""
-        matrix, factors = self._make_matrix()
-        inverse, hosts = np.linalg.inv(matrix), np.arange(len(self.root))
-        if factors is None:
-            own = inverse.reshape(len(hosts), 2, len(hosts), 2)[hosts, :, hosts]
-        else:
-            sides = (side.reshape(-1, len(hosts), 2) for side in (factors, inverse @ factors))
-            own = np.eye(2) + np.einsum("ehi,ehj->hij", *sides)
-        return np.einsum("hji,hjk,hkl->hil", self.root, own, self.root)
-
-    def _make_matrix(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the matrix of the hosts, or that of the eliminated and their factors."""
-        shared = [
-            (clocks, np.einsum("ehj,hij->ehi", part, self.root[clocks]))
-            for clocks, part in self.shared
-        ]
-        size, eliminated = self.right.size, sum(len(part) for _, part in shared)
-        if eliminated >= size:
-            matrix = np.eye(size) * (1 + LEAST_CERTAINTY)
-            for clocks, part in shared:
-                at = (2 * clocks[:, None] + [0, 1]).ravel()
-                flat = part.reshape(len(part), -1)
-                matrix[np.ix_(at, at)] -= flat.T @ flat
-            return matrix, None
-        factors, first = np.zeros((eliminated, size // 2, 2)), 0
+        matrix = np.eye(right.size) * (1 + LEAST_CERTAINTY)
         for clocks, part in shared:
-            factors[first : first + len(part), clocks] = part
-            first += len(part)
-        factors = factors.reshape(eliminated, size)
-        return np.eye(eliminated) * (1 + LEAST_CERTAINTY) - factors @ factors.T, factors
+            flat = np.einsum("ehj,hij->ehi", part, root[clocks]).reshape(len(part), -1)
+            at = (2 * clocks[:, None] + [0, 1]).ravel()
+            matrix[np.ix_(at, at)] -= flat.T @ flat
+        return root, matrix, right, lateness
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -533,17 +481,18 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
         ).reshape(6, -1)
         for block, residual in zip(fit.blocks, residuals, strict=True)
     ]
-    clock, time, residual, used, sane, usual = np.concatenate([np.empty((6, 0)), *ends], axis=1)
-    for rows in group_rows(clock.astype(np.int64)):
-        host = int(clock[rows[0]])
-        of_used, of_sane = rows[used[rows] > 0], rows[sane[rows] > 0]
-        if len(of_used):
-            spread[host], count[host] = estimate_spread(residual[of_used]), len(of_used)
-            first[host], last[host] = time[of_used].min(), time[of_used].max()
-        if len(of_sane) >= ENOUGH_ENDS:
-            scatter = estimate_spread(residual[of_sane])
-            unsteady[host] = LATE_MIDDLE * scatter if scatter > usual[rows].max() else 0.0
-            unsteady[host] += _find_bend(time[of_sane], residual[of_sane])
+    table = np.concatenate([np.empty((6, 0)), *ends], axis=1)
+    for host, rows in group_rows(table[0].astype(np.int64)):
+        _, time, residual, used, sane, usual = table[:, rows]
+        if used.any():
+            times = time[used > 0]
+            spread[host], count[host] = estimate_spread(residual[used > 0]), len(times)
+            first[host], last[host] = times.min(), times.max()
+        if sane.sum() >= ENOUGH_ENDS:
+            time, residual = time[sane > 0], residual[sane > 0]
+            scatter = estimate_spread(residual)
+            unsteady[host] = LATE_MIDDLE * scatter if scatter > usual.max() else 0.0
+            unsteady[host] += _find_bend(time, residual)
     return spread, count, first, last, unsteady
 
 

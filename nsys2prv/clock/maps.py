@@ -19,39 +19,38 @@ from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
 
 
-def _apply_drift(
-    local: np.ndarray,
-    offset: np.ndarray | np.int64,
-    drift: np.ndarray | float | None,
-    pivot: np.ndarray | int,
-) -> np.ndarray:
-    """Return global times; offset, drift and pivot are scalars, or arrays with one value per time."""
-    moved = local + offset
-    if drift is not None:
-        moved += np.floor((local - pivot) * drift).astype(np.int64)
-    return moved
-
-
 class ClockMap(Struct, frozen=True):
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
-    1 ppm).
+    1 ppm). Each is a number, or an array with one for each of the times.
 
     Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is
     1 ns apart may fall together.
     """
 
     #: ns at the pivot.
-    offset: int = 0
+    offset: int | np.ndarray = 0
     #: Plain ratio, 1e-6 = 1 ppm.
-    drift: float = 0.0
+    drift: float | np.ndarray = 0.0
     #: Local time of the offset (ns).
-    pivot: int = 0
+    pivot: int | np.ndarray = 0
+
+    @classmethod
+    def for_rows(cls, maps: Sequence[ClockMap], which: np.ndarray) -> ClockMap:
+        """Return one map of rows of several reports: row k has maps[which[k]]."""
+        return cls(
+            np.array([clock.offset for clock in maps], np.int64)[which],
+            np.array([clock.drift for clock in maps])[which],
+            np.array([clock.pivot for clock in maps], np.int64)[which],
+        )
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of local ones, which must lie well inside the range of
         int64.
         """
-        return _apply_drift(local, np.int64(self.offset), self.drift or None, self.pivot)
+        moved = local + np.asarray(self.offset, np.int64)
+        if np.any(self.drift):
+            moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)
+        return moved
 
     def to_local(self, time: int) -> int:
         """Return the local time whose global time is `time`, to within `slack` ns."""
@@ -62,30 +61,11 @@ class ClockMap(Struct, frozen=True):
     @property
     def slack(self) -> int:
         """Return what to add to `to_local` of the ends of a span to cover all of the span, ns."""
-        return 2 if self.drift else 0
+        return 2 if np.any(self.drift) else 0
 
     def delay(self, by: int) -> ClockMap:
         """Return the same map with every global time `by` ns later."""
         return ClockMap(self.offset + by, self.drift, self.pivot)
-
-
-class ClockMapPerRow:
-    """Apply a different :class:`ClockMap` to each row: row k has maps[which[k]]."""
-
-    def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
-        self.slack = max(clock.slack for clock in maps)
-        drifting = any(clock.drift for clock in maps)
-        self._offset = np.array([clock.offset for clock in maps], np.int64)[which]
-        self._drift = np.array([clock.drift for clock in maps])[which] if drifting else None
-        self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which] if drifting else 0
-
-    def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Return global times (int64 ns) of the rows' local ones."""
-        return _apply_drift(local, self._offset, self._drift, self._pivot)
-
-
-#: What times of several rows are given by.
-Clock = ClockMap | ClockMapPerRow
 
 
 #: Two reports whose UTC and monotonic clocks disagree by more than this do not come from one

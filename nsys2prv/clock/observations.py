@@ -150,19 +150,15 @@ class ClockFinding(Struct, frozen=True):
             force_setattr(self, "reason", self.kind.value)
 
 
-#: Kinds of findings that come before others.
-FIRST_KINDS = (FindingKind.BACKWARDS, FindingKind.REPEATED, FindingKind.UNLIKE)
+#: So many kinds of findings come before others: those on calls that are out of question.
+FIRST_KINDS = 3
 
 
 def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
     """Return the findings of all parts, those first on calls that are out of question."""
-    findings = [finding for part in parts for finding in part]
-    return sorted(
-        findings,
-        key=lambda finding: (
-            FIRST_KINDS.index(finding.kind) if finding.kind in FIRST_KINDS else len(FIRST_KINDS)
-        ),
-    )
+    kinds = list(FindingKind)
+    findings = (finding for part in parts for finding in part)
+    return sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS))
 
 
 def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
@@ -267,12 +263,6 @@ def take_median(values: np.ndarray, axis: int) -> np.ndarray:
         for place in ((count - 1) // 2, count // 2)
     )
     return np.squeeze((low + high) / 2, axis)
-
-
-def group_rows(keys: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each key, ascending, by key."""
-    order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
 
 
 def choose_evenly(count: int, most: int) -> np.ndarray:

@@ -1,96 +1,74 @@
 """Solve for the corrections of all hosts' clocks from what their processes did together, and judge
 the result.
-
-Hosts that no settled communicator connects are placed by all that two of them have in common:
-communicators that could not be settled one by one are judged together. Where that does not settle
-them either, the order of the calls is taken as it is, if both hosts have equally many of each
-communicator, and these are so few that nothing speaks for another pairing, or UTC speaks for this
-one: it is probably right, but nothing shows it. If it is wrong, the host is off by no more than the
-calls reach over, as long as the two have one call in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
+from nsys2prv._util.columns import factorize
+from nsys2prv.clock import UNCLEAR_KINDS, FindingKind, Role
 from nsys2prv.clock.adjust import (
     FEWEST_BOUNDS,
     ONE_WAY,
     TOLERANCE,
+    Precedences,
     connect_parts,
     drop_needless_corrections,
-    list_corrections,
     move_unconnected_parts,
     remove_violations,
     tighten_bounds,
 )
-from nsys2prv.clock.bounds import Evidence, Precedences, Verdict, find_precedences
 from nsys2prv.clock.gathering import (
+    HOLD_BACK,
+    ConnectingCalls,
     GatheredCalls,
     concat_rows,
-    gather_per_host,
+    find_connecting_calls,
     merge_groups,
-    sample_collectives,
 )
 from nsys2prv.clock.least_squares import (
     ENDS,
     UTC,
     Estimate,
-    Network,
     drop_ends,
     gather_collective_ends,
+    list_corrections,
     make_links,
     solve_network,
 )
 from nsys2prv.clock.maps import HostClock
-from nsys2prv.clock.matching import (
-    FEWEST_CALLS,
-    SURE_RATING,
-    Ends,
-    find_rival_distances,
-    find_self_fits,
-    find_width,
-    mask_compatible,
-    rate_match,
-    rate_order,
-)
-from nsys2prv.clock.observations import (
-    NOISE,
-    PLAUSIBLE_DRIFT,
-    ClockFinding,
-    Messages,
-    Noise,
-    fit_line,
-)
-from nsys2prv.clock.sequences import (
-    USUAL_UTC_ERROR,
-    CallSequence,
-    are_nearby,
-    do_fit_in_order,
-    pair_calls,
-)
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, ClockFinding, Corrections, Messages
 
 #: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
 #: ns.
 LARGEST_CONTRADICTION = 1_000_000.0
-#: Unsteadiness that is worth a word, ns.
-NOTED_UNSTEADINESS = 5_000.0
 #: A host's ends are not used if more than this share of its precedences contradicts them; at most
 #: so many hosts are dropped.
 CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
 #: The method where nothing but the order of calls tells which of them belong together.
 ORDER = "order of collectives"
-#: Hosts that one host is compared with before it is given up.
-MOST_TRIES = 3
-#: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
-#: another's.
-MOST_SIGNATURES = 1 << 32
+#: Share of collectives and messages that may be taken for misfits.
+MISFIT_SHARE = 0.05
+#: Messages between two hosts, in one direction.
+MOST_MESSAGES = 2_000
+#: Columns of precedences.
+PRECEDENCE_COLUMNS = {
+    "noise_kind": pl.Int64,
+    "before": pl.Int64,
+    "begin": pl.Float64,
+    "after": pl.Int64,
+    "end": pl.Float64,
+    "held": pl.Boolean,
+}
+#: Whether used or held back -> before and after the correction -> counts and sizes of violations, by
+#: their names in the clock file, in whole ns.
+Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Alignment(Struct, frozen=True):
@@ -119,7 +97,7 @@ def solve_clocks(
     """
     hosts = len(names)
     gathered = merge_groups(parts)
-    connecting = _find_connecting_calls(gathered, hosts)
+    connecting = find_connecting_calls(gathered, hosts)
     rows = concat_rows([gathered.rows, connecting.rows])
     # Unclear groups matter only for hosts that all groups together do not place either.
     findings = [
@@ -128,10 +106,10 @@ def solve_clocks(
         if finding.kind not in UNCLEAR_KINDS or finding.clock in connecting.left
     ]
     orders = find_precedences(rows, messages, pivot)
-    net, network_findings = _solve_network(rows, hosts, orders[~orders.held])
+    estimates, network_findings = _solve_network(rows, hosts, orders[~orders.held])
     findings += network_findings
     estimates, adjustment_findings = _adjust_estimates(
-        net.estimates, orders, connecting.doubt, findings
+        estimates, orders, connecting.doubt, findings
     )
     findings += adjustment_findings
     corrections = list_corrections(estimates)
@@ -169,43 +147,33 @@ def solve_clocks(
 
 def _solve_network(
     rows: pl.DataFrame, hosts: int, orders: Precedences
-) -> tuple[Network, list[ClockFinding]]:
+) -> tuple[list[Estimate], list[ClockFinding]]:
     """Return the network without hosts whose clocks would drift more than is plausible, and without
     hosts whose ends contradict the order of events (they scatter more than they show).
     """
     blocks = gather_collective_ends(rows)
     links, findings = make_links(blocks)
-    net = solve_network(blocks, links, hosts)
-    steep = [e for e in net.estimates if abs(e.drift) > PLAUSIBLE_DRIFT]
-    if steep:
-        for e in steep:
-            reason = FindingKind.STEEP.value.format(e.drift * 1e6)
-            findings.append(
-                ClockFinding(FindingKind.STEEP, e.observations, clock=e.host, reason=reason)
-            )
-        left_out = {e.host for e in steep}
+
+    def solve_without(left_out: set[int]) -> tuple[list[Estimate], list[ClockFinding]]:
         drop_ends(blocks, sorted(left_out))
-        links = [link for link in links if not {link.clock, link.to} & left_out]
-        net = solve_network(blocks, links, hosts)
+        links[:] = [link for link in links if not {link.host, link.reference} & left_out]
+        return solve_network(blocks, links, hosts)
+
+    estimates, more = solve_network(blocks, links, hosts)
+    if steep := [one for one in estimates if abs(one.drift) > PLAUSIBLE_DRIFT]:
+        for one in steep:
+            reason = FindingKind.STEEP.value.format(one.drift * 1e6)
+            findings.append(
+                ClockFinding(FindingKind.STEEP, one.observations, clock=one.host, reason=reason)
+            )
+        estimates, more = solve_without({one.host for one in steep})
     for _ in range(MOST_CONTRADICTED_HOSTS):
-        host = _find_contradicted_host(net.estimates, orders)
+        host = _find_contradicted_host(estimates, orders)
         if host is None:
             break
-        count = net.estimates[host].observations
-        findings.append(ClockFinding(FindingKind.UNFIT, count, clock=host))
-        drop_ends(blocks, [host])
-        links = [link for link in links if host not in (link.clock, link.to)]
-        net = solve_network(blocks, links, hosts)
-    for _, times in sorted(net.scale.items()):
-        if times > 1:
-            reason = FindingKind.NOISY.value.format(times)
-            findings.append(ClockFinding(FindingKind.NOISY, round(times), reason=reason))
-    findings += [
-        ClockFinding(FindingKind.UNSTEADY, round(more), clock=host)
-        for host, more in enumerate(net.unsteady.tolist())
-        if more > NOTED_UNSTEADINESS
-    ]
-    return net, findings
+        findings.append(ClockFinding(FindingKind.UNFIT, estimates[host].observations, clock=host))
+        estimates, more = solve_without({host})
+    return estimates, findings + more
 
 
 def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> int | None:
@@ -320,207 +288,146 @@ def _to_host_clock(
     )
 
 
-class ConnectingCalls(Struct, frozen=True):
-    """Calls of hosts that share communicators."""
-
-    #: Calls of hosts that belong together, rows of :func:`gather_per_host`.
-    rows: pl.DataFrame
-    #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
-    #: together, inf where nothing is known.
-    doubt: np.ndarray
-    #: Hosts that share calls with others but could not be placed by them.
-    left: list[int]
-
-
-class _Pair(Struct):
-    """Calls of two hosts that belong together: rows of the frame, of one and of the other."""
-
-    #: Rows of one host.
-    one: np.ndarray
-    #: Rows of the other.
-    other: np.ndarray
-    #: How far they may be off each other, ns; 0 where they surely belong together.
-    doubt: float = 0.0
-
-
-class _UnsettledCalls(Struct, dict=True):
-    """The calls that are not settled."""
-
-    #: All calls.
-    frame: pl.DataFrame
-    #: The rows of each group by host.
-    places: dict[int, dict[tuple[int, int], np.ndarray]]
-
-    def __post_init__(self) -> None:
-        self.end = self.frame["end"].to_numpy().astype(np.float64)
-        self.signature = self.frame["signature"].to_numpy()
-        self.all = self.frame["role"].to_numpy() == Role.ALL
-
-    def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
-        """Return the groups in which two hosts have calls, ascending."""
-        return sorted(self.places[one].keys() & self.places[other].keys())
-
-
-def _find_connecting_calls(gathered: GatheredCalls, hosts: int) -> ConnectingCalls:
-    """Return the calls that place hosts which no settled collectives connect."""
-    settled = _find_parts(gathered.rows, hosts)
-    part = settled.copy()
-    frame = gathered.unsettled
-    calls = _UnsettledCalls(frame, {})
-    for (noise_kind, group, host), rows in frame.with_row_index("row").group_by(
-        "noise_kind", "group", "clock", maintain_order=True
-    ):
-        calls.places.setdefault(host, {})[noise_kind, group] = (
-            rows["row"].to_numpy().astype(np.int64)
+def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
+    """Return the precedences of messages and of collectives (the begin of the root, or of the last
+    member, precedes the ends of those that waited for it). hosts: rows of :func:`gather_per_host`.
+    """
+    binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
+    begins = hosts.filter(binds).select(
+        "collective", "role", "noise_kind", "held", "begin", before="clock"
+    )
+    ends = hosts.filter(pl.col("first_end").is_not_null()).select(
+        "collective", "role", end="first_end", after="clock"
+    )
+    parts = [
+        _find_message_precedences(messages, pivot),
+        begins.join(ends, on=["collective", "role"]),
+    ]
+    table = pl.concat(
+        part.filter(pl.col("before") != pl.col("after")).select(
+            pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
         )
-    pairs: dict[tuple[int, int], _Pair | None] = {}
-    host_pairs: list[tuple[int, int, _Pair]] = []
-    for sure in (True, False):
-        tries = dict.fromkeys(calls.places, 0)
-        for first in sorted(calls.places):
-            todo = [host for host in sorted(calls.places) if part[host] == part[first]]
-            for one in todo:
-                for other in sorted(calls.places):
-                    if (
-                        part[other] == part[first]
-                        or (tries[other] >= MOST_TRIES and (one, other) not in pairs)
-                        or not calls.find_shared_groups(one, other)
-                    ):
-                        continue
-                    if (one, other) not in pairs:
-                        tries[other] += 1
-                        pairs[one, other] = _pair_hosts(calls, one, other)
-                    pair = pairs[one, other]
-                    if pair is None or (sure and pair.doubt):
-                        continue
-                    host_pairs.append((one, other, pair))
-                    new = np.flatnonzero(part == part[other])
-                    part[new] = part[first]
-                    todo += [host for host in new.tolist() if host in calls.places]
-    sizes = np.bincount(part)
-    left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
-    return ConnectingCalls(
-        _gather_pairs(frame, host_pairs), _sum_doubts_by_host(settled, host_pairs), left
+        for part in parts
+    )
+    return Precedences(*(column.to_numpy() for column in table))
+
+
+def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
+    pair = ("before", "after")
+    table = pl.DataFrame(
+        {
+            "noise_kind": messages.noise_kind,
+            "before": messages.sender,
+            "begin": messages.send_begin - np.int64(pivot),
+            "after": messages.receiver,
+            "end": messages.receive_end - np.int64(pivot),
+        }
+    )
+    table = (
+        table.filter(pl.col("before") != pl.col("after"))
+        .sort(*pair, "begin", "end", "noise_kind")
+        .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
+    )
+    # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
+    # allowed.
+    step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
+    begins_step = (place / step).floor() != ((place - 1) / step).floor()
+    return table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step).with_columns(
+        held=place % HOLD_BACK == HOLD_BACK - 1
     )
 
 
-def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
-    """Return the lowest host that each host is connected to by collectives in which all wait for
-    all.
-    """
-    root = np.arange(hosts)
-    used = rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-    for clocks in used.group_by("key").agg(pl.col("clock").unique())["clock"]:
-        roots = np.unique(root[clocks.to_numpy()])
-        root[np.isin(root, roots)] = roots[0]
-    return root
+def _count_violations(late: np.ndarray) -> dict[str, int]:
+    """Return the violations, of ends that are so late (ns; negative: in time)."""
+    # Times are whole ns; smaller differences come from rounding.
+    wrong = late[late >= 1]
+    return {
+        "checked": len(late),
+        "violated": len(wrong),
+        "largest_ns": round(wrong.max(initial=0)),
+        "sum_ns": round(wrong.sum()),
+    }
 
 
-def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
-    """Return the calls that two hosts have in common; None where nothing tells."""
-    shared = calls.find_shared_groups(one, other)
-    noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
-    here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
-    in_order = _pair_in_order(calls, here, theirs, noise)
-    if len(shared) > 1 and (in_order is None or in_order.doubt):
-        own_rows, own = _concat_groups(calls, here)
-        other_rows, others = _concat_groups(calls, theirs)
-        places, _ = pair_calls(others, own, noise, False, UTC_ERROR)
-        if places is not None:
-            return _Pair(own_rows[places[places >= 0]], other_rows[places >= 0])
-    return in_order
+class Evidence(Struct, frozen=True):
+    """Observations by which corrections are judged."""
 
+    #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
+    collectives: pl.DataFrame
+    #: Send and receive of each message.
+    messages: Precedences
 
-def _pair_in_order(
-    calls: _UnsettledCalls, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
-) -> _Pair | None:
-    """Return the calls of two hosts paired in their order, for groups in which both have the same
-    calls; None if they do not fit. here, theirs: rows of each host, by group.
-    """
-    even = [
-        at
-        for at, (a, b) in enumerate(zip(here, theirs, strict=True))
-        if len(a) == len(b)
-        and mask_compatible(calls.signature[a], calls.signature[b]).all()
-        and (calls.all[a] == calls.all[b]).all()
-    ]
-    if not even:
-        return None
-    a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
-    kind = np.repeat(even, [len(here[at]) for at in even]) * MOST_SIGNATURES + calls.signature[a]
-    kept = calls.all[a]
-    a, b, kind = a[kept], b[kept], kind[kept]
-    order = np.argsort(calls.end[a], kind="stable")
-    a, b, kind = a[order], b[order], kind[order]
-    ends, others = calls.end[a], calls.end[b]
-    if not len(a) or not do_fit_in_order(ends, others, noise):
-        return None
-    offset, slope, spread = fit_line(ends, others - ends)
-    unmoved = Ends(others, calls.signature[a])
-    own, other = Ends(ends, kind).move(offset, slope), Ends(others, kind)
-    own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
-    width = find_width(noise, spread, len(ends))
-    certainty = rate_match(own, other, width, find_rival_distances(other))
-    if certainty >= SURE_RATING:
-        return _Pair(a, b)
-    if spread > noise.reach:
-        return None
-    # Only the order within a group is evidence, not the order across groups.
-    if (
-        certainty == 0.0
-        and max(len(here[at]) for at in even) >= FEWEST_CALLS
-        and not (
-            len(even) == 1
-            and (
-                are_nearby(ends, others, USUAL_UTC_ERROR)
-                or rate_order(ends, others, find_self_fits(unmoved), noise) > 0
-            )
+    def judge(self, corrections: Corrections) -> Verdict:
+        """Return how often and by how much the corrections violate causality, before and after."""
+        nothing = np.zeros_like(corrections.offset)
+        held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
+        late = {
+            "before": self._find_violations(Corrections(nothing, nothing)),
+            "after": self._find_violations(corrections),
+        }
+        return {
+            use: {
+                when: _count_violations(late[when][which & np.isfinite(late[when])])
+                for when in late
+            }
+            for use, which in (("used", ~held), ("held back", held))
+        }
+
+    def _find_violations(self, corrections: Corrections) -> np.ndarray:
+        """Return how late the ends of collectives, then messages are for corrected clocks, ns."""
+        sent, received = self.messages.correct(corrections)
+        late = _find_collective_violations(self.collectives, corrections)
+        return np.append(late, sent - received)
+
+    def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
+        """Return the evidence without calls that contradict the corrected clocks by more than
+        `limit` (ns, by host), as they do not belong together, and how many they are. If they are
+        more than a few, the clocks are as likely wrong, and all stay.
+        """
+        hosts, messages = self.collectives, self.messages
+        late = _find_collective_violations(hosts, corrections)
+        wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
+        sent, received = messages.correct(corrections)
+        lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
+        count = len(wrong) + int(lost.sum())
+        if not count or count > MISFIT_SHARE * (hosts["collective"].n_unique() + len(messages)):
+            return self, 0
+        kept = hosts.filter(~pl.col("collective").is_in(wrong))
+        return Evidence(_renumber_collectives(kept), messages[~lost]), count
+
+    def split_by_component(self, part: np.ndarray) -> Evidence:
+        """Return the evidence within the components that the hosts belong to: a collective across
+        several is divided into a share for each.
+        """
+        hosts, messages = self.collectives, self.messages
+        number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
+        hosts = hosts.with_columns(collective=pl.Series(number)).sort(
+            "collective", maintain_order=True
         )
-    ):
-        return None
-    reach = max(float(np.ptp(calls.end[here[at]])) for at in even)
-    return _Pair(a, b, reach or np.inf)
+        together = part[messages.before] == part[messages.after]
+        return Evidence(_renumber_collectives(hosts), messages[together])
 
 
-def _concat_groups(
-    calls: _UnsettledCalls, groups: list[np.ndarray]
-) -> tuple[np.ndarray, CallSequence]:
-    """Return the rows of all groups by their ends, and their sequence."""
-    rows = np.concatenate(groups)
-    sizes = [len(group) for group in groups]
-    kind = np.repeat(np.arange(len(groups)) * MOST_SIGNATURES, sizes) + calls.signature[rows]
-    order = np.argsort(calls.end[rows], kind="stable")
-    return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
+def _renumber_collectives(hosts: pl.DataFrame) -> pl.DataFrame:
+    _, number = factorize(hosts["collective"].to_numpy())
+    return hosts.with_columns(collective=pl.Series(number))
 
 
-def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
-    """Return the calls of all pairs by collective: of one host, those of its pairs with others are
-    the same.
+def _find_collective_violations(hosts: pl.DataFrame, corrections: Corrections) -> np.ndarray:
+    """Return by how much each host's first end of a collective precedes the last begin on another
+    host that it must follow, ns.
     """
-    parts = [
-        frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
-        for one, _, pair in pairs
-        for rows in (pair.one, pair.other)
-    ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
-    table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
-    key = pl.struct("hub", "noise_kind", "group").rank("dense").cast(pl.Int32) - 1
-    return gather_per_host(sample_collectives(table.with_columns(key=key)))
-
-
-def _sum_doubts_by_host(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
-    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
-    without the pairs, which connect them.
-    """
-    near: dict[int, list[tuple[int, float]]] = {}
-    for one, other, pair in pairs:
-        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
-            near.setdefault(int(a), []).append((int(b), pair.doubt))
-    reached: dict[int, float] = {}
-    for start in sorted(set(settled.tolist())):
-        todo = [(start, 0.0)]
-        while todo:
-            at, doubt = todo.pop()
-            if at not in reached:
-                reached[at] = doubt
-                todo += [(to, doubt + more) for to, more in near.get(at, [])]
-    return np.array([reached[at] for at in settled.tolist()])
+    if not hosts.height:
+        return np.empty(0)
+    clock, collective = (hosts[name].to_numpy() for name in ("clock", "collective"))
+    begin, end = (
+        corrections.apply(hosts[name].cast(pl.Float64).fill_null(none).to_numpy(), clock)
+        for name, none in (("begin", -np.inf), ("first_end", np.inf))
+    )
+    starts = np.flatnonzero(np.diff(collective, prepend=-1))
+    last = np.maximum.reduceat(begin, starts)[collective]
+    # On the host of the last begin, the last one of the others counts.
+    own = begin == last
+    second = np.maximum.reduceat(np.where(own, -np.inf, begin), starts)[collective]
+    several = np.add.reduceat(own.astype(np.int64), starts)[collective] > 1
+    return np.where(own & ~several, second, last) - end

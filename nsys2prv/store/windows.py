@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import Clock, ClockMap, ClockMapPerRow
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
@@ -58,7 +58,7 @@ JOINED_RECORDS = 200_000
 GLOBAL_IDS = "global_ids"
 
 
-def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.ndarray:
     """Return trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
@@ -71,7 +71,7 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarr
     return times
 
 
-def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
+def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarray:
     """Return trace times (ns) of local ones; `opened` for those that are OPEN, as the ends of
     ranges that last to the end of the trace are.
     """
@@ -308,12 +308,12 @@ class WindowRecords:
         return take_records(self._records, order)
 
     @cached_property
-    def _clock(self) -> Clock:
+    def _clock(self) -> ClockMap:
         clocks = self._global_ids.clocks
         if self._which is None or (self._reports == self._reports[0]).all():
             return clocks[self._reports[0]]
         distinct, code = np.unique(self._reports, return_inverse=True)
-        return ClockMapPerRow([clocks[report] for report in distinct], code[self._which])
+        return ClockMap.for_rows([clocks[report] for report in distinct], code[self._which])
 
 
 def find_first_times(

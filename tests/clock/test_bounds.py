@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import astuple
 
-from nsys2prv.clock.bounds import (
+from nsys2prv.clock.adjust import (
     UNBOUNDED,
     Bounds,
     find_feasible_region,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import ClockMap, ClockMapPerRow
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.store.runs import (
     BEGIN,
     END,
@@ -141,7 +141,7 @@ def test_rows_of_several_clocks(chosen: list[int]) -> None:
     random = np.random.default_rng(3)
     maps = [MAPS[number] for number in chosen]
     which, local = random.integers(0, len(maps), 4000), random.integers(0, 60_000, 4000)
-    clocks = ClockMapPerRow(maps, which)
+    clocks = ClockMap.for_rows(maps, which)
     assert clocks.to_global(local).tolist() == [
         int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)
     ]
