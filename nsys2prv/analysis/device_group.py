@@ -230,7 +230,12 @@ class DeviceGroup:
     def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these, of the covered time."""
         alike = (pl.col("device") == device) & pl.col("what").is_in(what)
-        return self.remember((device, what), lambda: self.merge_rows(self.work.filter(alike)))
+
+        def find() -> Spans:
+            chosen = self.work.select(alike).to_series()
+            return self.merge_rows(self.work.select(*SIDES).filter(chosen))
+
+        return self.remember((device, what), find)
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -331,9 +336,9 @@ class DeviceGroup:
         """
         lines = pl.concat(
             [
-                self.reader.read_lines(kind, self.number).select(
-                    "sent", pl.col("sender", "thread").cast(pl.Int32), "begin"
-                )
+                self.reader.read_lines(
+                    kind, self.number, ("sent", "sender", "thread", "begin")
+                ).cast({"sender": pl.Int32, "thread": pl.Int32})
                 for kind in ("launch", "memory")
             ]
         )
@@ -365,13 +370,13 @@ class DeviceGroup:
         """The iteration of the steady state that each row of `work` belongs to, -1 for none: in which
         the call was made that launched it; where that is not known, in which it runs.
         """
-        number = np.full(self.work.height, -1)
+        number = np.full(self.work.height, -1, np.int32)
         steady = self.options.steady
         if steady is None:
             return number
         sent, sender = (self.launches[name].fill_null(-1).to_numpy() for name in ("sent", "sender"))
         began, thread = to_arrays(self.work, "begin", "thread")
-        task = self.task_of[np.where(sender < 0, thread, sender)]
+        task = self.task_of.astype(np.int32)[np.where(sender < 0, thread, sender)]
         for one in np.unique(task).tolist():
             own = self.iterations.filter(pl.col("task") == one)
             by_call = (sender >= 0) & (own.height > 0)

@@ -20,7 +20,7 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import Spans, merge_spans
+from nsys2prv.analysis.intervals import SIDES, Spans, merge_spans
 from nsys2prv.analysis.iterations import find_longest_threads, keep_outermost, read_ranges
 
 #: Layouts of time in which threads of OpenMP wait.
@@ -49,23 +49,25 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
     whole = {name: unit.find_device_spans(device, *what).length for name, what in uses.items()}
     rows = [_make_row(WHOLE_JOB, 0, elapsed_ns=unit.covered.length, **whole)]
-    here = np.flatnonzero((unit.work["device"] == device).to_numpy())
+    of_device, sides = (unit.work["device"] == device).to_numpy(), unit.work.select(*SIDES)
     steady = unit.options.steady
     if steady is not None:
-        own = here[unit.iteration_of_work[here] >= 0]
+        own = of_device & (unit.iteration_of_work >= 0)
         begins = np.array(steady.iteration_begins)
         elapsed = np.append(begins[1:], steady.end) - begins
         sums, each = {}, {"elapsed_ns": elapsed}
         for name, what in uses.items():
-            work = own[np.isin(unit.work["what"].to_numpy()[own], what)]
-            spans = unit.merge_rows(unit.work[work])
+            chosen = own & np.isin(unit.work["what"].to_numpy(), what)
+            work = sides.filter(pl.Series(chosen))
+            spans = unit.merge_rows(work)
             sums[name] = spans.length
-            each[name] = _sum_united(unit, work, unit.iteration_of_work[work], steady.count)
+            each[name] = _sum_united(unit, work, unit.iteration_of_work[chosen], steady.count)
             if name == "compute_ns":
                 sums |= _count_instructions(unit, device, spans)
         rows.append(_make_row(STEADY, 0, elapsed_ns=int(elapsed.sum()), **sums))
         numbers = pl.int_range(1, steady.count + 1, eager=True)
         rows.append(pl.DataFrame({"part": ITERATION, "key": numbers, **each}))
+    here = np.flatnonzero(of_device) if regions else None
     for region in regions:
         execution = region.executions_of_work[here]
         own = here[execution >= 0]
@@ -81,11 +83,13 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
     return [one.with_columns(device=pl.lit(device, pl.Int64)) for one in rows]
 
 
-def _sum_united(unit: DeviceGroup, work: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """Return for each group of rows of `work` the time in which any of them runs."""
-    begin, end = to_arrays(unit.work[work], "begin", "end")
+def _sum_united(
+    unit: DeviceGroup, work: pl.DataFrame, group: np.ndarray, groups: int
+) -> np.ndarray:
+    """Return for each group of rows of work the time in which any of them runs."""
+    begin, end = to_arrays(work, *SIDES)
     # Each group in a time of its own.
-    apart = group * (unit.duration + 1)
+    apart = group * np.int64(unit.duration + 1)
     spans = merge_spans(begin + apart, end + apart)
     lengths = spans.end - spans.begin
     sums = np.bincount(spans.begin // (unit.duration + 1), lengths, minlength=groups)

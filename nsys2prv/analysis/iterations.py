@@ -31,7 +31,7 @@ from nsys2prv.analysis.device_group import (
     Steady,
     to_arrays,
 )
-from nsys2prv.analysis.intervals import Spans, take_first
+from nsys2prv.analysis.intervals import SIDES, Spans, take_first
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -146,23 +146,27 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     ranges = ranges.filter(names.find_matches(*to_arrays(ranges, "range", "number")))
     longest = find_longest_threads(ranges)
     ranges = keep_outermost(ranges.join(longest, on=["task", "thread"], how="semi"))
-    lines = [unit.reader.read_lines(kind, unit.number) for kind in ("launch", "memory")]
-    launched = pl.concat(one.select("sent", "sender", "end") for one in lines)
-    task = unit.list_tasks(launched.select(thread="sender"))
-    ended = launched.select(task, "sent", "end").sort("sent")
-    ended = ended.select("task", "sent", ended=pl.col("end").cum_max().over("task"))
-    sides = {}
-    for side, device in (("begin", "since"), ("end", "until")):
-        before = ranges.select("task", sent=side).with_row_index("row").sort("sent")
-        before = before.join_asof(
-            ended, on="sent", by="task", allow_exact_matches=False, check_sortedness=False
-        )
-        sides[device] = before.sort("row")["ended"]
+    # Until when what was launched before each side runs.
+    task, sides = (
+        to_arrays(ranges, "task")[0],
+        dict(zip(SIDES, to_arrays(ranges, *SIDES), strict=True)),
+    )
+    reached = {side: times.copy() for side, times in sides.items()}
+    for kind in ("launch", "memory"):
+        lines = unit.reader.read_lines(kind, unit.number, ("sent", "sender", "end"))
+        sent, sender, end = to_arrays(lines, "sent", "sender", "end")
+        for one in np.unique(task).tolist():
+            own, rows = unit.task_of[sender] == one, task == one
+            times, ended = sent[own], np.maximum.accumulate(end[own])
+            for side, latest in reached.items():
+                before = np.searchsorted(times, sides[side]) - 1
+                at = np.flatnonzero(rows & (before >= 0))
+                latest[at] = np.maximum(latest[at], ended[before[at]])
     return ranges.with_columns(
         unit=pl.lit(unit.number, pl.Int64),
         iteration=pl.int_range(pl.len()).over("task"),
-        since=pl.max_horizontal("begin", sides["since"]),
-        until=pl.max_horizontal("end", sides["until"]),
+        since=pl.Series(reached["begin"]),
+        until=pl.Series(reached["end"]),
     ).select(*ITERATION_COLUMNS)
 
 
@@ -226,9 +230,8 @@ def _find_iterations(
 ) -> _Found | None:
     units = np.unique(reader.rows.units).tolist()
     chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
-    kernels = {units[at]: _list_kernels(reader, units[at]) for at in chosen}
-    kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
-    launches = {unit: _list_launches(reader, unit, frame) for unit, frame in kernels.items()}
+    launches = {units[at]: _list_launches(reader, units[at]) for at in chosen}
+    launches = {unit: begins for unit, begins in launches.items() if len(begins)}
     patterns = _make_patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
@@ -244,7 +247,7 @@ def _find_iterations(
             pattern = NamePattern("", values, values.clear())
             return _join_tasks(list_all(pattern), f"NVTX ranges {name}")
     has_work = bool(reader.layouts & {*WORK})
-    periods = [_find_by_kernels(frame) for frame in kernels.values() if has_work]
+    periods = [_find_by_kernels(_list_kernels(reader, unit)) for unit in launches if has_work]
     periods = [one for one in periods if one]
     if not periods:
         return None
@@ -303,24 +306,24 @@ def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     layouts = {name: WORK[name][1]["name"] for name in KERNELS}
     if not reader.layouts & {*WORK}:
         layouts = dict.fromkeys(MPI_LAYOUTS, "call")
-    frames = [
-        reader.read_begins(layout, (field,), unit).rename({field: "name"})
-        for layout, field in layouts.items()
-    ]
-    if GRAPHS in layouts:
+    frames = []
+    for layout, field in layouts.items():
+        frame = reader.read_begins(layout, (field,), unit, dtype=np.int32).rename({field: "name"})
         # Names of graphs are numbered by themselves.
-        frames[KERNELS.index(GRAPHS)] = frames[KERNELS.index(GRAPHS)].with_columns(
-            -pl.col("name") - 1
-        )
-    frame = pl.concat(frames)
+        is_graph = layout == GRAPHS
+        frames.append(frame.with_columns(-pl.col("name") - 1) if is_graph else frame)
+    frame = pl.concat(frames, how="vertical_relaxed")
     device = reader.rows.get_column("device")[frame["thread"].to_numpy()]
-    of_first = pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)
-    return frame.filter(of_first).sort("begin")
+    of_first = device == device.min(initial=1 << 40)
+    return (frame if of_first.all() else frame.filter(pl.Series(of_first))).sort("begin")
 
 
-def _list_launches(reader: EventReader, unit: int, kernels: pl.DataFrame) -> np.ndarray:
-    """Return when the calls begin that launch these kernels; where most are not known, when these begin."""
-    lines = reader.read_lines("launch", unit)
+def _list_launches(reader: EventReader, unit: int) -> np.ndarray:
+    """Return when the calls begin that launch the kernels of a unit's first device; where most are not
+    known, when these begin.
+    """
+    kernels = _list_kernels(reader, unit)
+    lines = reader.read_lines("launch", unit, ("sent", "thread"))
     streams = kernels["thread"].unique().to_list()
     sent = lines.filter(pl.col("thread").is_in(streams))["sent"].to_numpy()
     return sent if 2 * len(sent) > kernels.height else kernels["begin"].to_numpy()

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
+from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.text import format_count, list_some
@@ -527,6 +528,7 @@ class OpenJob:
         """The graph of what waits for what in the job (:mod:`nsys2prv.replay`); None without the compiled core."""
         if core is None:
             return None
+        return_freed_memory()
         calls = label_calls(self.labels)
         graphs = self.run_on_groups(partial(_build_unit_graph, calls))
         return join_units(self.reader, calls, list(graphs))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import group_rows, number_rows, read_frame
-from nsys2prv.events.call_indexes import Segment
+from nsys2prv._util.columns import group_rows, read_frame
+from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import NULL
@@ -82,6 +82,7 @@ def find_lost_launches(
 
 def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
     """Return the processes of a report with such calls (a pure function over files)."""
+    processes = dict.fromkeys(segment.process for segment in task.segments)
     with Database(task.info.path) as source:
         tables = [table for table in WORK_TABLES if table in task.info.parts]
         if not all(source.has(table, "globalPid", "correlationId") for table in tables):
@@ -91,47 +92,73 @@ def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
             for kinds in {segment.kinds for segment in task.segments}
             for name in read_frame(kinds)["name"]
         }
-        found_calls = list(_find_launches(task.segments, source.read_strings(sorted(names))))
-        if not found_calls:
-            return []
-        process, ids, begin, thread, name = map(np.concatenate, zip(*found_calls, strict=True))
-        found, rows_of = np.zeros(len(ids), bool), dict(group_rows(process))
-        # Of the work of each process: when the last ends, and the longest lasts.
-        busy = dict.fromkeys(rows_of, (NULL, 0))
+        texts = source.read_strings(sorted(names))
+        work = {process: _Work() for process in processes}
         for part in (piece for table in tables for piece in task.info.parts[table].split(ROWS)):
             columns = source.read(part, ("globalPid", "correlationId", "start", "end"))
-            for own, rows in group_rows(columns["globalPid"]):
-                if own not in rows_of:
-                    continue
-                found[rows_of[own]] |= np.isin(ids[rows_of[own]], columns["correlationId"][rows])
-                start, end = columns["start"][rows], columns["end"][rows]
-                timed = (start != NULL) & (end != NULL)
-                last, longest = end[timed].max(initial=NULL), (end - start)[timed].max(initial=0)
-                busy[own] = max(busy[own][0], int(last)), max(busy[own][1], int(longest))
-    # Work may begin after the report: of processes that are busy to its end, that of calls after
-    # the last one of the same function and thread, or of any, whose work is there.
-    to_the_end = {own for own, (last, longest) in busy.items() if task.end - last <= longest}
-    limit = _find_last(begin, found, process, thread, name)
-    limit = np.where(limit == NULL, _find_last(begin, found, process), limit)
-    lost = ~found & (~np.isin(process, list(to_the_end)) | (begin < limit))
-    by_first = sorted(rows_of.items(), key=lambda item: np.arange(len(ids))[item[1]][0])
-    counts = [(own, len(ids[rows]), int(np.count_nonzero(lost[rows]))) for own, rows in by_first]
-    return [LostLaunches(task.report, *count) for count in counts if count[2]]
+            own = [columns[name] for name in ("correlationId", "start", "end")]
+            for process, rows in group_rows(columns["globalPid"]):
+                if process in work:
+                    work[process].add(*(column[rows] for column in own))
+    launches: dict[int, int] = defaultdict(int)
+    # Begins of calls without work, and of the last one with work, by process, thread and name.
+    missing: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
+    last: dict[tuple[int, ...], int] = {}
+    for process, calls in _find_launches(task.segments, texts):
+        found = work[process].find(calls.ids)
+        launches[process] += len(found)
+        for code, rows in group_rows(calls.code):
+            key = (process, int(calls.kinds.thread[code]), int(calls.kinds.name[code]))
+            begin, is_found = calls.begin[rows], found[rows]
+            missing[key].append(begin[~is_found])
+            if is_found.any():
+                latest = int(begin[is_found].max())
+                for known in (key, key[:1]):
+                    last[known] = max(last.get(known, NULL), latest)
+    lost = dict.fromkeys(launches, 0)
+    for key, begins in missing.items():
+        process, begin = key[0], np.concatenate(begins)
+        # Work may begin after the report: of processes that are busy to its end, that of calls after
+        # the last one of the same function and thread, or of any, whose work is there.
+        if task.end - work[process].last <= work[process].longest:
+            begin = begin[begin < last.get(key, last.get(key[:1], NULL))]
+        lost[process] += len(begin)
+    return [
+        LostLaunches(task.report, process, launches[process], count)
+        for process, count in lost.items()
+        if count
+    ]
 
 
-def _find_last(begin: np.ndarray, found: np.ndarray, *by: np.ndarray) -> np.ndarray:
-    """Return, for each call, when the last one found of those alike begins, NULL for none."""
-    _, codes = number_rows(*by)
-    last = np.full(int(codes.max()) + 1, NULL)
-    np.maximum.at(last, codes[found], begin[found])
-    return last[codes]
+class _Work:
+    """The work of a process: correlation ids, when the last ends, and how long the longest lasts."""
+
+    def __init__(self) -> None:
+        self._ids = [np.zeros(0, np.int64)]
+        self.last, self.longest = NULL, 0
+
+    def add(self, ids: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+        """Add work."""
+        self._ids.append(np.sort(ids))
+        timed = (start != NULL) & (end != NULL)
+        self.last = max(self.last, int(end[timed].max(initial=NULL)))
+        self.longest = max(self.longest, int((end - start)[timed].max(initial=0)))
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Return whether there is work of calls."""
+        found = np.zeros(len(ids), bool)
+        for known in self._ids:
+            if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
+                place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+                found |= known[place] == ids
+        return found
 
 
 def _find_launches(
     segments: Sequence[Segment], texts: dict[int, str]
-) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield process, id, begin, thread and name of the launching calls of each segment that has
-    any. texts: names of functions by their ids.
+) -> Iterator[tuple[int, Launches]]:
+    """Yield process and launching calls of each segment that has any, by their ids. texts: names of
+    functions by their ids.
     """
     launch, begin, end = (
         [number for number, text in texts.items() if pattern.match(text)]
@@ -146,9 +173,7 @@ def _find_launches(
             at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
         if rows.any():
-            own = calls.take(rows)
-            process = np.full(len(own.ids), segment.process)
-            yield process, own.ids, own.begin, own.get("thread"), own.get("name")
+            yield segment.process, calls.take(rows)
 
 
 def _find_captures(

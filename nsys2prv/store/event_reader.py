@@ -24,6 +24,8 @@ from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader, find_rol
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
+#: Columns of lines.
+LINE_COLUMNS = ("sent", "sender", "begin", "thread", "end", "bytes")
 
 
 class RowTable(Struct, frozen=True):
@@ -196,24 +198,27 @@ class EventReader(Struct, dict=True):
             )
         return pl.concat(frames), pl.concat(texts)
 
-    def read_lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
-        """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,
-        `thread`, `end` (of the event that the line leads to), `bytes`.
+    def read_lines(
+        self, kind: str, unit: int | None = None, names: Sequence[str] = LINE_COLUMNS
+    ) -> pl.DataFrame:
+        """Return lines of a kind, by the first of the columns asked for: `sent` (when they are), `sender`
+        (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`.
         """
 
         def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
             clock, threads = self.clocks[run.report], self.threads[run.task]
-            begin = windows.to_begin_times(records["receive"], records["until"], clock)
-            return {
-                "sent": clock.to_global(records["time"]),
-                "sender": threads[records["sender"]],
-                "begin": begin,
-                "thread": threads[records["receiver"]],
-                "end": clock.to_global(records["until"]),
-                "bytes": records["size"].astype(np.int64),
+            make: dict[str, Callable[[], np.ndarray]] = {
+                "sent": lambda: clock.to_global(records["time"]),
+                "sender": lambda: threads[records["sender"]],
+                "begin": lambda: windows.to_begin_times(
+                    records["receive"], records["until"], clock
+                ),
+                "thread": lambda: threads[records["receiver"]],
+                "end": lambda: clock.to_global(records["until"]),
+                "bytes": lambda: records["size"].astype(np.int64),
             }
+            return {name: make[name]() for name in {*names, "thread"}}
 
-        names = ("sent", "sender", "begin", "thread", "end", "bytes")
         return self._read_frame(LINE, kind, unit, make_columns, names)
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
@@ -270,22 +275,21 @@ class EventReader(Struct, dict=True):
         """Return what is made of the records of a stream as one frame by its first column, of one
         unit's threads alone. names: its columns.
         """
-        pieces = [make_columns(run, records) for run, records in self._read(stream, name, unit)]
+        pieces = []
+        for run, records in self._read(stream, name, unit):
+            piece = make_columns(run, records)
+            if unit is not None and not (own := self.rows.units[piece["thread"]] == unit).all():
+                piece = {name: column[own] for name, column in piece.items()}
+            pieces.append(piece)
         # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
-        columns = {
-            name: np.concatenate([piece.pop(name) for piece in pieces])
-            if pieces
-            else np.zeros(0, np.int64)
-            for name in names
-        }
-        if unit is not None:
-            in_unit = self.rows.units[columns["thread"]] == unit
-            if not in_unit.all():
-                columns = {name: column[in_unit] for name, column in columns.items()}
-        first = columns[names[0]]
-        if (first[1:] < first[:-1]).any():
-            order = np.argsort(first, kind="stable")
-            columns = {name: column[order] for name, column in columns.items()}
+        columns, order = {}, None
+        for name in names:
+            parts = [piece.pop(name) for piece in pieces]
+            column = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            del parts
+            if name == names[0] and (column[1:] < column[:-1]).any():
+                order = np.argsort(column, kind="stable")
+            columns[name] = column if order is None else column[order]
         return pl.DataFrame(columns)
 
     def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
