@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 
 import yaml
@@ -16,7 +15,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.attributes import extract_declared
 from nsys2prv.events.catalogue import Catalogue, DomainCode, Field, Layout, load_catalogue
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import EventKind, find_function
 
 DECLARATIONS = Path(module.__file__).parent / "events"
 #: Sections of the files -> keys of their entries; none for those that are checked as they are read.
@@ -84,14 +83,26 @@ def _refuse_unknown(where: str, names: Iterable[str], known: Collection[str]) ->
             raise ValueError(f"{where} {name!r} is unknown; {hint}")
 
 
+def _refuse_missing(where: str, function: str) -> None:
+    try:
+        find_function(function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{where} {function!r} is no function of nsys2prv.events: {error}"
+        ) from error
+
+
 def _check_kinds() -> None:
     """Check that each kind has its layouts, and that those without a module name every column."""
     layouts = load_catalogue().layouts
     for kind in all_kinds():
         _refuse_unknown(f"kinds: {kind.name}: layout", kind.layouts, layouts)
-        declared = isinstance(kind.extract, partial) and kind.extract.func is extract_declared
+        named = (kind.read, kind.where_in_report, kind.hint_when_missing)
+        for function in (*named, kind.derived.derive if kind.derived else ""):
+            if function:
+                _refuse_missing(f"kinds: {kind.name}:", function)
         # Without tables: made of what is read for other kinds.
-        if not declared or not kind.tables:
+        if find_function(kind.read) is not extract_declared or not kind.tables:
             continue
         for layout in kind.layouts:
             for field in layouts[layout].fields:

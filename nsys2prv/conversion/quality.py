@@ -19,7 +19,13 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import GRAPH_TABLE
-from nsys2prv.events.kind import NOT_USED, UNKNOWN_TABLE, EventKind, explain_unread_table
+from nsys2prv.events.kind import (
+    NOT_USED,
+    UNKNOWN_TABLE,
+    EventKind,
+    explain_unread_table,
+    find_function,
+)
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import NO_SYMBOLS
 from nsys2prv.export.info import TIMES, ReportInfo, pid_of
@@ -405,11 +411,11 @@ def _warn_of_missing_kinds(
 
 
 def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.hint_when_missing is None:
+    if not kind.hint_when_missing:
         return ""
     for info in infos[:MOST_HINTING]:
         with suppress(Nsys2prvError), Database(info.path) as source:
-            if hint := kind.hint_when_missing(source):
+            if hint := find_function(kind.hint_when_missing)(source):
                 return f": {hint}"
     return ""
 

@@ -34,7 +34,7 @@ from nsys2prv.events.call_indexes import (
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason, Rows
+from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason, Rows, find_function
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
@@ -337,7 +337,7 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     return {
         table: kinds[0].name
         for table, kinds in readers.items()
-        if all(kind.where for kind in kinds)
+        if all(kind.where or kind.where_in_report for kind in kinds)
     }
 
 
@@ -432,7 +432,7 @@ def derive_task(task: DeriveWork) -> WorkResult:
     account = Account()
     spill_file = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(spill_file, task.report, task.number) as writer:
-        for rows in kind.derived.derive(facts):
+        for rows in find_function(kind.derived.derive)(facts):
             if isinstance(rows, Rows) and rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
                     rows.object, rows.nesting_owner, rows.begin, rows.end

@@ -3,22 +3,21 @@
 In: the tables of a report. Out: `Rows` or `Counters`, the normal form, without anything of Paraver.
 Start in :mod:`kind`, which declares what a kind is; each further module holds the kinds of a family.
 
-Every module of this package that defines ``KINDS`` is found by :func:`all_kinds`, and so is every
-kind of the catalogue that needs no module; adding a kind touches no other module.
+The catalogue declares all kinds, and names the function that reads each: adding one touches no
+other module.
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 
 from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import format_duration
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import ALL, EventKind, declare_kind
 
 #: So many names at most are offered for one that is none.
@@ -28,17 +27,7 @@ MOST_SUGGESTIONS = 3
 @cache
 def all_kinds() -> tuple[EventKind, ...]:
     """Return every kind of event this version translates, in alphabetical order."""
-    from nsys2prv.events.attributes import extract_declared
-    from nsys2prv.events.catalogue import load_catalogue
-
-    kinds = {
-        kind.name: kind
-        for module in pkgutil.iter_modules(__path__)
-        for kind in getattr(import_module(f"{__name__}.{module.name}"), "KINDS", ())
-    }
-    for name in load_catalogue().kinds.keys() - kinds.keys():
-        kinds[name] = declare_kind(name, partial(extract_declared, name))
-    return tuple(kinds[name] for name in sorted(kinds))
+    return tuple(map(declare_kind, sorted(load_catalogue().kinds)))
 
 
 class Selection(Struct, frozen=True):

@@ -19,7 +19,7 @@ trace ends an event. Samples (time, metric, value) become one record per instant
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -35,7 +35,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.catalogue import CallTable, Field, Metric, ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, EventKind, Reason, Rows
+from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part
 
@@ -212,14 +212,16 @@ def _add_ends(
     return np.append(start, end[close]), np.append(metric, metric[close]), np.append(value, zeros)
 
 
-def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield rows on host threads whose fields all name their column in the catalogue."""
+    layout = extraction.kind.layouts[0]
     columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(layout)))
     yield make_rows(extraction, layout, columns)
 
 
-def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_line(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the rows of a line of ``calls``."""
+    call = load_catalogue().calls[extraction.kind.name]
     gpu = [call.gpu] if call.queue else []
     stacks = [CHAIN] if call.stacks else []
     wanted = (*call.time, call.thread, *call.names, *gpu, *stacks, *list_columns(call.name))
@@ -253,26 +255,6 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
     return extraction.name_rows(call.name, [ids], make_texts)
 
 
-def make_kind(call: CallTable) -> EventKind:
-    """Return the kind of event of a line."""
-    return EventKind(
-        call.name,
-        call.label,
-        "GPU, a row for each process" if call.queue else "host thread",
-        (call.table,),
-        (call.name,),
-        partial(extract_line, call),
-        groups=call.groups,
-        has_duration=call.has_duration,
-        overlap_group=call.name if call.queue else "",
-        lookup_tables=(call.stacks,) if call.stacks else (),
-        gpu_work=bool(call.queue),
-    )
-
-
 def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
     """Return the values of labels that match. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
-
-
-KINDS = tuple(map(make_kind, load_catalogue().calls.values()))

@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, blank_negative, sum_changes
 from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, Derived, Reason, Rows, declare_kind
+from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.export.source import Part, mask_usable
 
 LAYOUT = FACT = "gpu_blocks"
@@ -60,8 +60,3 @@ def _count(gpu: int, type_: int, rows: pl.DataFrame) -> Counters:
     time, count = sum_changes(time, np.repeat([1, -1], rows.height))
     metric = Metric(load_counter_tables()[LAYOUT].labels[type_])
     return Counters(LAYOUT, time, gpu, (metric,), count[:, None])
-
-
-KINDS = (
-    declare_kind(LAYOUT, extract_blocks, derived=Derived(collects=(FACT,), derive=count_running)),
-)

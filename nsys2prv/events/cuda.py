@@ -30,7 +30,7 @@ from nsys2prv.events.call_indexes import CallKinds, Launches
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import is_nccl_kernel
-from nsys2prv.events.kind import CommunicationLines, Reason, Rows, declare_kind
+from nsys2prv.events.kind import CommunicationLines, Reason, Rows
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
 from nsys2prv.export.source import NULL, Columns, DistinctTexts, Part, decode_texts, zero_nulls
@@ -498,20 +498,3 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     columns = extraction.read(part, wanted)
     yield make_rows(extraction, "gpu_page_fault", columns, objects=extraction.number_gpus(columns))
-
-
-KINDS = (
-    declare_kind("cuda_api_trace", extract_api_calls),
-    declare_kind("cuda_events", extract_event_records),
-    declare_kind("host_callbacks", extract_host_callbacks),
-    declare_kind("graph_host_nodes", extract_host_nodes),
-    declare_kind("memory_decompression", extract_decompressions),
-    declare_kind("cuda_sync", extract_synchronizations),
-    declare_kind("kernels", extract_kernels),
-    declare_kind("graphs", extract_graphs, hint_when_missing=hint_at_node_tracing),
-    declare_kind("memory", extract_memory_operations),
-    declare_kind("memory_usage", extract_usage),
-    declare_kind("memory_pools", extract_pools),
-    declare_kind("cpu_page_faults", extract_cpu_faults),
-    declare_kind("gpu_page_faults", extract_gpu_faults),
-)

@@ -12,7 +12,6 @@ event kind plus one, and its source, where it stands in the code, is `name@file:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -22,7 +21,7 @@ from nsys2prv._util.columns import ABSENT, blank_negative
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import name_lines
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part
@@ -40,8 +39,9 @@ MOST_REGIONS = 400_000
 NVIDIA_DEVICE = 4
 
 
-def extract_openmp(kind: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the rows of a table by layout; those of points have their begin alone."""
+    kind = extraction.kind.name
     layouts = load_catalogue().kinds[kind]["tables"][part.table]
     wanted = (*THREAD_COLUMNS, *list_columns(*layouts))
     columns = extraction.read(part, wanted, short=True, times=("start",))
@@ -128,9 +128,3 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
     places = [columns[name] for name in ("nameId", "srcFile", "lineNo")]
     return extraction.name_rows("openacc_source", places, make_texts)
-
-
-KINDS = (
-    declare_kind("openacc", extract_openacc),
-    *(declare_kind(name, partial(extract_openmp, name)) for name in ("openmp", "openmp_points")),
-)

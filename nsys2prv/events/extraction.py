@@ -26,7 +26,7 @@ from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
-from nsys2prv.events.kind import Account, Counters, Reason, Rows
+from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
 from nsys2prv.export.info import ENDS, TIMES, ReportInfo, find_processes
 from nsys2prv.export.source import (
     NULL,
@@ -226,6 +226,8 @@ class Extraction:
         self._facts: dict[str, list[dict[str, np.ndarray | pl.Series]]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
         self.account = Account()
+        #: Kind of events that is being read.
+        self.kind: EventKind | None = None
         #: Condition on the rows that the kind translates, in SQL.
         self.condition = ""
         #: What was read for this kind and others at once, and the number of its condition there.

@@ -6,26 +6,24 @@ for which tables are not read at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import Metric, load_catalogue, name_entry
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.export.info import ReportInfo
     from nsys2prv.export.source import Part
-    from nsys2prv.export.sqlite import Database
 
 #: Between a key and its detail.
 SEPARATOR = ": "
@@ -38,30 +36,28 @@ NOT_USED = "not used: "
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
 #: The command-line name of all kinds.
 ALL = "all"
-#: Translates a part of a table into the normal form.
-Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
-class Derived(Struct, frozen=True):
+class Derived(Struct, frozen=True, forbid_unknown_fields=True):
     """A kind whose events follow from facts of several tables of a report."""
 
     #: Facts that it sets aside while reading.
     collects: tuple[str, ...]
-    #: Translates the facts of one report, see :func:`nsys2prv.conversion.read.derive_events`.
-    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows | Counters]]
+    #: `module.function` of this package, which translates the facts of one report into `Rows` or
+    #: `Counters`.
+    derive: str
 
 
-class EventKind(Struct, frozen=True):
+class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     """Declaration of a kind of event: eight fields, and further ones that few kinds need.
 
     A table of calls, of which those of class 7 are translated; the layout `io_call` stands in the
-    catalogue:
+    catalogue, and ``extract_io_calls`` in a module ``io`` of this package:
 
-    >>> from nsys2prv._util.columns import factorize
-    >>> def extract(extraction, part):
+    >>> def extract_io_calls(extraction, part):
     ...     columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
-    ...     ids, codes = factorize(columns["nameId"])
-    ...     names = extraction.intern_names("io_call", codes, text=extraction.read_strings(ids))
+    ...     ids = [columns["nameId"]]
+    ...     names = extraction.name_rows("io_call", ids, extraction.read_strings)
     ...     threads = extraction.intern_threads(columns["globalTid"])
     ...     yield Rows("io_call", columns["start"], columns["end"], threads, {"call": names})
     >>> kind = EventKind(
@@ -70,7 +66,7 @@ class EventKind(Struct, frozen=True):
     ...     row="host thread",
     ...     tables=("IO_EVENTS",),
     ...     layouts=("io_call",),
-    ...     extract=extract,
+    ...     read="io.extract_io_calls",
     ...     groups=("io",),
     ...     where="{eventClass} = 7",
     ...     open_ended=True,
@@ -90,12 +86,14 @@ class EventKind(Struct, frozen=True):
     tables: tuple[str, ...]
     #: Record layouts that it yields, names in the catalogue.
     layouts: tuple[str, ...]
-    #: Translates a part of a table into the normal form.
-    extract: Extract
+    #: `module.function` of this package, which translates a part of a table.
+    read: str = "attributes.extract_declared"
     #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
-    where: str | Callable[[ReportInfo], str] = ""
+    where: str = ""
+    #: In place of `where`: `module.function` that returns it for a report (`ReportInfo`).
+    where_in_report: str = ""
 
     #: Command-line names that include it, but do not mean it where something is left out or given a
     #: least duration.
@@ -138,9 +136,9 @@ class EventKind(Struct, frozen=True):
     needs: tuple[str, ...] = ()
     #: Its rows are work on a GPU: if all such are missing, or left out, the user is warned.
     gpu_work: bool = False
-    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
-    #: "".
-    hint_when_missing: Callable[[Database], str] | None = None
+    #: For reports that hold none of it: `module.function` that returns the kind of rows that a
+    #: report (`Database`) has in its place, or "".
+    hint_when_missing: str = ""
     #: None: all of its events come from rows of its tables.
     derived: Derived | None = None
 
@@ -152,21 +150,29 @@ class EventKind(Struct, frozen=True):
         """Return the SQL condition on the rows of its tables that it translates in a report, as in
         `where`; "" for all.
         """
-        return self.where if isinstance(self.where, str) else self.where(info)
+        return find_function(self.where_in_report)(info) if self.where_in_report else self.where
+
+    def extract(self, extraction: Extraction, part: Part) -> Iterator[Rows | Counters]:
+        """Translate a part of a table into the normal form."""
+        extraction.kind = self
+        return find_function(self.read)(extraction, part)
 
 
-def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
-    """Return the kind that the catalogue declares under this name. more: what it does not say, such
-    as a condition that differs from report to report.
-    """
+def find_function(name: str) -> Callable[..., Any]:
+    """Return a function of this package by `module.function`."""
+    module, _, function = name.partition(".")
+    return getattr(import_module(f"{__package__}.{module}"), function)
+
+
+def declare_kind(name: str) -> EventKind:
+    """Return the kind that the catalogue declares under this name."""
     catalogue = load_catalogue()
     with name_entry(catalogue.files.get(("kinds", name), ""), "kinds", name):
-        spec = {"row": "host thread", "layouts": (name,), **catalogue.kinds[name], **more}
+        spec = {"row": "host thread", "layouts": [name], "name": name, **catalogue.kinds[name]}
         if isinstance(tables := spec.get("tables"), dict):
-            spec["tables"] = tuple(tables)
-            spec["layouts"] = tuple(chain.from_iterable(tables.values()))
-        lists = {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}
-        return EventKind(**{"name": name, **spec, **lists, "extract": extract})
+            spec["tables"] = list(tables)
+            spec["layouts"] = list(chain.from_iterable(tables.values()))
+        return convert(spec, EventKind)
 
 
 class Rows(Struct):

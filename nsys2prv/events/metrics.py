@@ -20,7 +20,7 @@ from nsys2prv._util.columns import factorize, factorize_together, group_rows
 from nsys2prv.events.attributes import list_columns, make_counters, make_rows
 from nsys2prv.events.catalogue import Metric, find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
-from nsys2prv.events.kind import Counters, Reason, Rows, declare_kind
+from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
 from nsys2prv.export.sqlite import Database
 
@@ -466,12 +466,3 @@ def _find_name(database: Database, name: object, data: object) -> str:
     lowered = {str(key).casefold(): value for key, value in content.items()}
     names = map(lowered.get, ("name", "sourcename", "typename", "source", "type"))
     return next((name for name in names if isinstance(name, str)), "")
-
-
-KINDS = (
-    declare_kind("gpu_metrics", extract_gpu_metrics),
-    declare_kind("soc_metrics", extract_gpu_metrics),
-    declare_kind("nic_metrics", extract_nic_metrics),
-    declare_kind("cpu_counters", extract_cpu_counters),
-    declare_kind("generic_events", extract_generic_events),
-)

@@ -33,7 +33,7 @@ from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.export.communicators import MPICH_WORLD, SELF, UNKNOWN, WORLD, Communicator, make_key
 from nsys2prv.export.info import ReportInfo, find_processes
 from nsys2prv.export.source import NULL, Part
@@ -534,6 +534,3 @@ def _make_rows(
             columns |= {name: column[rows] for name, column in fields.items()}
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))
         yield Rows(layout, start, end, extraction.intern_threads(thread), columns)
-
-
-KINDS = (declare_kind("mpi_event_trace", extract_mpi_calls),)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +44,7 @@ from nsys2prv.events.call_indexes import (
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kernel_classes import find_nccl_operation
-from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.nvtx import (
     NAME_COLUMNS,
     PUSHPOP,
@@ -98,6 +98,10 @@ KERNEL_FACTS = (
     *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
     "message_bytes",
 )
+
+
+#: Conditions for the rows of the kinds, by report.
+select_calls, select_operations = map(select_nccl_rows, (PUSHPOP, STARTEND))
 
 
 def _normalize_field_name(name: str) -> str:
@@ -356,8 +360,9 @@ def _read_dynamic(
         _fill_in(payloads, order[place][same], frame, same)
 
 
-def extract_ranges(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the ranges of NCCL's domain in a layout."""
+def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the ranges of NCCL's domain in the layout of the kind."""
+    layout = extraction.kind.layouts[0]
     columns = extraction.read(part, COLUMNS, TEXTS, short=True)
     ranges = name_ranges(extraction, columns, "range")
     payloads = read_payloads(extraction, columns)
@@ -489,13 +494,3 @@ def _save_messages(
     facts |= {name: operations[name][pairs][place] for name in names}
     if len(row):
         extraction.add_fact(MESSAGES, facts)
-
-
-KINDS = (
-    declare_kind("nccl", partial(extract_ranges, "nccl_call"), where=select_nccl_rows(PUSHPOP)),
-    declare_kind(
-        "nccl_operations",
-        partial(extract_ranges, "nccl_operation"),
-        where=select_nccl_rows(STARTEND),
-    ),
-)

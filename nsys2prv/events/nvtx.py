@@ -14,7 +14,6 @@ lasts nothing lasts 1 ns, and a range without an end lasts to the end of the tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -31,7 +30,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
-from nsys2prv.events.kind import Derived, Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.nvtx_names import (
     NvtxRule,
     RenamedRanges,
@@ -51,8 +50,7 @@ NAME_COLUMNS, NAME_TEXTS = (
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
 #: file.
-MARK = "{eventType} IN (34, 65)"
-PUSHPOP = "{eventType} IN (59, 70)"
+MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks", "nvtx_on_gpu"))
 STARTEND = "{eventType} IN (60, 71)"
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.
@@ -158,8 +156,14 @@ def _rename_texts(
     return renamed.replace_some(empty, rename_texts(texts, rules).take(of_rows))
 
 
-def extract_ranges(layout: str, field: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield ranges or marks in a layout whose first field is `field`."""
+#: Conditions for the rows of the kinds, by report.
+select_pushpop, select_startend = map(select_other_rows, (PUSHPOP, STARTEND))
+
+
+def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield ranges or marks in the layout of the kind, whose first field has their name."""
+    layout = extraction.kind.layouts[0]
+    field = load_catalogue().layouts[layout].fields[0].name
     columns = extraction.read(part, NAME_COLUMNS, NAME_TEXTS)
     ranges = name_ranges(extraction, columns, field)
     if layout == "nvtx_startend":
@@ -387,27 +391,3 @@ def _project_crossing(
         pieces.append(_join_spans(pl.DataFrame(pairs), "place"))
     result = pl.concat(pieces)
     return result["place"].to_numpy(), result["begin"].to_numpy(), result["end"].to_numpy()
-
-
-KINDS = (
-    *(
-        declare_kind(
-            name,
-            partial(extract_ranges, layout, field),
-            where=where,
-            columns=NAME_COLUMNS,
-            texts=NAME_TEXTS,
-        )
-        for name, layout, field, where in (
-            ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),
-            ("nvtx_startend_trace", "nvtx_startend", "range", select_other_rows(STARTEND)),
-            ("nvtx_marks", "nvtx_mark", "mark", MARK),
-        )
-    ),
-    declare_kind(
-        "nvtx_on_gpu",
-        collect_facts,
-        where=PUSHPOP,
-        derived=Derived((RANGES, OPERATIONS), derive_ranges),
-    ),
-)

@@ -11,7 +11,7 @@ from nsys2prv._util.columns import factorize, factorize_together, group_rows
 from nsys2prv.events.attributes import make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, Reason, declare_kind
+from nsys2prv.events.kind import Counters, Reason
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
 from nsys2prv.events.nvtx_names import DEFAULT_DOMAIN
 from nsys2prv.export.info import ReportInfo
@@ -47,13 +47,17 @@ _ANY = " OR ".join(
     for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
     for name in names
 )
-CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
     """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
     ranges = " OR ".join(f"({select_other_rows(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
+
+
+def select_value_rows(_: ReportInfo) -> str:
+    """Return the condition for ranges and marks with a number in a column."""
+    return f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
@@ -224,9 +228,3 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
         whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole"),
     )
     yield from make_payload_counters(extraction, _label_leaves(extraction, frame))
-
-
-KINDS = (
-    declare_kind("nvtx_payloads", extract_payloads, where=select_payload_rows),
-    declare_kind("nvtx_values", extract_values, where=CONDITION),
-)

@@ -6,7 +6,6 @@ and CPU samples (of profiled processes only), file accesses, contexts that share
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,7 @@ from nsys2prv._util.columns import ABSENT, OPEN, blank_negative, factorize
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.attributes import list_columns, make_rows, read_fields, select_labels
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
-from nsys2prv.events.kind import Reason, Rows, declare_kind
+from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers, open_stacks, take_file_name
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
 from nsys2prv.export.job_checks import list_profiled_processes
@@ -44,7 +43,6 @@ ACCESSED_FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
 OS_STACKS = "OSRT_CALLCHAINS"
-OS_COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel", CHAIN)
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
@@ -76,16 +74,16 @@ def select_other_calls(info: ReportInfo) -> str:
     return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
 
 
-def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield OS runtime calls, or those of pthread alone, by layout."""
-    columns = extraction.read(part, OS_COLUMNS)
+    columns = extraction.read(part, extraction.kind.columns)
     if (np.diff(columns["start"]) <= 0).any():
         # A call within a call may begin and end with it; the one stored later counts as the inner
         # one.
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = {name: column[order] for name, column in columns.integers.items()}
         columns = Columns(columns.rows, in_order, {})
-    rows = make_rows(extraction, layout, columns)
+    rows = make_rows(extraction, extraction.kind.layouts[0], columns)
     yield add_callers(extraction, OS_STACKS, columns[CHAIN], rows)
 
 
@@ -389,16 +387,3 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     fields["text"] = extraction.intern_names("diagnostics", codes, text=messages)
     end = np.where(has_time, begin + 1, NULL)
     yield Rows("diagnostic", begin, end, extraction.intern_threads(threads), fields)
-
-
-KINDS = (
-    *(
-        declare_kind(name, partial(extract_os_calls, name), where=condition, columns=OS_COLUMNS)
-        for name, condition in (("osrt", select_other_calls), ("pthread", select_pthread_calls))
-    ),
-    declare_kind("sched", extract_thread_states),
-    declare_kind("cpu_samples", extract_samples),
-    declare_kind("file_accesses", extract_file_accesses),
-    declare_kind("gpu_contexts", extract_contexts),
-    declare_kind("diagnostics", extract_messages),
-)

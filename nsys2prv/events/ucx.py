@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv._util.columns import factorize
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Rows, declare_kind
+from nsys2prv.events.kind import Rows
 from nsys2prv.export.info import PROCESS_MASK, find_processes
 from nsys2prv.export.source import NULL, Part
 
@@ -61,6 +61,3 @@ def _find_workers(extraction: Extraction) -> dict[int, int]:
     for tid, uid in rows:
         workers.setdefault(tid & PROCESS_MASK, set()).add(uid)
     return {pid: min(uids) for pid, uids in workers.items() if len(uids) == 1}
-
-
-KINDS = (declare_kind("ucx_transfers", extract_transfers),)

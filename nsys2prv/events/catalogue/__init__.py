@@ -248,6 +248,20 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         """True if its rows last, False if they are points in time."""
         return len(self.time) > 1
 
+    def make_kind(self) -> dict[str, Any]:
+        """Return its kind, as a section ``kinds`` says it."""
+        return {
+            "title": self.label,
+            "row": "GPU, a row for each process" if self.queue else "host thread",
+            "tables": [self.table],
+            "read": "attributes.extract_line",
+            "groups": self.groups,
+            "has_duration": self.has_duration,
+            "overlap_group": self.name if self.queue else "",
+            "lookup_tables": [self.stacks] if self.stacks else [],
+            "gpu_work": bool(self.queue),
+        }
+
     def make_layout(self) -> dict[str, Any]:
         """Return its layout, as a section ``layouts`` says it. Work on GPUs does not nest: it has
         rows to spare.
@@ -318,6 +332,7 @@ def load_catalogue() -> Catalogue:
 
     calls = make_each("calls", partial(_make_struct, CallTable, "name"))
     data["layouts"] |= {name: call.make_layout() for name, call in calls.items()}
+    data["kinds"] |= {name: call.make_kind() for name, call in calls.items()}
     data["name_sets"] |= {name: {} for name in calls}
     files |= {("layouts", name): files["calls", name] for name in calls}
     value_sets = make_each(
