@@ -16,6 +16,7 @@ from nsys2prv.events import catalogue as module
 from nsys2prv.events.attributes import extract_declared
 from nsys2prv.events.catalogue import Catalogue, DomainCode, Field, Layout, load_catalogue
 from nsys2prv.events.kind import EventKind, find_function
+from nsys2prv.relations import all_relations
 
 DECLARATIONS = Path(module.__file__).parent / "events"
 #: Sections of the files -> keys of their entries; none for those that are checked as they are read.
@@ -29,6 +30,7 @@ SECTIONS: dict[str, Collection[str]] = {
             "domains",
             "lines",
             "name_sets",
+            "relations",
             "state_rules",
             "states",
             "value_sets",
@@ -83,18 +85,19 @@ def _refuse_unknown(where: str, names: Iterable[str], known: Collection[str]) ->
             raise ValueError(f"{where} {name!r} is unknown; {hint}")
 
 
-def _refuse_missing(where: str, function: str) -> None:
+def _refuse_missing(where: str, function: str, package: str = "nsys2prv.events") -> None:
     try:
-        find_function(function)
+        find_function(function, package)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{where} {function!r} is no function of nsys2prv.events: {error}"
-        ) from error
+        raise ValueError(f"{where} {function!r} is no function of {package}: {error}") from error
 
 
 def _check_kinds() -> None:
     """Check that each kind has its layouts, and that those without a module name every column."""
     layouts = load_catalogue().layouts
+    for relation in all_relations():
+        for function in filter(None, (relation.relate, relation.observe)):
+            _refuse_missing(f"relations: {relation.name}:", function, "nsys2prv.relations")
     for kind in all_kinds():
         _refuse_unknown(f"kinds: {kind.name}: layout", kind.layouts, layouts)
         named = (kind.read, kind.where_in_report, kind.hint_when_missing)

@@ -263,7 +263,9 @@ def collect_observations(
         files = book.list_files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
             observations.append(
-                relation.observe(RelationContext(files, book.tasks, folder, 0, run_tasks))
+                relation.call(
+                    relation.observe, RelationContext(files, book.tasks, folder, 0, run_tasks)
+                )
             )
     calls = [portion for observed in observations for portion in observed.calls]
     messages = [file for observed in observations for file in observed.messages]

@@ -158,10 +158,10 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
         return find_function(self.read)(extraction, part)
 
 
-def find_function(name: str) -> Callable[..., Any]:
-    """Return a function of this package by `module.function`."""
+def find_function(name: str, package: str = __package__) -> Callable[..., Any]:
+    """Return a function of a package by `module.function`."""
     module, _, function = name.partition(".")
-    return getattr(import_module(f"{__package__}.{module}"), function)
+    return getattr(import_module(f"{package}.{module}"), function)
 
 
 def declare_kind(name: str) -> EventKind:

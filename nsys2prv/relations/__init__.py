@@ -4,7 +4,7 @@ In: *facts*, small frames that event kinds set aside while reading (:meth:`Extra
 Out: further records and lines in trace time, and observations of clocks. Start here, then in
 :mod:`gpu_memory`, the shortest relation.
 
-:func:`all_relations` gives the ``RELATIONS`` of the modules listed here, :func:`run_relations` runs
+The catalogue of events declares all relations and names their functions; :func:`run_relations` runs
 them once every clock, object and name is known. Other modules help these: `blocks` (rows on disk),
 `nccl_kernels` and `nccl_matching` (kernels of one collective).
 """
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from nsys2prv.clock import ALIGNED_ERROR
-from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows, find_function
 from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.work_result import FactBook, WorkResult, batch_by_report
 
@@ -103,8 +103,9 @@ def run_step(step: Callable[[], T]) -> T:
     return step()
 
 
-class Relation(Struct, frozen=True):
-    """The declaration of a relation: what it reads, and two functions.
+class Relation(Struct, frozen=True, forbid_unknown_fields=True):
+    """The declaration of a relation: what it reads, and two functions (`module.function` of this
+    package, "" where it has none).
 
     Both get the facts as files, and run steps on them. How many facts a step reads at a time is
     theirs to say.
@@ -119,16 +120,20 @@ class Relation(Struct, frozen=True):
     name: str
     #: Title for people.
     title: str
-    #: Model of parallel programs by whose rules it goes, NO_MODEL for none.
-    model: str
     #: Names of the facts that it reads; it is left out where none of the first was found.
     facts: tuple[str, ...]
+    #: Model of parallel programs by whose rules it goes, NO_MODEL for none.
+    model: str = NO_MODEL
     #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
-    #: Makes and stores records from the facts; None if the relation makes none.
-    relate: Callable[[RelationContext], list[WorkResult]] | None = None
-    #: Returns observations of clocks from the facts; None if there are none.
-    observe: Callable[[RelationContext], Observed] | None = None
+    #: Makes and stores records from the facts: `RelationContext` to `WorkResult` objects.
+    relate: str = ""
+    #: Finds observations of clocks in the facts: `RelationContext` to `Observed`.
+    observe: str = ""
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Return what a function of this package returns."""
+        return find_function(function, __name__)(*arguments)
 
 
 def write_result(
@@ -156,19 +161,11 @@ def write_result(
     return result
 
 
-#: The modules of this package that define ``RELATIONS``.
-MODULES = ("gpu_memory", "mpi", "nccl_collectives", "nccl_messages", "ucx")
-
-
 @cache
 def all_relations() -> tuple[Relation, ...]:
     """Return every relation this version finds, in alphabetical order."""
-    relations = [
-        relation
-        for module in MODULES
-        for relation in import_module(f"{__name__}.{module}").RELATIONS
-    ]
-    return tuple(sorted(relations, key=lambda relation: relation.name))
+    declared = sorted(load_catalogue().relations.items())
+    return tuple(convert({"name": name, **spec}, Relation) for name, spec in declared)
 
 
 def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> list[WorkResult]:
@@ -178,11 +175,10 @@ def run_relations(book: FactBook, spill_folder: Path, run_tasks: RunTasks) -> li
     for relation in all_relations():
         files = book.list_files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
-            relation_results = relation.relate(
-                RelationContext(
-                    files, book.tasks, spill_folder, first_task, run_tasks, book.clock_error
-                )
+            context = RelationContext(
+                files, book.tasks, spill_folder, first_task, run_tasks, book.clock_error
             )
+            relation_results = relation.call(relation.relate, context)
             first_task = max((result.task + 1 for result in relation_results), default=first_task)
             results += relation_results
     return results

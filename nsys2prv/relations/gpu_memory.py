@@ -22,7 +22,7 @@ from nsys2prv.events.catalogue import Metric, load_counter_tables
 from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
+from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 #: The relation, and the layout of its records.
@@ -126,8 +126,3 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
         total = total.clip(0, GREATEST_SIZE)
         metrics = (Metric(labels[EVENT_TYPE_BASE + int(memory)]),)
         yield Counters(LAYOUT, time, int(gpu), metrics, total[:, None])
-
-
-RELATIONS = (
-    Relation(NAME, "Memory in use on GPUs", NO_MODEL, (GPU_MEMORY,), (LAYOUT,), find_memory_in_use),
-)

@@ -16,7 +16,7 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events.mpi import MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.export.source import NULL
-from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
+from nsys2prv.relations import DEVICES, Observed, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
@@ -175,22 +175,3 @@ def sort_collective_calls(
         began=pl.col("task").is_in(began),
     )
     return sort_calls(calls, path)
-
-
-RELATIONS = (
-    Relation(
-        "mpi_collectives",
-        "MPI collectives",
-        MPI,
-        (MEETINGS, PROCESSES),
-        observe=observe_collectives,
-    ),
-    Relation(
-        NAME,
-        "MPI messages",
-        MPI,
-        (MESSAGES, REQUESTS, PROCESSES),
-        relate=relate_messages,
-        observe=observe_messages,
-    ),
-)

@@ -27,7 +27,7 @@ import polars as pl
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
-from nsys2prv.relations import NCCL, Relation, RelationContext
+from nsys2prv.relations import RelationContext
 from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
@@ -36,14 +36,10 @@ from nsys2prv.relations.nccl_kernels import (
     CollectivePiece,
     OrderedKernels,
     divide_kernels,
-    observe_collectives,
     order_by_launch,
     order_kernels,
 )
 from nsys2prv.relations.nccl_matching import (
-    LAYOUT,
-    NAME,
-    TRANSFER,
     MatchedCollectives,
     match_kernels,
     number_by_ends,
@@ -278,16 +274,3 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
     return [
         f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
     ]
-
-
-RELATIONS = (
-    Relation(
-        NAME,
-        "NCCL collectives across ranks",
-        NCCL,
-        (KERNELS, COMMUNICATORS),
-        (LAYOUT, TRANSFER),
-        relate=relate_collectives,
-        observe=observe_collectives,
-    ),
-)

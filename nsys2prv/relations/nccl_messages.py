@@ -28,7 +28,7 @@ from nsys2prv.clock import ALIGNED_ERROR, UNCLEAR_KINDS, UTC_ERROR, FindingKind,
 from nsys2prv.events.call_indexes import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.nccl import MESSAGES
-from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
+from nsys2prv.relations import Observed, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
     MessageFile,
@@ -379,16 +379,3 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
         make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
     )
-
-
-RELATIONS = (
-    Relation(
-        NAME,
-        "NCCL messages",
-        NCCL,
-        (MESSAGES,),
-        (LAYOUT, TRANSFER),
-        relate=relate_messages,
-        observe=observe_messages,
-    ),
-)

@@ -15,7 +15,7 @@ from nsys2prv._util.errors import Detail
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.events.mpi import MESSAGES
 from nsys2prv.events.ucx import TRANSFERS
-from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
+from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
 NAME, LINE_KIND = "ucx_messages", "ucx_message"
@@ -62,8 +62,3 @@ def match_messages(
         note = f"UCX: {alone:,} sends and receives without their other side in the reports: no line"
         result.notes.append(Detail(note))
     return result
-
-
-RELATIONS = (
-    Relation(NAME, "UCX messages", NO_MODEL, (TRANSFERS, MESSAGES), relate=relate_messages),
-)

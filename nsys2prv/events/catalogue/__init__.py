@@ -308,6 +308,8 @@ class Catalogue(Struct, frozen=True):
     calls: dict[str, CallTable]
     #: Declarations of kinds of events (:func:`nsys2prv.events.kind.declare_kind`).
     kinds: dict[str, dict[str, Any]]
+    #: Declarations of relations (:func:`nsys2prv.relations.all_relations`).
+    relations: dict[str, dict[str, Any]]
     #: States of rows, by value.
     states: tuple[State, ...]
     #: Layout -> event type -> names of sampled numbers.
@@ -370,7 +372,8 @@ def load_catalogue() -> Catalogue:
         value_sets,
         tuple(data["domains"]),
         calls,
-        data.get("kinds", {}),
+        data["kinds"],
+        data["relations"],
         tuple(state for _, state in sorted(states.items())),
         data.get("counters", {}),
         files,
