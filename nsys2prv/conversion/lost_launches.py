@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import group_rows, read_frame
+from nsys2prv._util.columns import group_rows, read_columns
 from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.export.info import ReportInfo
@@ -90,7 +90,7 @@ def count_lost_launches(task: LaunchWork) -> list[LostLaunches]:
         names = {
             name
             for kinds in {segment.kinds for segment in task.segments}
-            for name in read_frame(kinds)["name"]
+            for name in read_columns(kinds)["name"].tolist()
         }
         texts = source.read_strings(sorted(names))
         work = {process: _Work() for process in processes}

@@ -22,7 +22,6 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
@@ -36,7 +35,7 @@ from nsys2prv._util.columns import (
     group_rows,
     mask_changes,
     number_rows,
-    read_frame,
+    read_columns,
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.export.info import PROCESS_MASK
@@ -146,11 +145,7 @@ class Segment(Struct, frozen=True):
 @lru_cache(maxsize=2)
 def _read_piece(calls: StoredFrame, kinds: StoredFrame) -> Launches:
     """Return the calls of a stored piece, whose processes are asked for one after the other."""
-    columns, common = (
-        [column.to_numpy() for column in read_frame(frame).iter_columns()]
-        for frame in (calls, kinds)
-    )
-    return Launches(*columns, CallKinds(*common))
+    return Launches(**read_columns(calls), kinds=CallKinds(**read_columns(kinds)))
 
 
 class LaunchIndex(Struct):
@@ -207,10 +202,7 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
         launches, process = launches.take(order), process[order]
     narrow = launches.code.astype(np.min_scalar_type(len(launches.kinds)))
     columns = {"ids": launches.ids, "begin": launches.begin, "end": launches.end, "code": narrow}
-    stored = (
-        frames.append(pl.DataFrame(columns)),
-        frames.append(pl.DataFrame(asdict(launches.kinds))),
-    )
+    stored = frames.append(columns), frames.append(asdict(launches.kinds))
     cuts = np.searchsorted(process, np.arange(len(processes) + 1)).tolist()
     return [
         Segment(number, int(launches.ids[first]), int(launches.ids[last - 1]), first, last, *stored)
@@ -219,9 +211,11 @@ def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
     ]
 
 
-def save_nccl_calls(calls: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
-    """Store the NCCL calls that one task found, if there are any."""
-    return [frames.append(pl.concat(calls))] if calls else []
+def save_nccl_calls(
+    calls: Sequence[Mapping[str, np.ndarray]], frames: FrameWriter
+) -> list[StoredFrame]:
+    """Store the NCCL calls that one task found."""
+    return list(map(frames.append, calls))
 
 
 class NcclCallIndex:
@@ -238,10 +232,9 @@ class NcclCallIndex:
     @cached_property
     def _ranges(self) -> dict[str, np.ndarray]:
         """Return all calls in order, with their group."""
-        frames = list(map(read_frame, self._stored))
-        none = [np.zeros(0, np.int64)]
+        stored, none = list(map(read_columns, self._stored)), [np.zeros(0, np.int64)]
         ranges = {
-            name: np.concatenate([*(frame[name].to_numpy() for frame in frames), *none])
+            name: np.concatenate([*(columns[name] for columns in stored), *none])
             for name in ("thread", "begin", "end", "operation", *PAYLOAD_COLUMNS)
         }
         order = np.lexsort((-ranges["end"], ranges["begin"], ranges["thread"]))

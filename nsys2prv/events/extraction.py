@@ -21,6 +21,7 @@ from nsys2prv._util.columns import (
     StoredFrame,
     blank_negative,
     factorize_together,
+    join_pieces,
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events import nvtx_names
@@ -149,19 +150,7 @@ class Names:
 
     def save(self, frames: FrameWriter) -> StoredFrame:
         """Store all names."""
-        types = {"text": pl.String, "short": pl.String, "domain": pl.UInt32}
-        return frames.append(
-            pl.DataFrame(
-                {
-                    name: _join_series([pl.Series(one, dtype=types[name]) for one in pieces])
-                    for name, pieces in self._pieces.items()
-                }
-            )
-        )
-
-
-def _join_series(pieces: Sequence[pl.Series]) -> pl.Series:
-    return pieces[0] if len(pieces) == 1 else pl.concat(pieces)
+        return frames.append({name: join_pieces(pieces) for name, pieces in self._pieces.items()})
 
 
 class Numbering(dict):
@@ -221,7 +210,7 @@ class Extraction:
         self.launched: list[Launches] = []
         #: NCCL calls to look up, and those that this extraction finds.
         self.nccl_calls = nccl_calls if nccl_calls is not None else NcclCallIndex()
-        self.found_nccl_calls: list[pl.DataFrame] = []
+        self.found_nccl_calls: list[dict[str, np.ndarray]] = []
         self._found: dict[str, Any] = {}
         self._facts: dict[str, list[dict[str, np.ndarray | pl.Series]]] = {}
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
@@ -420,14 +409,7 @@ class Extraction:
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""
-        return {
-            name: frames.append(
-                pl.DataFrame(pieces[0])
-                if len(pieces) == 1
-                else pl.concat(map(pl.DataFrame, pieces), how="diagonal")
-            )
-            for name, pieces in self._facts.items()
-        }
+        return {name: frames.append(join_facts(pieces)) for name, pieces in self._facts.items()}
 
     def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
@@ -457,6 +439,13 @@ class Extraction:
             texts = make_texts(*distinct)
             result[rows] = self.intern_names(name_set, codes, text=texts, **of_domain)
         return result
+
+
+def join_facts(pieces: Sequence[Mapping[str, np.ndarray | pl.Series]]) -> Mapping[str, Any]:
+    """Return the rows of all pieces as columns; what a piece lacks is null."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return pl.concat(map(pl.DataFrame, pieces), how="diagonal").to_dict()
 
 
 def _convert_times(column: np.ndarray) -> np.ndarray:

@@ -6,25 +6,24 @@ numbers - domain, schema, size, offset - and the payload, laid out by the schema
 per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are known by their
 names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of nsys
 2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
-Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of
-payloads.
+Everything is done on the distinct payloads: loops are over these, their fields, schemas and shapes.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
+    blank_negative,
     count_occurrences,
     factorize,
     factorize_together,
@@ -65,10 +64,6 @@ SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
 #: of their hash).
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
 del NONE["count"]
-#: Fields that are read as text.
-TEXTUAL = ("communicator", "data_type", "reduction")
-#: Whether a payload cannot be read as a whole, beside its fields.
-DAMAGED = "damaged"
 #: Bytes of an element by NCCL's ncclDataType_t (index).
 TYPE_SIZES = _PAYLOADS["type_sizes"]
 HEADER_BYTES = 32
@@ -108,11 +103,17 @@ def _normalize_field_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-_FIELD_OF = {
-    _normalize_field_name(spelling): field
-    for field, spellings in SPELLINGS.items()
-    for spelling in spellings
+_SPELLED = {
+    spelling.lower(): field for field, spellings in SPELLINGS.items() for spelling in spellings
 }
+_FIELD_OF = {_normalize_field_name(spelling): field for spelling, field in _SPELLED.items()}
+_BLANKS = r"[ \t\r\n]*"
+#: A field of a flat object in JSON, or one type name deeper (``"Root": {"int32": 3}``).
+_JSON_FIELD = re.compile(
+    rf'"({"|".join(map(re.escape, _SPELLED))})"{_BLANKS}:{_BLANKS}'
+    rf'(?:\{{{_BLANKS}"\w+"{_BLANKS}:{_BLANKS})?("[^"]*"|-?[0-9A-Za-z_]+)',
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
@@ -122,27 +123,29 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
     damaged, rows = np.zeros(columns.rows, bool), np.arange(columns.rows)
     for read in (_read_json, _read_binary):
-        found, of_payloads, codes = read(extraction, columns)
-        damaged |= of_payloads[codes]
-        _fill_in(payloads, rows, found, codes)
+        numbers, of_texts, codes = read(extraction, columns)
+        damaged |= of_texts[codes]
+        _fill_in(payloads, rows, numbers, codes)
     _read_dynamic(extraction, columns["eventId"], payloads)
     lost = damaged & np.all([payloads[field] == none for field, none in NONE.items()], axis=0)
     extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += int(lost.sum())
     return payloads
 
 
-#: Fields of distinct payloads, as text or integers; which of the payloads are damaged; and the
-#: index of each row's payload.
-Payloads: TypeAlias = "tuple[pl.DataFrame, np.ndarray, np.ndarray]"
+#: Fields of distinct payloads as numbers, as in NONE where one lacks it; which of them are damaged;
+#: and each row's index into them.
+Payloads: TypeAlias = "tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]"
 
 
 def _fill_in(
-    payloads: dict[str, np.ndarray], rows: np.ndarray, found: pl.DataFrame, codes: np.ndarray
+    payloads: dict[str, np.ndarray],
+    rows: np.ndarray,
+    numbers: Mapping[str, np.ndarray],
+    codes: np.ndarray,
 ) -> None:
     """Fill what rows lack with the fields of distinct payloads. codes: each row's index into these."""
-    if not SPELLINGS.keys() & set(found.columns):
-        return
-    for field, values in _make_numbers(found).items():
+    for field in numbers.keys() & NONE.keys():
+        values = numbers[field]
         lacking = payloads[field][rows] == NONE[field]
         payloads[field][rows[lacking]] = values[codes[lacking]]
 
@@ -150,90 +153,69 @@ def _fill_in(
 def _read_json(extraction: Extraction, columns: Columns) -> Payloads:
     """Return payloads of the form jsonText, inline or by the id of a registered string."""
     codes, distinct_texts = columns.texts["jsonText"]
-    inline = distinct_texts.series
+    inline = decode_texts(distinct_texts.series).to_list()
     ids, id_codes = factorize(columns["jsonTextId"])
-    registered = pl.Series(extraction.read_strings(ids), dtype=pl.String)
+    registered = extraction.read_strings(ids)
     if not any(registered) and not any(inline):
         # As in most reports.
-        return pl.DataFrame(), np.zeros(1, bool), np.zeros(columns.rows, np.int64)
-    texts = pl.concat([decode_texts(inline), registered])
-    is_empty = (inline.bin.size() == 0).to_numpy()[codes]
+        return {}, np.zeros(1, bool), np.zeros(columns.rows, np.int64)
+    is_empty = np.array([not text for text in inline])[codes]
     row_codes = np.where(is_empty, len(inline) + id_codes, codes)
-    whole = pl.col("json").str.contains(r"(?s)^(?:[ \t\r\n]*\{.*\}[ \t\r\n]*)?$")
-    fields = {field: pl.when(whole).then(_make_json_query(field)) for field in SPELLINGS}
-    found = texts.to_frame("json").select(~whole.alias(DAMAGED), **fields)
-    return found, found[DAMAGED].to_numpy(), row_codes
-
-
-@cache
-def _make_json_query(field: str) -> pl.Expr:
-    """Return a field's value as text: of a flat object, or one type name deeper (``"Root":
-    {"int32": 3}``).
-    """
-    names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
-    # Of ASCII: patterns for all languages take three times as long to compile.
-    blanks = r"[ \t\r\n]*"
-    pattern = (
-        rf'(?i-u:"(?:{names})"{blanks}:{blanks}(?:\{{{blanks}"\w+"{blanks}:{blanks})?)'
-        rf'("[^"]*"|-?[0-9A-Za-z_]+)'
-    )
-    return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
-
-
-def _make_numbers(found: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Return numbers from the fields' texts or integers, as in NONE where there is none.
-
-    All in one question to polars, as each has its price.
-    """
-    lacking = {field: pl.lit(None, pl.String) for field in SPELLINGS if field not in found.columns}
-    typed = found.with_columns(**lacking).with_columns(data_type=_look_up_values("data_type"))
-    counted = _cast_to_integer("count") * pl.col("data_type").replace_strict(
-        dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
-    )
-    numbers = {field: _cast_to_integer(field) for field in NONE} | {
-        "reduction": _look_up_values("reduction"),
-        "bytes": _cast_to_integer("bytes").fill_null(counted),
-    }
+    found = [_find_fields(text) for text in (*inline, *registered)]
+    fields = {field for one in found for field in one or ()}
     numbers = {
-        field: pl.when(number >= 0).then(number).otherwise(ABSENT)
-        for field, number in numbers.items()
+        field: _parse_numbers(field, ((one or {}).get(field, "") for one in found))
+        for field in fields
     }
-    numbers["communicator"] = _parse_communicators().fill_null(NONE["communicator"])
-    return {column.name: column.to_numpy() for column in typed.select(**numbers).iter_columns()}
+    _count_bytes(numbers)
+    return numbers, np.array([one is None for one in found]), row_codes
 
 
-def _cast_to_integer(field: str) -> pl.Expr:
-    return pl.col(field).cast(pl.Int64, strict=False)
+def _find_fields(text: str) -> dict[str, str] | None:
+    """Return the fields of a flat object in JSON as texts; None where the text is no whole object."""
+    stripped = text.strip(" \t\r\n")
+    if text and not (len(stripped) > 1 and stripped[0] + stripped[-1] == "{}"):
+        return None
+    # Of fields that come twice the first counts.
+    found = reversed(_JSON_FIELD.findall(text))
+    return {_SPELLED[name.lower()]: value.strip('"') for name, value in found}
 
 
-def _look_up_values(field: str) -> pl.Expr:
-    """Return values of the field's value set in the catalogue by NCCL's names (``ncclFloat32``), or
-    by its numbers, which count from 0; else null.
+def _parse_numbers(field: str, texts: Iterable[str]) -> np.ndarray:
+    """Return the numbers of a field that texts tell, as in NONE where there is none."""
+    return np.array([_parse_number(field, text) for text in texts], np.int64)
+
+
+@lru_cache(100_000)
+def _parse_number(field: str, text: str) -> int:
+    """Return the number that the text of a field tells: a communicator's hash, decimal (signed or
+    not) or hexadecimal, is its 64 bits as a signed number; of a value set NCCL's names
+    (``ncclFloat32``) or its numbers, which count from 0.
     """
-    values = map_labels(f"nccl_{field}")
-    number, count = _cast_to_integer(field), len(values)
-    values = values | {
-        name: values[label] for name, label in _PAYLOADS["also_called"][field].items()
-    }
-    name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
-    return name.replace_strict(values, default=None, return_dtype=pl.Int64).fill_null(
-        pl.when(number.is_between(0, count - 1)).then(number + 1)
-    )
+    number = int(text) if re.fullmatch("[+-]?[0-9]+", text) else None
+    if field == "communicator":
+        if digits := re.fullmatch("0[xX]([0-9a-fA-F]+)", text):
+            number = int(digits[1], 16)
+        if number is None or not -(1 << 63) <= number < 1 << 64:
+            return NONE[field]
+        return number - (1 << 64) if number >> 63 == 1 else number
+    if field in _PAYLOADS["also_called"]:
+        values = map_labels(f"nccl_{field}")
+        name = text.lower().removeprefix("nccl").replace("_", "")
+        name = _PAYLOADS["also_called"][field].get(name, name)
+        known = number is not None and 0 <= number < len(values)
+        return values.get(name, number + 1 if known else ABSENT)
+    return number if number is not None and 0 <= number < 1 << 63 else ABSENT
 
 
-def _parse_communicators() -> pl.Expr:
-    """Return communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as
-    a signed number.
-    """
-    text = pl.col("communicator")
-    digits = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1)
-    unsigned = text.cast(pl.UInt64, strict=False)
-    hexadecimal = digits.str.to_integer(base=16, dtype=pl.UInt64, strict=False)
-    return pl.coalesce(
-        unsigned.reinterpret(signed=True),
-        _cast_to_integer("communicator"),
-        hexadecimal.reinterpret(signed=True),
-    )
+def _count_bytes(numbers: dict[str, np.ndarray]) -> None:
+    """Fill in the bytes that payloads lack, from the number and the type of their elements."""
+    if {"count", "data_type"} <= numbers.keys():
+        count, kind = numbers["count"], numbers["data_type"]
+        stated = numbers.get("bytes", np.full(len(count), ABSENT))
+        known = (stated == ABSENT) & (count >= 0) & (kind > 0) & (kind <= len(TYPE_SIZES))
+        size = np.array(TYPE_SIZES)[np.where(known, kind, 1) - 1]
+        numbers["bytes"] = np.where(known, count * size, stated)
 
 
 class PayloadField(Struct, frozen=True):
@@ -292,44 +274,45 @@ def _read_binary(extraction: Extraction, columns: Columns) -> Payloads:
     distinct = texts.series.to_list()
     sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
     damaged, begins = sizes > 0, np.cumsum(sizes) - sizes
-    every = pl.DataFrame({"payload": np.arange(len(distinct))})
     data = np.frombuffer(b"".join(distinct), np.uint8)
 
     def take_bytes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
         return data[begins[rows, None] + np.arange(first, last)]
 
+    numbers: dict[str, np.ndarray] = {}
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
-        return every, damaged, codes
+        return numbers, damaged, codes
     schemas = extraction.find_once("NCCL schemas", lambda: read_schemas(extraction.database))
     heads = take_bytes(headed, 0, HEADER_BYTES).view("<i8")
     values, shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
-    pieces = [every.clear()]
     for index, (domain, number, offset, length) in enumerate(
         zip(*(column.tolist() for column in values), strict=True)
     ):
         entries = schemas.get((domain, number))
         if entries is None or offset < 0:
             continue
-        rows = headed[shape == index]
-        piece = {"payload": pl.Series(rows)}
+        rows, found = headed[shape == index], {}
         for entry in entries:
             first = offset + entry.offset
             last = first + np.dtype(entry.kind).itemsize
             if last <= length:
                 column = take_bytes(rows, first, last).view(entry.kind)[:, 0].astype(np.int64)
-                piece[entry.field] = _name_values(entry, pl.Series(column))
-        damaged[rows] = len(piece) <= len({entry.field for entry in entries})
-        pieces.append(pl.DataFrame(piece))
-    found = pl.concat(pieces, how="diagonal_relaxed")
-    return every.join(found, on="payload", how="left", maintain_order="left"), damaged, codes
+                found[entry.field] = _translate(entry, column)
+        damaged[rows] = len(found) < len({entry.field for entry in entries})
+        _count_bytes(found)
+        for field in found.keys() & NONE.keys():
+            numbers.setdefault(field, np.full(len(distinct), NONE[field]))[rows] = found[field]
+    return numbers, damaged, codes
 
 
-def _name_values(entry: PayloadField, column: pl.Series) -> pl.Series:
-    """Return the integers of a field, as text where it has names for some."""
-    if entry.names or entry.field in TEXTUAL:
-        return column.cast(pl.String).replace(entry.names)
-    return column
+def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
+    """Return the numbers of a field from its integers."""
+    if entry.names or entry.field in _PAYLOADS["also_called"]:
+        distinct, codes = factorize(column)
+        texts = [entry.names.get(text, text) for text in map(str, distinct.tolist())]
+        return _parse_numbers(entry.field, texts)[codes]
+    return column if entry.field == "communicator" else blank_negative(column)
 
 
 def _read_dynamic(
@@ -350,14 +333,14 @@ def _read_dynamic(
             continue
         small = part.rows <= SMALL_TABLE
         read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
-        texts = {
-            field: decode_texts(read.texts[column][1].series).gather(read.texts[column][0])
-            for field, column in names.items()
-        }
+        numbers = {}
+        for field, column in names.items():
+            codes, texts = read.texts[column]
+            numbers[field] = _parse_numbers(field, decode_texts(texts.series).to_list())[codes]
+        _count_bytes(numbers)
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         same = np.flatnonzero(events[order[place]] == read["eventId"])
-        frame = pl.DataFrame(texts).with_columns(pl.all().replace("", None))
-        _fill_in(payloads, order[place][same], frame, same)
+        _fill_in(payloads, order[place][same], numbers, same)
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -412,7 +395,7 @@ def _index_calls(
     usable = (begin != NULL) & (thread != NULL)
     if not usable.all():
         calls = {name: column[usable] for name, column in calls.items()}
-    extraction.found_nccl_calls.append(pl.DataFrame(calls))
+    extraction.found_nccl_calls.append(calls)
     made = (calls["operation"] >= FIRST_MAKING) & (calls["operation"] <= LAST_MAKING)
     process, communicator = calls["thread"] & PROCESS_MASK, calls["communicator"]
     reported = process, communicator, calls["ranks"], calls["rank"], made.astype(np.int64)

@@ -182,7 +182,7 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         result = results[place]
         facts = read_frame(result.facts[KERNELS]).with_row_index("row")
         facts = facts.update(rows.select("row", *TAKEN), on="row").drop("row")
-        stored = {KERNELS: writer.append(facts)}
+        stored = {KERNELS: writer.append(facts.to_dict())}
         told = (
             rows.filter(pl.col("told"))
             .select("process", "communicator", "ranks")
@@ -194,5 +194,5 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
                 [read_frame(result.facts[COMMUNICATORS])] if COMMUNICATORS in result.facts else []
             )
             told = pl.concat([*others, told], how="diagonal_relaxed")
-            stored[COMMUNICATORS] = writer.append(told)
+            stored[COMMUNICATORS] = writer.append(told.to_dict())
         results[place] = replace(result, facts={**result.facts, **stored})

@@ -174,7 +174,7 @@ def test_kernels_are_tied_to_the_group_of_their_call(tmp_path: Path, seed: int) 
     random = np.random.default_rng(seed)
     frame = _draw_ranges(random, 2 + seed * 8)
     with FrameWriter(tmp_path / "0") as writer:
-        stored = [writer.append(frame[:seed]), writer.append(frame[seed:])]
+        stored = [writer.append(frame[rows].to_dict()) for rows in (slice(seed), slice(seed, None))]
     threads, times = (
         random.choice([*THREADS, NULL, 5], 200),
         random.integers(-10, 45 * len(frame), 200),

@@ -109,7 +109,7 @@ def assign_set_values(
     for name, item in texts.items():
         path = tmp_path / f"{name}.arrow"
         with FrameWriter(path) as frames:
-            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": item})))}
+            met[name] = {0: NameFile(frames.append({"text": item}))}
     frames = {
         name: pl.DataFrame(
             {"label": list(item), "value": list(item.values()), "sure": True},

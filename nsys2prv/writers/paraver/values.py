@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import StoredFrame, read_frame
+from nsys2prv._util.columns import StoredFrame, join_pieces, read_columns
 from nsys2prv.events.catalogue import (
     DomainCode,
     Field,
@@ -37,7 +38,8 @@ from nsys2prv.writers.writer import NO_LABELS, NameValues
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
 #: Names of some reading tasks, by the number of each.
-Batch = list[tuple[int, "NameFile", pl.DataFrame]]
+Batch = list[tuple[int, dict[str, Any]]]
+TEXTS = {"text": pl.String, "short": pl.String}
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
 DEFAULT_DOMAIN = "default domain"
@@ -87,7 +89,7 @@ def assign_values(
             continue
         first = max(name_set.first, following.get(name_set.space, 0))
         labeller = labellers.get(name_set.name)
-        distinct = _number_names(name_set, first, _find_distinct(files, labeller is not None))
+        distinct = _number_names(name_set, first, _find_distinct(files))
         end = first + distinct["known"].null_count()
         labels = distinct["text"]
         if labeller:
@@ -201,43 +203,42 @@ def _reuse_values(
     return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
-def _find_distinct(files: Mapping[int, NameFile], shorts: bool) -> pl.DataFrame:
-    """Return the distinct texts in order, each with the least of its short forms if those are
-    wanted.
-    """
-    columns = ["text", "short"] if shorts else ["text"]
-    distinct = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+def _find_distinct(files: Mapping[int, NameFile]) -> pl.DataFrame:
+    """Return the distinct texts in order, each with the least of its short forms."""
+    distinct = pl.DataFrame(schema=TEXTS)
     for batch in _read_batches(files):
-        frames = (
-            frame if "short" in frame.columns else frame.with_columns(short=pl.lit(""))
-            for _, _, frame in batch
-        )
-        texts = pl.concat([distinct, *(frame.select(columns) for frame in frames)]).lazy()
-        grouped = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
+        texts = pl.concat([distinct, _join_names([names for _, names in batch])]).lazy()
+        grouped = texts.group_by("text").agg(pl.col("short").min())
         distinct = grouped.sort("text").collect()
     return distinct
+
+
+def _join_names(batch: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return the texts and short forms, "" where there are none, of the names of some tasks."""
+    shorts = (names.get("short", [""] * len(names["text"])) for names in batch)
+    columns = {"text": [names["text"] for names in batch], "short": list(shorts)}
+    return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)
 
 
 def _look_up(values: NameValues, files: Mapping[int, NameFile], distinct: pl.DataFrame) -> None:
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
     for batch in _read_batches(files):
-        texts = pl.concat([frame["text"] for _, _, frame in batch])
         column = (
-            texts.to_frame()
+            _join_names([names for _, names in batch])
             .join(distinct, on="text", how="left", maintain_order="left")["value"]
             .to_numpy()
         )
         start = 0
-        for task, file, frame in batch:
-            part = values.by_task[task] = column[start : start + frame.height]
-            start += frame.height
-            if "domain" not in frame.columns:
+        for task, names in batch:
+            part = values.by_task[task] = column[start : start + len(names["text"])]
+            start += len(part)
+            if "domain" not in names:
                 by_domain.setdefault("", []).append(part)
                 continue
-            domains = frame["domain"].to_numpy()
-            for domain in np.unique(domains).tolist():
-                by_domain.setdefault(file.domains[domain], []).append(part[domains == domain])
+            for domain in np.unique(names["domain"]).tolist():
+                own = part[names["domain"] == domain]
+                by_domain.setdefault(files[task].domains[domain], []).append(own)
     values.domains = {
         domain: pl.DataFrame({"value": np.unique(np.concatenate(domain_values))})
         for domain, domain_values in by_domain.items()
@@ -249,8 +250,8 @@ def _read_batches(files: Mapping[int, NameFile]) -> Iterator[Batch]:
     batch: Batch = []
     rows = 0
     for task, file in sorted(files.items()):
-        batch.append((task, file, read_frame(file.frame)))
-        rows += batch[-1][2].height
+        batch.append((task, read_columns(file.frame)))
+        rows += len(batch[-1][1]["text"])
         if rows >= BATCH_ROWS:
             yield batch
             batch, rows = [], 0
