@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize, factorize_together, group_rows
+from nsys2prv._util.columns import (
+    count_occurrences,
+    factorize,
+    factorize_together,
+    group_rows,
+    number_rows,
+)
 from nsys2prv.events.attributes import make_counters
 from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
-from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.extraction import Extraction, Numbering
 from nsys2prv.events.kind import Counters, Reason
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
 from nsys2prv.events.nvtx_names import DEFAULT_DOMAIN
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
+from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts, number_distinct
 
 LAYOUT = "nvtx_payload"
 #: Names that are kept of one read: a program may make up a name for every range.
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
-WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
+WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\Z")
+#: Where real numbers stand that JSON may write as whole ones.
+REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
+#: Columns of the numbers.
+NUMBER_COLUMNS = ("begin", "end", "thread", "domain", "mark", "whole", "fraction", "real")
 #: Time and place of a range in SQL: columns begin, end, thread and domain, also of damaged rows.
 PLACE_COLUMNS = ", ".join(
     f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
@@ -47,17 +59,13 @@ _ANY = " OR ".join(
     for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
     for name in names
 )
+CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
     """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
     ranges = " OR ".join(f"({select_other_rows(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
-
-
-def select_value_rows(_: ReportInfo) -> str:
-    """Return the condition for ranges and marks with a number in a column."""
-    return f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
@@ -69,28 +77,31 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     rows = extraction.database.count_rows(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    leaves = _read_leaves(extraction, part)
-    if leaves.height:
-        yield from make_payload_counters(extraction, _label_leaves(extraction, leaves))
+    leaves, paths = _read_leaves(extraction, part)
+    yield from make_payload_counters(extraction, leaves, paths)
 
 
-def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
-    """Yield counters of numbers on their threads: begin, end, thread, label, and where it is real,
-    fraction, else whole.
+def make_payload_counters(
+    extraction: Extraction, leaves: dict[str, np.ndarray], paths: Sequence[str]
+) -> Iterator[Counters]:
+    """Yield counters of numbers on their threads: begin, end, thread, domain, path (index into the
+    paths), and where it is real, fraction, else whole. Ranges that are too short are left out.
     """
-    codes = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1
-    labels = leaves["label"].unique().sort()
-    value = np.where(
-        leaves["real"].to_numpy(),
-        _to_sortable_bits(extraction, leaves["fraction"].to_numpy()),
-        leaves["whole"].to_numpy(),
-    )
-    begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
-    for tid, rows in group_rows(leaves["thread"].to_numpy()):
+    end = np.where(leaves["mark"], NULL, leaves["end"])
+    long = extraction.mask_long_enough(leaves["begin"], end)
+    leaves = {name: column[long] for name, column in leaves.items()}
+    leaves["end"] = np.where(leaves["mark"], leaves["begin"] + 1, leaves["end"])
+    labels, codes = _label_leaves(extraction, leaves, paths)
+    kept = _mask_common_labels(codes, len(labels))
+    extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += int(np.count_nonzero(~kept))
+    fraction = _to_sortable_bits(extraction, leaves["fraction"][kept])
+    value = np.where(leaves["real"][kept], fraction, leaves["whole"][kept])
+    begin, end, codes = leaves["begin"][kept], leaves["end"][kept], codes[kept]
+    for tid, rows in group_rows(leaves["thread"][kept]):
         distinct, column = factorize(codes[rows])
         metrics = tuple(
             Metric(label, UNSCALED if FRACTION in label else 0)
-            for label in labels.gather(distinct).to_list()
+            for label in map(labels.__getitem__, distinct.tolist())
         )
         times, ended = _find_zeros(begin[rows], end[rows], column)
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
@@ -110,9 +121,9 @@ def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarra
     return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
 
-def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
-    """Return the numbers in the payloads of a part, a row each, with where they stand in their
-    payload (`path`).
+def _read_leaves(extraction: Extraction, part: Part) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the numbers in the payloads of a part as columns, and where they stand in their
+    payload: texts, which `path` is an index into.
     """
     database = extraction.database
     registered = (
@@ -128,55 +139,61 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
         "WHERE j.atom IS NOT NULL"
     )
-    if not frame.height:
-        return frame
     extraction.account.synthesized[Reason.VALUE_IN_PAYLOAD] += frame.height
-    frame = frame.with_columns(
-        pl.col("mark", "words", "real").cast(pl.Boolean), path=decode_texts(frame["path"])
-    )
-    extraction.account.dropped[Reason.PAYLOAD_TEXT] += frame["words"].sum()
-    frame = drop_short_ranges(extraction, frame.filter(~pl.col("words")))
-    return frame.with_columns(
-        real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$")
-    )
+    is_text = frame["words"].to_numpy() > 0
+    extraction.account.dropped[Reason.PAYLOAD_TEXT] += int(is_text.sum())
+    texts, path = number_distinct(frame["path"].cast(pl.Binary))
+    paths = decode_texts(texts).to_list()
+    columns = {name: frame[name].to_numpy()[~is_text] for name in NUMBER_COLUMNS}
+    columns["path"] = path[~is_text]
+    is_real = np.array([REAL_PATH.search(path) is not None for path in paths], bool)
+    columns["real"] = (columns["real"] > 0) | is_real[columns["path"]]
+    return columns, paths
 
 
-def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows but for ranges that are too short, with the ends of marks."""
-    end = frame.select(pl.when("mark").then(NULL).otherwise("end")).to_series()
-    long = extraction.mask_long_enough(frame["begin"].to_numpy(), end.to_numpy())
-    frame = frame.filter(pl.Series(long))
-    return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
-
-
-def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
-    """Return the numbers with their labels: `domain: name`, array places in brackets, `#2` for a
-    name that comes twice in a payload.
+def _label_leaves(
+    extraction: Extraction, leaves: dict[str, np.ndarray], paths: Sequence[str]
+) -> tuple[list[str], np.ndarray]:
+    """Return labels in order, and the index of each number's: `domain: name`, array places in
+    brackets, `#2` for a name that comes twice in a payload.
     """
-    place = leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
-    names, codes = find_domains(extraction, *place)
-    domain = pl.Series([name or DEFAULT_DOMAIN for name in names], dtype=pl.String).gather(codes)
-    name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
-    name = name.str.replace(WRAPPING, "").str.replace_all('"', "")
-    name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
-    name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
-    leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
+    domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
+    (domain, path, real), codes = factorize_together(domain_of, leaves["path"], leaves["real"])
+    names = [
+        f"{domains[of] or DEFAULT_DOMAIN}: {_name_path(paths[at])}{FRACTION if fraction else ''}"
+        for of, at, fraction in zip(domain.tolist(), path.tolist(), real.tolist(), strict=True)
+    ]
+    numbers = Numbering()
+    name, known = numbers.number(names)[codes], list(numbers)
+    place = [leaves[column] for column in ("begin", "end", "thread")]
     # A payload has each path once; a repetition is another event at the same time.
-    leaves = leaves.with_columns(
-        event=pl.int_range(pl.len()).over("begin", "end", "thread", "domain", "path")
-    )
-    count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "event", "label")
-    leaves = leaves.with_columns(
-        label=pl.when(count > 1)
-        .then(pl.concat_str("label", pl.lit(" #"), count.cast(pl.String)))
-        .otherwise("label")
-    )
-    kept = leaves.group_by("label").len().sort("len", "label", descending=[True, False])["label"]
-    if len(kept) <= MOST_NAMES:
-        return leaves
-    common = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
-    extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += leaves.height - common.height
-    return common
+    event = _count_earlier(*place, leaves["domain"], leaves["path"])
+    (name, earlier), codes = factorize_together(name, _count_earlier(*place, event, name))
+    labels = [
+        f"{known[of]} #{count + 1}" if count else known[of]
+        for of, count in zip(name.tolist(), earlier.tolist(), strict=True)
+    ]
+    ordered = sorted(set(labels))
+    return ordered, np.array([bisect_left(ordered, label) for label in labels], np.int64)[codes]
+
+
+def _name_path(path: str) -> str:
+    """Return what a number is called by where it stands."""
+    name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
+    return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
+
+
+def _count_earlier(*columns: np.ndarray) -> np.ndarray:
+    """Return how many earlier rows are equal to each in these columns."""
+    return count_occurrences(number_rows(*columns)[1])
+
+
+def _mask_common_labels(codes: np.ndarray, labels: int) -> np.ndarray:
+    """Return a mask of the numbers with the most frequent labels."""
+    if labels <= MOST_NAMES:
+        return np.ones(len(codes), bool)
+    common = np.argsort(-np.bincount(codes, minlength=labels), kind="stable")[:MOST_NAMES]
+    return np.isin(codes, common)
 
 
 def _find_zeros(
@@ -217,14 +234,8 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
         f"WHERE {database.make_condition(TABLE, extraction.condition)}"
     )
     extraction.account.rows += frame.height
-    if not frame.height:
-        return
-    frame = drop_short_ranges(
-        extraction, frame.with_columns(pl.col("mark", "large", "real").cast(pl.Boolean))
-    )
-    beyond = pl.col("large") & (pl.col("whole") < 0)
-    frame = frame.with_columns(
-        path=pl.lit(PATH),
-        whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole"),
-    )
-    yield from make_payload_counters(extraction, _label_leaves(extraction, frame))
+    leaves = {name: frame[name].to_numpy() for name in NUMBER_COLUMNS}
+    beyond = (frame["large"].to_numpy() > 0) & (leaves["whole"] < 0)
+    leaves["whole"] = np.where(beyond, np.iinfo(np.int64).max, leaves["whole"])
+    leaves |= {"path": np.zeros(frame.height, np.int64), "real": leaves["real"] > 0}
+    yield from make_payload_counters(extraction, leaves, [PATH])

@@ -539,11 +539,13 @@ class Database:
         try:
             cursor = self.connection.execute(sql)
             names = [name for name, *_ in cursor.description]
-            frames = [pl.DataFrame(schema=dict.fromkeys(names, pl.Null))]
+            frames = []
             while rows := cursor.fetchmany(BLOCK_ROWS):
                 columns = zip(names, zip(*rows, strict=True), strict=True)
                 frames.append(pl.DataFrame([_make_series(*column) for column in columns]))
-            frame = pl.concat(frames, how="vertical_relaxed")
+            if not frames:
+                return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+            frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
         except (*DAMAGE, pl.exceptions.PolarsError) as error:
             raise self.make_unreadable_error(error) from None
         finally:
