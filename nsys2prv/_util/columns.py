@@ -198,27 +198,30 @@ class FrameWriter:
 
 
 def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any:
-    """Return pieces of a column as one: texts as a list, or as a series where one is a series."""
+    """Return pieces of a column, arrays, series or lists of texts, as one."""
     if len(pieces) == 1:
         return pieces[0]
-    if isinstance(pieces[0], np.ndarray):
+    if all(isinstance(piece, np.ndarray) for piece in pieces):
         return np.concatenate(pieces)
-    if any(isinstance(piece, pl.Series) for piece in pieces):
-        return pl.concat([pl.Series(piece, dtype=pl.String) for piece in pieces])
-    return list(chain.from_iterable(pieces))
+    if all(isinstance(piece, list) for piece in pieces):
+        return list(chain.from_iterable(pieces))
+    series = (
+        pl.Series(piece, dtype=pl.String if isinstance(piece, list) else None) for piece in pieces
+    )
+    return pl.concat(series)
 
 
-def read_columns(stored: StoredFrame) -> dict[str, Any]:
-    """Return the columns by their names, as they were stored."""
+def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the columns, or some of them, by their names, as they were stored."""
     with stored.path.open("rb") as file:
         file.seek(stored.offset)
-        return pickle.loads(file.read(stored.size))
+        columns = pickle.loads(file.read(stored.size))
+    return columns if names is None else {name: columns[name] for name in names}
 
 
-def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return the columns, or some of them, as a frame."""
-    found = read_columns(stored)
-    return pl.DataFrame(found if columns is None else {name: found[name] for name in columns})
+def read_frame(stored: StoredFrame) -> pl.DataFrame:
+    """Return the columns as a frame."""
+    return pl.DataFrame(read_columns(stored))
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:

@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, FrameWriter, number_rows, read_frame
+from nsys2prv._util.columns import ABSENT, FrameWriter, number_rows, read_columns, read_frame
 from nsys2prv.clock.lines import Queue, group_queues
 from nsys2prv.clock.maps import Placement
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
@@ -53,7 +53,8 @@ def adopt_kernels(
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
         columns = ("process", "device", "communicator", "in_graph")
-        frame = read_frame(results[at].facts[KERNELS], columns).filter(pl.col("in_graph") == 0)
+        frame = pl.DataFrame(read_columns(results[at].facts[KERNELS], columns))
+        frame = frame.filter(pl.col("in_graph") == 0)
         members = frame.select(columns[:2]).unique()
         devices.update((results[at].report, *member) for member in members.iter_rows())
         frame = frame.group_by("process").agg(pl.len(), (pl.col("communicator") != 0).sum())

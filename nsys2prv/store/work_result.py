@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
+from nsys2prv._util.columns import OPEN, StoredFrame, factorize, join_pieces, read_columns
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
@@ -198,22 +199,22 @@ def read_fact(
     """Return the facts of one name, from all its files, or some columns of them."""
     if not files:
         return pl.DataFrame()
-    read = [(file, read_frame(file.frame, columns)) for file in files]
-    alike = groupby(read, key=lambda item: list(item[1].schema.items()))
+    read = [(file, read_columns(file.frame, columns)) for file in files]
+    alike = groupby(read, key=lambda item: [(name, one.dtype) for name, one in item[1].items()])
     return pl.concat([_translate_facts(list(group), tasks) for _, group in alike], how="diagonal")
 
 
 def _translate_facts(
-    frames: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
+    read: Sequence[tuple[FactFile, Mapping[str, Any]]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
-    """Return facts of tasks, whose frames have the same columns."""
-    files = [file for file, _ in frames]
-    heights = np.array([frame.height for _, frame in frames])
+    """Return facts of tasks, which have the same columns."""
+    files = [file for file, _ in read]
+    columns = {name: join_pieces([columns[name] for _, columns in read]) for name in read[0][1]}
+    heights = [len(next(iter(columns.values()))) for _, columns in read]
     bounds = np.cumsum(heights)[:-1]
-    frame = pl.concat([frame for _, frame in frames])
 
     def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
-        parts = np.split(frame[name].to_numpy(), bounds)
+        parts = np.split(np.asarray(columns[name]), bounds)
         return np.concatenate(list(map(translate, files, parts)))
 
     def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
@@ -221,20 +222,20 @@ def _translate_facts(
         found = [tasks.get((file.report, process), -1) for process in distinct.tolist()]
         return np.array(found, np.int64)[codes]
 
-    columns = {
-        name: np.repeat(np.array([getattr(file, name) for file in files], np.int64), heights)
-        for name in ("report", "host", "clock_group", "capture")
-    }
-    for name in frame.columns:
+    for name in columns:
         if name.startswith(TIME):
             columns[name] = by_file(name, _to_trace_times)
         elif name.startswith(OBJECT):
             columns[name] = by_file(name, lambda file, objects: file.threads[objects])
-        elif name == COMMUNICATOR and columns["capture"].any():
-            columns[name] = separate_captures(frame[name].to_numpy(), columns["capture"])
-    if "process" in frame.columns:
+    for name in ("report", "host", "clock_group", "capture"):
+        columns[name] = np.repeat(np.array([getattr(file, name) for file in files]), heights)
+    if COMMUNICATOR in columns and columns["capture"].any():
+        columns[COMMUNICATOR] = separate_captures(
+            np.asarray(columns[COMMUNICATOR]), columns["capture"]
+        )
+    if "process" in columns:
         columns["task"] = by_file("process", find_tasks)
-    return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+    return pl.DataFrame(columns)
 
 
 def separate_captures(communicators: np.ndarray, captures: np.ndarray) -> np.ndarray:
