@@ -59,7 +59,11 @@ _ANY = " OR ".join(
     for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
     for name in names
 )
-CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
+
+
+def select_value_rows(_: ReportInfo) -> str:
+    """Return the condition for ranges and marks with a number in a column."""
+    return f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:

@@ -14,7 +14,14 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import OPEN, StoredFrame, factorize, join_pieces, read_columns
+from nsys2prv._util.columns import (
+    OPEN,
+    StoredFrame,
+    factorize,
+    join_pieces,
+    read_columns,
+    read_frame,
+)
 from nsys2prv.clock import ALIGNED_ERROR
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
