@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.text import format_count, list_some
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
-from nsys2prv.analysis.result import Result, Table, divide_columns
-from nsys2prv.analysis.study.model import name_job_metrics
+from nsys2prv.analysis.result import Result, divide_columns
 from nsys2prv.analysis.study.rows import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
-
-if TYPE_CHECKING:
-    from nsys2prv.analysis.page.excerpts import Excerpts
 
 #: Times that differ by a smaller share are alike; iterations that take so many times the median are
 #: outliers.
@@ -63,35 +58,15 @@ PLACES = (
 )
 
 
-class ComparedJob(Struct, frozen=True):
-    """A job, of reports or of a file that `report --json` wrote."""
-
-    #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ...
-    description: Mapping[str, Any]
-    #: Results by the name of the analysis.
-    results: Mapping[str, Result]
-    #: What a page shows of the events, of a typical iteration.
-    excerpts: Excerpts | None = None
-
-    @property
-    def duration(self) -> float:
-        """Duration of the job (ns)."""
-        return float(self.description["duration_ns"])
-
-    def find_table(self, analysis: str, table: str) -> Table | None:
-        """Return a table, None where the job, of a file perhaps that --only wrote, has none."""
-        return self.results[analysis].tables.get(table) if analysis in self.results else None
-
-
 def find_frames(
-    jobs: Sequence[ComparedJob], analysis: str, table: str
+    jobs: Sequence[FinishedJob], analysis: str, table: str
 ) -> list[pl.DataFrame] | None:
     """Return a table of several jobs, None where one of them has none."""
-    tables = [job.find_table(analysis, table) for job in jobs]
-    return None if None in tables else [one.frame for one in tables]
+    frames = [job.find_frame(analysis, table) for job in jobs]
+    return None if any(one is None for one in frames) else frames
 
 
-def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
+def compare_elapsed(first: FinishedJob, second: FinishedJob) -> tuple[float, str]:
     """Return by how much longer the second job takes (0.22: by 22 %; negative: shorter), and a
     sentence that says so, which iterations are far from the median, and what changed most. Jobs that
     both have a steady state are compared by its median iteration.
@@ -126,7 +101,7 @@ def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str
     return change, head + (f"; {where}: {', '.join(changes)}" if changes else "")
 
 
-def warn_of_differences(first: ComparedJob, second: ComparedJob) -> list[str]:
+def warn_of_differences(first: FinishedJob, second: FinishedJob) -> list[str]:
     """Return what keeps figures of two jobs from being compared: other numbers of ranks or GPUs, or
     other GPUs, a line each.
     """
@@ -155,7 +130,7 @@ def _list_outliers(each: pl.DataFrame, name: str) -> list[str]:
     return [f"{name}'s iteration {list_some(named)}"] if named else []
 
 
-def _list_changes(jobs: Sequence[ComparedJob]) -> list[tuple[str, float]]:
+def _list_changes(jobs: Sequence[FinishedJob]) -> list[tuple[str, float]]:
     """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
@@ -170,7 +145,7 @@ def _list_changes(jobs: Sequence[ComparedJob]) -> list[tuple[str, float]]:
     return changes
 
 
-def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
+def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
     """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
     NVTX range. Changes are of the second from the first.
     """
@@ -192,13 +167,13 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     for analysis, name, keys, count, value in COMPARED:
         frames = find_frames(jobs, analysis, name)
         if frames is None:
-            lacking = [job.find_table(analysis, name) is None for job in jobs]
+            lacking = [job.find_frame(analysis, name) is None for job in jobs]
             if not all(lacking):
                 has_none = "AB"[lacking.index(True)]
                 result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
             continue
         joined = _join_by_key(frames, keys, count, value, steps)
-        compared.append((f"{analysis}_{name}", first.find_table(analysis, name).title, joined))
+        compared.append((f"{analysis}_{name}", first.results[analysis].tables[name].title, joined))
         counts.append(
             joined.select(
                 pl.lit(f"{analysis}: {name}").alias("table"),
@@ -237,12 +212,12 @@ def _compare_medians(each: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.DataFrame({"part": columns.values(), **medians}).with_columns(CHANGE)
 
 
-def _describe_jobs(jobs: Sequence[ComparedJob]) -> pl.DataFrame:
+def _describe_jobs(jobs: Sequence[FinishedJob]) -> pl.DataFrame:
     rows = [("elapsed (s)", *(job.duration / 1e9 for job in jobs))]
     rows += [(name, *(job.description[name] for job in jobs)) for name in ("ranks", "devices")]
     rows += [
         (f"{row.name} (%)", *(None if one is None else 100 * one for one in values))
-        for row, values in list_known_rows([name_job_metrics(job.results) for job in jobs])
+        for row, values in list_known_rows([job.metrics for job in jobs])
     ]
     schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
     frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)

@@ -157,17 +157,17 @@ class OpenJob:
 
     def _repr_html_(self) -> str:
         """Return the page of the job in a frame, for notebooks."""
-        from nsys2prv.analysis.page import frame_page, make_job_page
+        from nsys2prv.analysis.page import Frame, make_job_page
 
-        return f"<p>{escape(repr(self)[1:-1])}</p>{frame_page(make_job_page(self))._repr_html_()}"
+        return f"<p>{escape(repr(self)[1:-1])}</p>{Frame(make_job_page(self))._repr_html_()}"
 
     def timeline(self, finding: int = 0) -> Frame:
         """Return a timeline for notebooks: of the moment of a finding (from 1, as :meth:`findings` lists
         them), or of the whole job.
         """
-        from nsys2prv.analysis.page import frame_page, make_timeline_page
+        from nsys2prv.analysis.page import Frame, make_timeline_page
 
-        return frame_page(make_timeline_page(self, finding), 640)
+        return Frame(make_timeline_page(self, finding), 640)
 
     def close(self) -> None:
         """Remove the temporary files."""

@@ -14,11 +14,11 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import (
-    ComparedJob,
     compare_elapsed,
     compare_jobs,
     warn_of_differences,
 )
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
@@ -153,7 +153,10 @@ def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str
     if options.json:
         write_complete_file(options.json, write_json(results, described))
     if options.html:
-        write_page(options.html, described, results, excerpts)
+        from nsys2prv.analysis.page import make_page
+
+        page = make_page(FinishedJob(described, results, excerpts))
+        write_complete_file(options.html, page)
     text = format_results(results.values(), make_heading(described, style.full), style, left_out)
     return text, list(map(str, described["warnings"]))
 
@@ -232,18 +235,6 @@ def _choose_excerpts(
         return choose_excerpts(job, results, typical=typical)
 
 
-def write_page(
-    path: Path,
-    described: Mapping[str, object],
-    results: Mapping[str, Result],
-    excerpts: Excerpts | None,
-) -> None:
-    """Write the HTML page."""
-    from nsys2prv.analysis.page import make_page
-
-    write_complete_file(path, make_page(described, results, excerpts))
-
-
 def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
     """Run `diff` and return its text, the warnings and the exit status."""
     options = parse_options(parser, arguments, DIFF_OPTIONS, TABLE_OPTIONS, OPTIONS)
@@ -280,6 +271,7 @@ def write_report_files(
     """
     if not paths:
         reports = [Path(report).name for report in reports]
+    from nsys2prv.analysis.page import make_page
     from nsys2prv.analysis.page.excerpts import choose_excerpts
 
     with OpenJob(job) as opened:
@@ -287,7 +279,8 @@ def write_report_files(
         with opened.progress.show_phase("page", 1):
             excerpts = choose_excerpts(opened, results)
     write_complete_file(path, write_json(results, described))
-    write_page(path.with_suffix(".html"), described, results, excerpts)
+    page = make_page(FinishedJob(described, results, excerpts))
+    write_complete_file(path.with_suffix(".html"), page)
     return format_results(results.values(), (), Style.for_output())
 
 
@@ -355,11 +348,11 @@ def _analyse_job(
     )
 
 
-def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
+def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     """Return the job that the command line names."""
     path = Path(name)
     if path.suffix == JSON:
-        return ComparedJob(*_load_job_file(path))
+        return FinishedJob(*_load_job_file(path))
     folder = path.is_dir() and not is_report(path)
     reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
     if not reports:
@@ -367,7 +360,7 @@ def load_job(name: str, options: argparse.Namespace) -> ComparedJob:
     with _open_reports(reports, options) as job:
         results = _analyse_job(job, (), options)
         excerpts = _choose_excerpts(job, results, options, typical=True)
-        return ComparedJob(job.describe(reports, name), results, excerpts)
+        return FinishedJob(job.describe(reports, name), results, excerpts)
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:

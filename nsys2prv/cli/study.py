@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import check_folder, write_complete_file
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.study.page import make_study_page
 from nsys2prv.analysis.study.runs import make_study
 from nsys2prv.analysis.study.tables import format_csv, name_file
@@ -57,6 +58,7 @@ def print_study(parser: Parser, arguments: Sequence[str]) -> str:
     options = parse_options(parser, arguments, STUDY_OPTIONS, OPTIONS)
     _check_runs(options)
     regions = [name for name in (options.regions or "").split(",") if name]
+    drawn: dict[str, FinishedJob] | None = {} if options.html else None
     study = make_study(
         options.runs,
         scaling=options.scaling,
@@ -67,6 +69,7 @@ def print_study(parser: Parser, arguments: Sequence[str]) -> str:
         labels=_parse_labels(options),
         host_threads=options.host_threads,
         useful=options.useful,
+        drawn=drawn,
         kernel_rules=options.kernel_rules,
         align=options.align,
         jobs=options.jobs,
@@ -78,7 +81,7 @@ def print_study(parser: Parser, arguments: Sequence[str]) -> str:
     if options.json:
         write_complete_file(options.json, json.dumps(study, indent=1, allow_nan=False) + "\n")
     if options.html:
-        write_complete_file(options.html, make_study_page(study, options.html))
+        write_complete_file(options.html, make_study_page(study, options.html, drawn))
     if options.md:
         write_complete_file(options.md, format_markdown(study))
     if options.csv:

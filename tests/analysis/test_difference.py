@@ -10,15 +10,16 @@ import pytest
 from tools.pages import Page
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.comparison import ComparedJob, compare_jobs
+from nsys2prv.analysis.comparison import compare_jobs
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli import main
 
 
-def run_job(devices: dict[str, int]) -> ComparedJob:
+def run_job(devices: dict[str, int]) -> FinishedJob:
     """Convert a job whose devices are useful for so long (ns)."""
     frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
-    return ComparedJob(
+    return FinishedJob(
         {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
         {"efficiencies": Result("efficiencies", "", {"devices": Table("", frame)})},
     )

@@ -18,7 +18,8 @@ from tools.exports import (
 )
 
 import nsys2prv
-from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs
+from nsys2prv.analysis.comparison import compare_elapsed, compare_jobs
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table
 
@@ -69,7 +70,7 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     assert "does not repeat itself" in result.missing[0]
 
 
-def run_iterations(steps: int, time: int, exposed: int) -> ComparedJob:
+def run_iterations(steps: int, time: int, exposed: int) -> FinishedJob:
     """Convert a job of so many iterations, of so much time each, of which so much is exposed NCCL
     (ns).
     """
@@ -90,7 +91,7 @@ def run_iterations(steps: int, time: int, exposed: int) -> ComparedJob:
         name: Result(name, "", {key: Table("", frame) for key, frame in item.items()})
         for name, item in tables.items()
     }
-    return ComparedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
+    return FinishedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
 
 
 def test_an_outlier_is_named_and_leaves_the_headline_alone() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 from tools.studies import make_run, make_study_data
 
-from nsys2prv.analysis.study.page import make_study_cell, make_study_page
+from nsys2prv.analysis.study.page import list_plots, make_study_page
 from nsys2prv.analysis.study.rows import ROW_OF
 from nsys2prv.analysis.study.summary import summarise_study
 from nsys2prv.analysis.study.tables import format_csv, format_signed
@@ -82,21 +80,16 @@ def test_csv_and_markdown(study: dict[str, Any]) -> None:
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {5}
 
 
-def test_the_page_is_alone_and_obeys_its_own_style(study: dict[str, Any], tmp_path: Path) -> None:
+def test_the_page_of_a_study_is_alone(study: dict[str, Any], tmp_path: Path) -> None:
     study["runs"][1]["label"] = study["regions"][0] = HOSTILE
     report = tmp_path / "runs" / "job_4"
     report.mkdir(parents=True)
     (report / "job.html").write_text("<title>x - nsys2prv report</title>")
     study["reference"] = study["runs"][0]["name"] = str(report)
     page = make_study_page(study, tmp_path / "study.html")
-    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"content=\"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; " in page
-    assert "<script" not in page
     assert " style=" not in page, "the policy refuses it"
-    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,", "runs/job_4/job.html"]
-    assert page.count("<svg") == 5
-    assert "<svg" in make_study_cell(study)
+    assert re.findall(r'(?:src|href)="([^"#]+)"', page) == ["data:,", "runs/job_4/job.html"]
+    assert len([*list_plots(study)]) == 6
 
 
 def test_files_of_talp(study: dict[str, Any], tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Make one HTML page of a job's analyses and timeline, which refers to nothing outside itself.
+"""Make HTML pages of jobs, which refer to nothing outside themselves.
 
-In: results of :mod:`nsys2prv.analysis`, and :mod:`excerpts` of the events. Out: the page:
-:mod:`sections` has what it says, :mod:`data` what its script draws, ``web/`` the templates and
-scripts. Start here, then in :mod:`excerpts`.
+In: jobs whose analyses are done (:mod:`nsys2prv.analysis.finished_job`), with :mod:`excerpts` of their
+events. Out: a page: :mod:`sections` has what it says, :mod:`data` what its script draws, ``web/`` the
+templates and scripts. Start here, then in :mod:`excerpts`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,61 +23,31 @@ from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import capitalize
 from nsys2prv._util.version import __version__
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import sections
-from nsys2prv.analysis.page.data import Material, pack_data
-from nsys2prv.analysis.page.excerpts import BUDGET, Excerpts, choose_excerpts
-from nsys2prv.analysis.result import NOTHING, Result
+from nsys2prv.analysis.page.data import pack_data
+from nsys2prv.analysis.page.excerpts import BUDGET, choose_excerpts
+from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import format_nanoseconds, write_micro
 
 if TYPE_CHECKING:
-    from nsys2prv.analysis.comparison import ComparedJob
     from nsys2prv.analysis.job import OpenJob
 
-#: Scripts of all pages, each behind those that it uses; the last one is that of the page.
-MODULES = (
-    *("format", "dom", "data", "layout", "describe", "drawing", "input", "timeline"),
-    *("strip", "heatmap", "chart", "flame", "tables", "common", "cards", "whole", "iterations"),
-)
+#: An import of a module of JavaScript: names, module.
+IMPORT = re.compile(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";')
 
 
-def make_page(
-    job: Mapping[str, Any], results: Mapping[str, Result], excerpts: Excerpts | None = None
-) -> str:
-    """Return the results of a job as one HTML page. job: as in JSON (:meth:`OpenJob.describe`).
-    excerpts: what it shows of the events, None where these are not at hand.
-    """
-    material = Material(job, results, excerpts)
-    mean, bars = sections.divide_time(material)
-    return _fill_page(
-        "report",
-        str(job.get("title") or job["name"]),
-        data=[pack_data(material)],
-        facts=sections.describe_job_facts(material),
-        verdict=sections.write_verdict(material, mean),
-        mean=mean,
-        bars=bars,
-        part=material.part,
-        has_iterations=bool(material.iterations),
-        has_gpus=bool(job["devices"]),
-        cards=[*sections.list_cards(material)],
-        nothing=NOTHING,
-        missing=results["findings"].missing if "findings" in results else None,
-        has_lanes=material.lanes.height > 0,
-        efficiencies=sections.list_efficiencies(material),
-        has_kernels=material.find_frame("kernels", "kernels") is not None,
-        flame=material.find_frame("stacks", "flame"),
-        has_metrics=material.find_frame("metrics", "map") is not None,
-        quality=sections.list_quality(material),
-        warnings=job.get("warnings", ()),
-        notes=job.get("notes", ()),
-        excerpts=excerpts,
-    )
+def make_page(job: FinishedJob) -> str:
+    """Return the results of a job as a page."""
+    mean, bars = sections.divide_time(job)
+    title = str(job.description.get("title") or job.description["name"])
+    return fill_page("report", title, job, job=job, mean=mean, bars=bars)
 
 
 def make_job_page(job: OpenJob) -> str:
-    """Return an open job as one HTML page."""
+    """Return an open job as a page."""
     results = job.analyse()
-    return make_page(job.describe(), results, choose_excerpts(job, results))
+    return make_page(FinishedJob(job.describe(), results, choose_excerpts(job, results)))
 
 
 def make_timeline_page(job: OpenJob, number: int) -> str:
@@ -90,38 +60,25 @@ def make_timeline_page(job: OpenJob, number: int) -> str:
         raise UsageError(f"finding {number}: there are {len(findings)}, from 1 on")
     chosen = findings[number - 1 : number] if number else []
     results["findings"] = replace(results["findings"], findings=chosen)
-    material = Material(job.describe(), results, choose_excerpts(job, results, BUDGET // 3))
-    cards = [*sections.list_cards(material)]
-    return _fill_page("moment", f"finding {number}", data=[pack_data(material)], cards=cards)
+    shown = FinishedJob(job.describe(), results, choose_excerpts(job, results, BUDGET // 3))
+    return fill_page("moment", f"finding {number}", shown, job=shown)
 
 
 def make_difference_page(
-    name: str, headline: str, results: Sequence[Result], jobs: Sequence[ComparedJob]
+    name: str, headline: str, results: Sequence[Result], jobs: Sequence[FinishedJob]
 ) -> str:
-    """Return the difference of two jobs as one HTML page: a sentence that says what changed, where the
-    time of an iteration goes, a typical one of each, findings, and the tables. name: of both jobs.
+    """Return the difference of two jobs as a page: a sentence that says what changed, where the time of
+    an iteration goes, a typical one of each, findings, and the tables. name: of both jobs.
     """
-    whole = Material({}, {result.name: result for result in results})
-    drawn = ("time", "iterations", "findings")
-    materials = [
-        Material(
-            one.description,
-            {name: one.results[name] for name in drawn if name in one.results},
-            one.excerpts,
-        )
-        for one in jobs
-    ]
-    bars = [sections.divide_time(one)[0] for one in materials]
-    lengths = [one.typical_length for one in materials]
-    return _fill_page(
+    difference = FinishedJob({}, {result.name: result for result in results})
+    names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
+    return fill_page(
         "diff",
         name,
-        data=[pack_data(one) for one in (whole, *materials)],
+        difference,
+        [*zip(names, jobs, strict=True)],
         verdict=headline,
-        jobs=[*zip("AB", (one.description["name"] for one in jobs), bars, lengths, strict=True)],
-        longest=max(*lengths, 1),
-        has_timelines=all(one.excerpts for one in materials),
-        findings=sections.compare_findings(*materials),
+        findings=sections.compare_findings(*jobs),
     )
 
 
@@ -130,7 +87,7 @@ class Frame(Struct, frozen=True):
 
     page: str
     #: Pixels.
-    height: int
+    height: int = 900
 
     def _repr_html_(self) -> str:
         return (
@@ -139,37 +96,57 @@ class Frame(Struct, frozen=True):
         )
 
 
-def frame_page(page: str, height: int = 900) -> Frame:
-    """Return a page for a notebook: its script runs, and can do nothing to the notebook."""
-    return Frame(page, height)
-
-
-def _fill_page(page: str, title: str, **content: object) -> str:
-    """Return a page: its template with the styles and the scripts in it."""
-    environment = load_environment(_read_web)
+def fill_page(
+    page: str,
+    title: str,
+    shown: FinishedJob | None,
+    compared: Sequence[tuple[str, FinishedJob]] = (),
+    **content: object,
+) -> str:
+    """Return a page: its template with the styles, the scripts and the data of jobs in it. shown: the job
+    whose tables it has. compared: names of jobs, and those whose typical iterations it has.
+    """
+    environment = load_environment()
     style = environment.get_template("page.css").render()
-    script = join_modules(*MODULES, page)
     # The browser runs this script and takes these styles alone: nothing that a name in a report
     # might smuggle in.
-    texts = {"style": style, "script": script}
+    texts = {"style": style, "script": join_modules(page)}
     hashes = {f"{name}_hash": hash_text(text) for name, text in texts.items()}
     marked = {name: Markup(text) for name, text in texts.items()}
-    template = environment.get_template(f"{page}.html")
-    return template.render(title=title, version=__version__, **hashes, **marked, **content)
+    return environment.get_template(f"{page}.html").render(
+        title=title,
+        version=__version__,
+        data=[
+            *([pack_data(shown)] if shown else []),
+            *(pack_data(job, False) for _, job in compared),
+        ],
+        compared=sections.list_typical(compared),
+        sections=sections,
+        **hashes,
+        **marked,
+        **content,
+    )
 
 
-def join_modules(*names: str) -> str:
-    """Return modules of JavaScript as one script without imports, each in a block of its own. Modules
-    import by names (``import { a, b } from "./module.js";``) and export constants and classes.
+def join_modules(page: str) -> str:
+    """Return a module of JavaScript, behind those that it needs, as one script without imports, each in a
+    block of its own. Modules import by names (``import { a, b } from "./module.js";``) and export
+    constants and classes.
     """
-    blocks = []
-    for name in names:
+    blocks: dict[str, str] = {}
+
+    def add(name: str) -> None:
         text = _read_web(f"{name}.js")
+        for _, needed in IMPORT.findall(text):
+            if needed not in blocks:
+                add(needed)
         exported = ", ".join(re.findall(r"(?m)^export (?:const|class) (\w+)", text))
-        text = re.sub(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";', r"const \1 = modules.\2;", text)
-        text = re.sub(r"(?m)^export ", "", text)
-        blocks.append(f"{{\n{text}modules.{name} = {{ {exported} }};\n}}\n")
-    return f"(async () => {{\n'use strict';\nconst modules = {{}};\n{''.join(blocks)}}})();\n"
+        text = re.sub(r"(?m)^export ", "", IMPORT.sub(r"const \1 = modules.\2;", text))
+        blocks[name] = f"{{\n{text}modules.{name} = {{ {exported} }};\n}}\n"
+
+    add(page)
+    script = "".join(blocks.values())
+    return f"(async () => {{\n'use strict';\nconst modules = {{}};\n{script}}})();\n"
 
 
 def hash_text(text: str) -> str:
@@ -181,10 +158,10 @@ _read_web = partial(read_data_text, "nsys2prv.analysis.page.web")
 
 
 @cache
-def load_environment(read: Callable[[str], str]) -> Environment:
-    """Return the environment of templates, which escapes all values. read: returns a template."""
+def load_environment() -> Environment:
+    """Return the environment of templates, which escapes all values."""
     environment = Environment(
-        loader=FunctionLoader(read),
+        loader=FunctionLoader(_read_web),
         autoescape=True,
         finalize=make_printable,
         trim_blocks=True,

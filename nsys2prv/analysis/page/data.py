@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page.events import CLASSES, COLUMNS, merge_windows
 from nsys2prv.analysis.page.excerpts import Excerpts
 from nsys2prv.analysis.page.pack import Pack
@@ -46,72 +47,15 @@ DRAWN = {
 }
 
 
-class Material(Struct, frozen=True):
-    """Contents of a page."""
-
-    #: The job, as `OpenJob.describe` describes it.
-    job: Mapping[str, Any]
-    #: Results by the name of their analysis.
-    results: Mapping[str, Result]
-    #: What is shown of its events, None where these are not at hand.
-    excerpts: Excerpts | None = None
-
-    def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
-        """Return the figures of a table, None where there are none."""
-        tables = self.results[analysis].tables if analysis in self.results else {}
-        return tables[name].frame if name in tables else None
-
-    @property
-    def lanes(self) -> pl.DataFrame:
-        """The lanes, as `time.lanes` of time_division.py has them; empty for none."""
-        frame = self.find_frame("time", "lanes")
-        return pl.DataFrame() if frame is None else frame
-
-    @property
-    def steady(self) -> pl.DataFrame:
-        """The row of `findings.phases` for the steady state; empty for none."""
-        phases = self.find_frame("findings", "phases")
-        return pl.DataFrame() if phases is None else phases.filter(phase="steady state")
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Begin and end of the steady state, or of the whole job (ns)."""
-        if not self.steady.height:
-            return 0, int(self.job.get("duration_ns", 0))
-        begin, length = self.steady.select("begin_ns", "time_ns").row(0)
-        return int(begin), int(begin + length)
-
-    @property
-    def part(self) -> tuple[str, int]:
-        """Part of the job that shares of time relate to, and its length (ns)."""
-        begin, end = self.span
-        duration = int(self.job.get("duration_ns", 0))
-        if begin > 0 or end < duration:
-            return "the steady state", end - begin
-        covered = int(self.job.get("covered_ns", duration))
-        return ("the time that all reports cover" if covered < duration else "the job"), covered
-
-    @property
-    def iterations(self) -> list[int]:
-        """Begins of the iterations of the steady state, and the end of the last one (ns)."""
-        each = self.find_frame("time", "by_iteration")
-        if each is None:
-            return []
-        return [*each.filter(pl.col("lane") == pl.col("lane").min())["begin_ns"], self.span[1]]
-
-    @property
-    def typical_length(self) -> int:
-        """Time of the median iteration, or of the job (ns)."""
-        return int(np.median(np.diff(self.iterations or self.span)))
-
-
-def pack_data(material: Material) -> str:
-    """Return the block of a page's data in base64 (data.js reads it)."""
-    pack, excerpts, lanes = Pack(), material.excerpts, material.lanes
+def pack_data(job: FinishedJob, whole: bool = True) -> str:
+    """Return the block of a page's data in base64 (data.js reads it). whole: with all tables, and not only
+    what timelines need.
+    """
+    pack, lanes = Pack(), job.lanes
     facts: dict[str, Any] = {
-        "duration": int(material.job.get("duration_ns", 0)),
-        "span": material.span,
-        "iterations": material.iterations,
+        "duration": job.duration,
+        "span": job.span,
+        "iterations": job.iterations,
         "lanes": [
             {"who": who, "node": node, "device": bool(device), "label": device or node}
             for who, node, device in lanes.select("rank", "node", "device").rows()
@@ -120,25 +64,24 @@ def pack_data(material: Material) -> str:
         else [],
         "columns": {kind: ("begin", "end", *names) for kind, names in COLUMNS.items()},
         "classes": CLASSES,
-        "tables": [*_list_tables(material.results)],
-        "metrics": [*_pack_metrics(pack, material)],
+        "tables": [*_list_tables(job.results)] if whole else [],
+        "metrics": [*_pack_metrics(pack, job)] if whole else [],
+        "bins": _pack_bins(pack, job),
         "grids": {},
         "group": 1,
+        **_pack_events(pack, job.excerpts, lanes.height),
     }
-    if (flame := material.find_frame("stacks", "flame")) is not None:
+    if whole and (flame := job.find_frame("stacks", "flame")) is not None:
         frames = flame.partition_by("rank", as_dict=True, maintain_order=True, include_key=False)
         facts["flames"] = [(rank, frame.rows()) for (rank,), frame in frames.items()]
-    facts["columns"]["messages"] = ("begin", "end", "from", "to", "bytes", "on_gpu")
-    facts["bins"] = _pack_bins(pack, material)
-    if material.iterations and (frame := material.find_frame("time", "by_iteration")) is not None:
+    if job.iterations and (frame := job.find_frame("time", "by_iteration")) is not None:
         facts["group"], facts["grids"] = _pack_iterations(pack, frame, lanes.height)
-    facts |= _pack_events(pack, excerpts, lanes.height)
     return pack.finish(facts)
 
 
-def _pack_bins(pack: Pack, material: Material) -> dict[str, Any]:
+def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
     """Pack the shares of parts of time: by lane and bin, a byte for each part."""
-    frame, lanes = material.find_frame("time", "over_time"), material.lanes.height
+    frame, lanes = job.find_frame("time", "over_time"), job.lanes.height
     if frame is None:
         return {"parts": [], "count": 1, "at": 0}
     parts = [name for name in BIN_PARTS if f"{name}_share" in frame.columns]
@@ -216,9 +159,9 @@ def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
     return [np.diff(begin, prepend=0), end - begin]
 
 
-def _pack_metrics(pack: Pack, material: Material) -> Iterator[dict[str, Any]]:
+def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
     """Pack the maps of sampled metrics: a byte for each row and bin, 0 for unknown."""
-    frame = material.find_frame("metrics", "map")
+    frame = job.find_frame("metrics", "map")
     if frame is None:
         return
     greatest = frame.group_by("metric", maintain_order=True).agg(pl.col("mean").max())

@@ -53,6 +53,8 @@ COLUMNS = {
     "m": ("name", "before", "stream", "bytes"),
     "h": ("name", "thread"),
     "x": ("name", "thread"),
+    # Messages are lines from a lane to another.
+    "messages": ("from", "to", "bytes", "on_gpu"),
 }
 #: Layouts of work on GPUs: kind of track, field of its name, further fields.
 WORK_LAYOUTS = {

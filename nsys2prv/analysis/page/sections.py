@@ -11,10 +11,9 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.page.data import Material
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page.excerpts import Moment
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
-from nsys2prv.analysis.study.model import name_job_metrics
 from nsys2prv.analysis.study.rows import Row, list_known_rows, rate_efficiency
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
@@ -65,34 +64,35 @@ class Bar(Struct, frozen=True):
         return sum(part.share for part in self.parts if part.title.startswith(names))
 
 
-def describe_job_facts(material: Material) -> list[str]:
+def describe_job_facts(job: FinishedJob) -> list[str]:
     """Return the job in a line, piece by piece."""
-    job, steady = material.job, material.steady
-    found = [
-        f"{format_count(count, 'iteration')} ({by})"
-        for count, by in (steady.select("iterations", "activity").rows() if steady.height else ())
-    ]
-    processes = describe_processes(job.get("processes", job["ranks"]), job["ranks"])
+    told, steady = job.description, job.steady
+    found = (
+        [f"{format_count(steady['iterations'], 'iteration')} ({steady['activity']})"]
+        if steady
+        else []
+    )
+    processes = describe_processes(told.get("processes", told["ranks"]), told["ranks"])
     return [
-        f"{processes} on {format_count(len(job['nodes']), 'host')}",
-        *([format_count(job["devices"], "GPU")] if job["devices"] else []),
-        ", ".join([format_nanoseconds(job["duration_ns"]), *found]),
-        f"{sum(job['records'].values()):,} events",
-        *filter(None, format_machine_line(job).split("; ")),
+        f"{processes} on {format_count(len(told['nodes']), 'host')}",
+        *([format_count(told["devices"], "GPU")] if told["devices"] else []),
+        ", ".join([format_nanoseconds(told["duration_ns"]), *found]),
+        f"{sum(told['records'].values()):,} events",
+        *filter(None, format_machine_line(told).split("; ")),
     ]
 
 
-def write_verdict(material: Material, mean: Bar | None) -> str:
+def write_verdict(job: FinishedJob, mean: Bar | None) -> str:
     """Return what holds the job back, in two sentences."""
-    findings, sentences = list_findings(material), []
-    where = "their steady state" if material.iterations else material.part[0]
-    if mean and (mean.useful or material.job["devices"]):
-        who = "GPUs compute" if material.job["devices"] else "ranks are in MPI"
+    findings, sentences = job.findings, []
+    where = "their steady state" if job.iterations else job.part[0]
+    if mean and (mean.useful or job.description["devices"]):
+        who = "GPUs compute" if job.description["devices"] else "ranks are in MPI"
         sentences.append(f"The {who} for {100 * mean.useful:.0f} % of {where}.")
     if findings:
         costs = [_describe_cost(one) for one in findings[:IN_VERDICT]]
         sentences.append(f"What costs most: {'; '.join(costs)}.")
-    elif result := material.results.get("findings"):
+    elif result := job.results.get("findings"):
         sentences.append(f"{result.missing[0]}." if result.missing else NOTHING)
     return " ".join(sentences)
 
@@ -105,17 +105,11 @@ def _describe_cost(finding: Finding) -> str:
     return f"{title} ({'at most ' if finding.at_most else ''}{100 * finding.share:.1f} %)"
 
 
-def list_findings(material: Material) -> Sequence[Finding]:
-    """Return the findings."""
-    result = material.results.get("findings")
-    return result.findings if result else []
-
-
-def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
+def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
     """Return where the time of all GPUs went, and that of each, or of each host; least computing first
     where there are many.
     """
-    lanes = material.lanes
+    lanes = job.lanes
     if not lanes.height:
         return None, []
     # A GPU that several processes use is one.
@@ -157,24 +151,45 @@ def divide_time(material: Material) -> tuple[Bar | None, list[Bar]]:
     return every, sorted(bars, key=lambda bar: bar.useful)
 
 
-def list_cards(material: Material) -> Iterator[tuple[Finding, str, Moment | None]]:
+def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]:
     """Yield the findings with their costs, and the moments to look at."""
-    begin, end = material.span
-    excerpts, findings = material.excerpts, list_findings(material)
+    begin, end = job.span
+    excerpts, findings = job.excerpts, job.findings
     moments = excerpts.moments if excerpts else [None] * len(findings)
     for finding, moment in zip(findings, moments, strict=True):
-        of_job = finding.kind in OUTSIDE or not material.iterations
-        length = material.job.get("covered_ns", end) if of_job else end - begin
+        of_job = finding.kind in OUTSIDE or not job.iterations
+        length = job.description.get("covered_ns", end) if of_job else end - begin
         yield finding, format_nanoseconds(finding.share * length), moment
 
 
-def compare_findings(first: Material, second: Material) -> list[dict[str, Any]]:
+class Typical(Struct, frozen=True):
+    """A typical iteration of a job that is compared with others; of one that has none, all of it."""
+
+    name: str
+    #: Where its time went, the mean of all GPUs; None where that is not known.
+    bar: Bar | None
+    #: Its length (ns), and that as a part of the longest one.
+    length: int
+    scale: float
+    has_timeline: bool
+
+
+def list_typical(jobs: Sequence[tuple[str, FinishedJob]]) -> list[Typical]:
+    """Return a typical iteration of each of these jobs, which have names."""
+    longest = max((job.typical_length for _, job in jobs), default=1)
+    return [
+        Typical(name, divide_time(job)[0], length, length / max(longest, 1), bool(job.excerpts))
+        for name, job in jobs
+        for length in [job.typical_length]
+    ]
+
+
+def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
     """Return the findings of two jobs, those of the second first: title, shares, and whether they are
     new or gone. Findings of one kind and of the same ranks are the same.
     """
     before, after = (
-        {(one.kind, one.ranks): one for one in list_findings(material)}
-        for material in (first, second)
+        {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)
     )
     return [
         {
@@ -186,18 +201,18 @@ def compare_findings(first: Material, second: Material) -> list[dict[str, Any]]:
     ]
 
 
-def list_efficiencies(material: Material) -> list[tuple[Row, float | None, str]]:
+def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float | None, str]]:
     """Return the efficiencies of the steady state, or of the whole job where none was found: each is the
     product of those one step deeper behind it. With its value, and how it is rated.
     """
     return [
         (row, value, "unknown" if value is None else rate_efficiency(value))
-        for row, (value,) in list_known_rows([name_job_metrics(material.results)])
+        for row, (value,) in list_known_rows([job.metrics])
     ]
 
 
-def list_quality(material: Material) -> list[str]:
+def list_quality(job: FinishedJob) -> list[str]:
     """Return what the reports lack, and what to do about it."""
     return format_quality(
-        [QualityNote(**one) for one in material.job.get("quality", ())], full=True
+        [QualityNote(**one) for one in job.description.get("quality", ())], full=True
     )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import polars as pl
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
-
-if TYPE_CHECKING:
-    from nsys2prv.analysis.result import Result
 
 #: Says what a JSON file is; another number when its figures mean something else.
 FORMAT = "nsys2prv study 1"
@@ -151,9 +148,10 @@ class Study(Struct):
         return write_talp_files(self.to_dict(), Path(folder))
 
     def _repr_html_(self) -> str:
-        from nsys2prv.analysis.study.page import make_study_cell
+        from nsys2prv.analysis.page import Frame
+        from nsys2prv.analysis.study.page import make_study_page
 
-        return make_study_cell(self.to_dict())
+        return Frame(make_study_page(self.to_dict()))._repr_html_()
 
     @property
     def table(self) -> pl.DataFrame:
@@ -202,16 +200,6 @@ def _flatten(metrics: Metrics, prefix: str = "") -> dict[str, Any]:
         is_part = isinstance(value, dict)
         flat |= _flatten(value, f"{name}_") if is_part else {f"{prefix}{name}": value}
     return flat
-
-
-def name_job_metrics(results: Mapping[str, Result]) -> Metrics:
-    """Return the efficiencies of a job by part; none where they were not computed."""
-    tables = results["efficiencies"].tables if "efficiencies" in results else {}
-    device, host = (
-        tables[part].frame.row(0, named=True) if part in tables else {}
-        for part in ("device", "host")
-    )
-    return name_metrics(device, host)
 
 
 def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:

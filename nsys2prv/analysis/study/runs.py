@@ -16,7 +16,9 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.device_group import ALL
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
+from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.job import open_job
+from nsys2prv.analysis.page.excerpts import choose_excerpts
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.study.model import FORMAT, Interval, Metrics, Run, Study, name_metrics
 from nsys2prv.analysis.study.scaling import compare_runs
@@ -39,6 +41,7 @@ def make_study(
     host_threads: str = "main",
     useful: str = "compute",
     options: Options | None = None,
+    drawn: dict[str, FinishedJob] | None = None,
     **fields: object,
 ) -> Study:
     """Return the study of several runs of one program.
@@ -48,7 +51,8 @@ def make_study(
     names or glob patterns of NVTX ranges, or ("all",). reference: the run that others are compared
     with, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to
     find them. whole: of the whole capture instead. labels: run -> what it is called. host_threads:
-    `main` or `all`. useful: as in OpenJob.analyse. options, fields: as in nsys2prv.open.
+    `main` or `all`. useful: as in OpenJob.analyse. drawn: run -> what a page draws of its job, which is
+    added. options, fields: as in nsys2prv.open.
 
     Raises Nsys2prvError where a run cannot be read, UsageError for a region that no run has.
     """
@@ -78,12 +82,16 @@ def make_study(
             read += earlier[name]
             continue
         with open_job(paths, options, **fields) as job:
-            wanted = ("efficiencies", "findings") if paths is largest else ("efficiencies",)
+            wanted = ["efficiencies", *(["findings"] if paths is largest else [])]
+            wanted += ["time"] if drawn is not None else []
             try:
                 results = job.analyse(*wanted, **asked)
             except UsageError as error:
                 raise UsageError(f"{name}: {error}") from error
             run = _make_run(name, job.facts["gpu_models"], results["efficiencies"])
+            if drawn is not None:
+                excerpts = choose_excerpts(job, results, typical=True)
+                drawn[name] = FinishedJob(job.describe(), results, excerpts)
             if paths is largest:
                 run.findings = [one.as_dict() for one in results["findings"].findings]
         read.append(run)

@@ -268,15 +268,20 @@ def test_no_other_script_runs(training: Path, browser: Any, tmp_path: Path) -> N
     page.close()
 
 
-def test_the_page_of_a_study(browser: Any, tmp_path: Path) -> None:
-    path, said = tmp_path / "study.html", []
+def test_the_page_of_a_study(visit: Callable[..., Any], tmp_path: Path) -> None:
+    """Plots without runs at hand; of runs that are, timelines that move together."""
+    path = tmp_path / "study.html"
     path.write_text(make_study_page(make_study_data(), path), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 480, "height": 900})
-    page.on("console", lambda message: said.append(message.text))
-    page.goto(path.as_uri())
+    page = visit(path, viewport={"width": 480, "height": 900})
     poor = "getComputedStyle(document.querySelector('td.p5')).backgroundColor"
     assert page.evaluate(poor) == "rgb(249, 193, 182)", "the policy lets its own style through"
     assert page.evaluate("document.documentElement.scrollWidth") <= 480
     assert page.locator("svg circle").count() > 40
-    assert said == []
-    page.close()
+    runs = [str(path.parent) for name in ("cluster", "training") for path in SAMPLES[name][:1]]
+    assert main(["study", *runs, "-q", "--html", str(path)]) == 0
+    page = visit(path)
+    page.locator(".aligned button", has_text="+").first.click()
+    page.wait_for_timeout(300)
+    read = "[...document.querySelectorAll('.aligned')].map(({timeline}) => timeline.view[1] - timeline.view[0])"
+    first, second = page.evaluate(read)
+    assert first == pytest.approx(second)

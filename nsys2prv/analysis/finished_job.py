@@ -1,0 +1,101 @@
+"""A job whose analyses are done: what pages show, and what comparisons and studies compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nsys2prv.analysis.result import Finding, Result
+from nsys2prv.analysis.study.model import Metrics, name_metrics
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.page.excerpts import Excerpts
+
+
+class FinishedJob(Struct, frozen=True):
+    """A job, of reports or of a file that `report --json` wrote, with its results."""
+
+    #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ... as `OpenJob.describe` has it.
+    description: Mapping[str, Any]
+    #: Results by the name of their analysis.
+    results: Mapping[str, Result]
+    #: What a page shows of its events, None where these are not at hand.
+    excerpts: Excerpts | None = None
+
+    @property
+    def duration(self) -> int:
+        """Duration of the job (ns)."""
+        return int(self.description.get("duration_ns", 0))
+
+    def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
+        """Return the figures of a table, None where the job, of a file perhaps that --only wrote, has
+        none.
+        """
+        tables = self.results[analysis].tables if analysis in self.results else {}
+        return tables[name].frame if name in tables else None
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """The findings, the most costly first."""
+        return self.results["findings"].findings if "findings" in self.results else []
+
+    @property
+    def metrics(self) -> Metrics:
+        """The efficiencies by part; none where they were not computed."""
+        device, host = (self.find_frame("efficiencies", part) for part in ("device", "host"))
+        return name_metrics(
+            *({} if frame is None else frame.row(0, named=True) for frame in (device, host))
+        )
+
+    @property
+    def lanes(self) -> pl.DataFrame:
+        """The lanes, as `time.lanes` of time_division.py has them; empty for none."""
+        frame = self.find_frame("time", "lanes")
+        return pl.DataFrame() if frame is None else frame
+
+    @property
+    def steady(self) -> Mapping[str, Any] | None:
+        """The steady state, None for none: `begin_ns`, `end_ns`, `iterations`, and `activity`, by what
+        these were found.
+        """
+        phases = self.find_frame("findings", "phases")
+        if phases is not None:
+            rows = phases.filter(phase="steady state").rows(named=True)
+            return {**rows[0], "end_ns": rows[0]["begin_ns"] + rows[0]["time_ns"]} if rows else None
+        focus = self.find_frame("efficiencies", "focus")
+        if focus is None or not focus["iterations"][0]:
+            return None
+        return {**focus.row(0, named=True), "activity": focus["found_by"][0]}
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Begin and end of the steady state, or of the whole job (ns)."""
+        steady = self.steady
+        return (steady["begin_ns"], steady["end_ns"]) if steady else (0, self.duration)
+
+    @property
+    def part(self) -> tuple[str, int]:
+        """Part of the job that shares of time relate to, and its length (ns)."""
+        begin, end = self.span
+        if begin > 0 or end < self.duration:
+            return "the steady state", end - begin
+        covered = int(self.description.get("covered_ns", self.duration))
+        whole = "the time that all reports cover" if covered < self.duration else "the job"
+        return whole, covered
+
+    @property
+    def iterations(self) -> list[int]:
+        """Begins of the iterations of the steady state, and the end of the last one (ns)."""
+        each = self.find_frame("time", "by_iteration")
+        if each is None or not self.steady:
+            return []
+        return [*each.filter(pl.col("lane") == pl.col("lane").min())["begin_ns"], self.span[1]]
+
+    @property
+    def typical_length(self) -> int:
+        """Time of the median iteration, or of the job (ns)."""
+        return int(np.median(np.diff(self.iterations or self.span)))
