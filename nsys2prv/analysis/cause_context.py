@@ -76,6 +76,9 @@ class CauseContext(Struct, frozen=True, dict=True):
         is that of the most costly, unless it is given. tasks: whose fault it is. advice: default: that of the key.
         """
         kind, views = KINDS[key]
+        evidence = [*evidence]
+        if cause.alone is not None:
+            evidence.append(f"{cause.alone:.1%} by itself, the rest once the other causes are gone")
         ranks = self.job.list_ranks(tasks or [])
         return Finding(
             kind,

@@ -117,37 +117,34 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpri
 def _compare_kernels(
     facts: CauseContext, processes: Sequence[int], edges: np.ndarray, saved: np.ndarray
 ) -> tuple[float, str]:
-    """Return how many times as long as the others' the kernels of some processes take, where they have
-    as many, else 0; and what shows it. edges: of the kernel that takes longer, by `saved` (ns).
+    """Return how many times as long as the others' the kernels of some processes take, 0 where most
+    of the difference is that they have more; and what shows it. edges: of the kernel that takes
+    longer, by `saved` (ns).
     """
     table = facts.replay.tabulate(GPU)
     is_own = table.mask_columns(np.searchsorted(facts.replay.processes, processes))
     _, totals, counts = table.by_key
-    sums = pl.DataFrame(
-        {
-            "key": table.keys,
-            **{
-                f"{name}{what}": figures[:, side].mean(axis=1)
-                for name, side in (("own", is_own), ("usual", ~is_own))
-                for what, figures in (("", totals), ("_count", counts))
-            },
-        }
+    own, usual, own_count, count = (
+        figures[:, side].mean(axis=1) for figures in (totals, counts) for side in (is_own, ~is_own)
     )
-    total = sums.sum().row(0, named=True)
-    sums = sums.sort(pl.col("own") - pl.col("usual"), descending=True)
+    # What the others would take for as many kernels of each name.
+    alike = np.divide(usual * own_count, count, out=own.copy(), where=count > 0)
+    place = int(np.argmax(own - usual))
     if len(edges):
-        sums = sums.filter(pl.col("key") == int(facts.replay.job.graph.edges.key[edges[0]]))
-    row = sums.row(0, named=True)
+        key = int(facts.replay.job.graph.edges.key[edges[0]])
+        place = int(np.searchsorted(table.keys, key))
     range_ = facts.places.name_range(facts.places.find_range(edges, saved)[0])
     inside = f" (NVTX range {range_})" if range_ else ""
     evidence = (
-        f"kernels: {format_nanoseconds(total['own'])} in {total['own_count']:,.0f}, on average of the others "
-        f"{format_nanoseconds(total['usual'])} in {total['usual_count']:,.0f}; most of the difference is in "
-        f"{facts.places.name_kernel(row['key'])}{inside}: {format_nanoseconds(row['own'])} against {format_nanoseconds(row['usual'])}"
+        f"kernels: {format_nanoseconds(own.sum())} in {own_count.sum():,.0f}, on average of the others "
+        f"{format_nanoseconds(usual.sum())} in {count.sum():,.0f}; most of the difference is in "
+        f"{facts.places.name_kernel(int(table.keys[place]))}{inside}: {format_nanoseconds(own[place])} against "
+        f"{format_nanoseconds(usual[place])}"
     )
-    count = total["usual_count"]
-    as_many = abs(total["own_count"] - count) <= 0.02 * max(count, 1)
-    return (total["own"] / max(total["usual"], 1) if as_many else 0.0), evidence
+    if own_count.sum() != count.sum():
+        evidence += f"; for as many of each name they take {format_nanoseconds(alike.sum())}"
+    slower, more = own.sum() - alike.sum(), alike.sum() - usual.sum()
+    return (own.sum() / max(alike.sum(), 1) if slower > more else 0.0), evidence
 
 
 def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:

@@ -125,13 +125,13 @@ def list_members(
 
 def guess_ranks(members: pl.DataFrame) -> pl.DataFrame:
     """Return `communicator`, `task` and `guess`: its rank on communicators that were made before the
-    capture. Ranks of NCCL follow those of the job, if all of them send or receive.
+    capture of some. Ranks of NCCL follow those of the job, if all of them send or receive.
     """
     guess = pl.col("task").rank("dense").over("communicator").cast(pl.Int64) - 1
     members = members.with_columns(guess=guess)
     count = pl.len()
     fits = (
-        (pl.col("rank").max() < 0)
+        ((pl.col("rank") < 0) | (pl.col("rank") == guess)).all()
         & (pl.col("peer").max() == count - 1)
         & (pl.col("least").min() == 0)
         & ((pl.col("ranks").max() < 0) | (pl.col("ranks").max() == count))

@@ -26,6 +26,9 @@ from nsys2prv.replay.whatif import GPU, HOST, HOST_TIME, Changes, Replay, sum_la
 
 #: A cause gains at least this by itself, and that share of it beyond the causes before it.
 LEAST_GAIN, LEAST_BEYOND = 0.02, 0.5
+#: Others hide a part of what a cause gains if it gains less than this share by itself, and make it
+#: worse if it gains more than the other.
+HIDDEN, WORSE = 0.75, 1.1
 #: Culprits that are looked for.
 MOST_CULPRITS = 3
 #: Calls and places between calls that are tried: those with most time on the critical path.
@@ -46,6 +49,8 @@ LAUNCHES = re.compile(
 OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
 #: Limits: all communication, all time of hosts, all waits for messages.
 LIMITS = ("transfers", "host_time", "messages")
+#: Causes that have a part of others: equal work has none of a slow rank's, a call may wait for it.
+HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place")
 
 
 class Cause(Struct, frozen=True):
@@ -55,7 +60,7 @@ class Cause(Struct, frozen=True):
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, allocation, module_loading, pageable, tensor_cores (of the
     #: whole job).
     kind: str
-    #: Share of the span that it gains by itself.
+    #: Share of the span that it gains: beyond the culprits before it or, if that is more, by itself.
     gain: float
     #: The change.
     changes: Changes
@@ -63,6 +68,8 @@ class Cause(Struct, frozen=True):
     suspect: Suspect | None = None
     #: Of a place: its kind of edge (CALL, GAP) and key.
     place: tuple[Kind, int] | None = None
+    #: Share of the span that it gains by itself, where other causes hide a part of its gain.
+    alone: float | None = None
 
     @property
     def is_specific(self) -> bool:
@@ -92,7 +99,17 @@ def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
             causes.append(cause)
             base = base.change(cause.changes)
-    return causes
+    return [causes[0], *(_measure_alone(replay, cause) for cause in causes[1:])] if causes else []
+
+
+def _measure_alone(replay: Replay, cause: Cause) -> Cause:
+    """Return a cause with what it gains by itself: other causes may make it worse, or hide it."""
+    if cause.kind in HAS_OTHERS:
+        return cause
+    alone = replay.compute_gain(cause.changes)
+    if alone > WORSE * cause.gain:
+        return replace(cause, gain=alone)
+    return replace(cause, alone=alone) if alone < HIDDEN * cause.gain else cause
 
 
 def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:

@@ -23,5 +23,7 @@ def test_ranks_follow_those_of_the_job_where_all_members_send_or_receive() -> No
     known = [(9, *row[1:4], row[1]) for row in chain]
     # Somebody would send to itself.
     turned = [(10, 2, 0, 0, -1), (10, 5, 1, 1, -1)]
-    found = list_guesses(*chain, *lacking, *known, *turned)
-    assert found == {(7, task): rank for rank, task in enumerate(CHAIN)}
+    # Some reports have seen how it was made.
+    begun = [(11, *row[1:4], number if number > 1 else -1) for number, row in enumerate(chain)]
+    found = list_guesses(*chain, *lacking, *known, *turned, *begun)
+    assert found == {(of, task): rank for of in (7, 11) for rank, task in enumerate(CHAIN)}
