@@ -264,9 +264,10 @@ def test_a_gain_is_what_the_job_without_its_cause_is_faster(slower: float, noise
 
 def test_what_others_hide_says_what_it_gains_by_itself() -> None:
     durations = np.full((8, 40), 1_000_000)
-    durations[[2, 5]] = [[1_200_000], [1_300_000]]
+    durations[[2, 5]] = [[1_120_000], [1_500_000]]
     first, second = (one for one in find_causes(make_job(durations), KernelFacts()) if one.suspect)
-    assert (first.alone, second.alone) == (None, 0.0) and second.gain > 0.1
+    assert (first.alone, second.alone) == (None, 0.0)
+    assert second.gain > 0.05
 
 
 @pytest.mark.parametrize(("times", "kind"), [(3, "hiccup"), (4, "gpu")])
