@@ -12,22 +12,7 @@
 /* Places between two calls are numbered by both names, as nsys2prv/replay/unit_graph.py does. */
 #define PLACE 32768
 
-/* Operations and calls. Moments: begins of operations, their ends, begins of calls, their ends, in this order. */
-typedef struct {
-    int64_t operations, calls, moments;
-    const int64_t *begin, *end, *call_begin, *call_end;
-    const int32_t *stream, *name, *thread, *call_name;
-    const uint8_t *work;
-} Events;
-
-/* Edges between moments, then between nodes. */
-typedef struct {
-    int32_t *target, *source, *typical;
-    uint8_t *kind;
-    int64_t count;
-} Edges;
-
-static int64_t get_time(const Events *in, int64_t moment) {
+static int64_t get_time(const Unit *in, int64_t moment) {
     if (moment < in->operations)
         return in->begin[moment];
     moment -= in->operations;
@@ -37,15 +22,15 @@ static int64_t get_time(const Events *in, int64_t moment) {
     return moment < in->calls ? in->call_begin[moment] : in->call_end[moment - in->calls];
 }
 
-static bool is_end(const Events *in, int64_t moment) {
+static bool is_end(const Unit *in, int64_t moment) {
     return moment < 2 * in->operations ? moment >= in->operations : moment >= 2 * in->operations + in->calls;
 }
 
 /* The begin of what ends at a moment. */
-static int64_t find_begin(const Events *in, int64_t end) { return end < 2 * in->operations ? end - in->operations : end - in->calls; }
+static int64_t find_begin(const Unit *in, int64_t end) { return end < 2 * in->operations ? end - in->operations : end - in->calls; }
 
 /* The number of an event: operations first, then calls. */
-static int64_t find_event(const Events *in, int64_t moment) {
+static int64_t find_event(const Unit *in, int64_t moment) {
     if (is_end(in, moment))
         moment = find_begin(in, moment);
     return moment < in->operations ? moment : moment - in->operations;
@@ -59,7 +44,7 @@ static void take_edge(Edges *edges, int64_t to, int64_t from) {
 }
 
 /* Drops edges whose source is later than their target by more than clocks may be apart; counts them by kind. */
-static void drop_contradictions(Edges *edges, const Events *in, int64_t *dropped) {
+static void drop_contradictions(Edges *edges, const Unit *in, int64_t *dropped) {
     int64_t kept = 0;
     for (int64_t k = 0; k < edges->count; k++) {
         int64_t gap = get_time(in, edges->target[k]) - get_time(in, edges->source[k]);
@@ -72,8 +57,7 @@ static void drop_contradictions(Edges *edges, const Events *in, int64_t *dropped
     edges->count = kept;
 }
 
-/* Sorts moments by time; those of equal time stay as they are. Returns where they are then. */
-static int32_t *sort_moments(const Events *in, int32_t *moments, int32_t *spare, int64_t count) {
+int32_t *sort_moments(const Unit *in, int32_t *moments, int32_t *spare, int64_t count) {
     int64_t least = INT64_MAX, most = INT64_MIN;
     for (int64_t k = 0; k < count; k++) {
         int64_t time = get_time(in, moments[k]);
@@ -139,7 +123,7 @@ static bool is_ordered(const Edges *edges) {
 
 /* Puts into `order` the nodes with sources before targets, without the edges on cycles, of which those whose source is not earlier go first. `moments`:
  * of each node, which `order` has then. Returns how many edges were on cycles, -1 without memory. */
-static int64_t order_nodes(Edges *edges, const Events *in, int32_t *moments, int64_t nodes) {
+static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64_t nodes) {
     if (is_ordered(edges))
         return 0;
     int64_t cycles = 0;
@@ -185,7 +169,7 @@ static int64_t order_nodes(Edges *edges, const Events *in, int32_t *moments, int
 }
 
 /* What work an edge is, the same number on all ranks: name, or place. `moments`: of each node. */
-static int32_t find_key(const Events *in, const int32_t *moments, int kind, int32_t target, int32_t source) {
+static int32_t find_key(const Unit *in, const int32_t *moments, int kind, int32_t target, int32_t source) {
     int64_t to = find_event(in, moments[target]) - in->operations, from = find_event(in, moments[source >> 1]) - in->operations;
     switch (kind) {
     case GAP:
@@ -209,11 +193,11 @@ typedef struct {
     uint8_t *kind;
 } Arranged;
 
-static void fill_nodes(const Events *in, const int32_t *moments, const int32_t *node_of, int64_t nodes, const Arranged *out) {
+static void fill_nodes(const Unit *in, const int32_t *moments, const int32_t *node_of, int64_t nodes, const Arranged *out) {
     for (int64_t node = 0; node < nodes; node++) {
         int64_t moment = moments[node], event = find_event(in, moment), call = event - in->operations;
         out->time[node] = get_time(in, moment);
-        out->row[node] = call < 0 ? in->stream[event] : in->thread[call];
+        out->row[node] = call < 0 ? in->stream[event] : in->call_thread[call];
         int64_t end = call < 0 ? event + in->operations : 2 * in->operations + in->calls + call;
         if (node_of[end] < 0) {
             int64_t lasts = get_time(in, end) - out->time[node];
@@ -227,25 +211,28 @@ static void fill_nodes(const Events *in, const int32_t *moments, const int32_t *
     }
 }
 
-/* Puts the edges by their targets, in their order. first: room for a number more than there are nodes. */
-static void fill_edges(const Events *in, const Edges *edges, const int32_t *moments, int64_t nodes, int32_t *first, const Arranged *out) {
+/* Puts the edges by their targets, of each the work of an event first, in their order. first: room for a number more than there are nodes. */
+static void fill_edges(const Unit *in, const Edges *edges, const int32_t *moments, int64_t nodes, int32_t *first, const Arranged *out) {
     memset(first, 0, (size_t)(nodes + 1) * 4);
     for (int64_t k = 0; k < edges->count; k++)
         first[edges->target[k] + 1]++;
     for (int64_t node = 0; node < nodes; node++)
         first[node + 1] += first[node];
-    for (int64_t k = 0; k < edges->count; k++) {
-        int32_t at = first[edges->target[k]]++;
-        out->target[at] = edges->target[k];
-        out->source[at] = edges->source[k];
-        out->kind[at] = edges->kind[k];
-        out->typical[at] = edges->typical[k];
-        out->edge_key[at] = find_key(in, moments, edges->kind[k], edges->target[k], edges->source[k]);
-    }
+    for (int others = 0; others < 2; others++)
+        for (int64_t k = 0; k < edges->count; k++) {
+            if ((edges->kind[k] != CALL && edges->kind[k] != NCCL) != others)
+                continue;
+            int32_t at = first[edges->target[k]]++;
+            out->target[at] = edges->target[k];
+            out->source[at] = edges->source[k];
+            out->kind[at] = edges->kind[k];
+            out->typical[at] = edges->typical[k];
+            out->edge_key[at] = find_key(in, moments, edges->kind[k], edges->target[k], edges->source[k]);
+        }
 }
 
 /* Which moments are nodes: begins, and ends that wait for more than the begin. Returns how many. */
-static int64_t choose_nodes(const Events *in, const Edges *edges, int32_t *node_of, int32_t *moments) {
+static int64_t choose_nodes(const Unit *in, const Edges *edges, int32_t *node_of, int32_t *moments) {
     for (int64_t moment = 0; moment < in->moments; moment++)
         node_of[moment] = is_end(in, moment) ? -1 : 0;
     for (int64_t k = 0; k < edges->count; k++)
@@ -276,56 +263,64 @@ static PyObject *make_columns(int64_t nodes, int64_t edges, Arranged *out) {
     return Py_BuildValue("(NNNNN)(NNNNN)", time, row, work, key, lasts, target, source, kind, edge_key, typical);
 }
 
-PyObject *arrange_unit(PyObject *self, PyObject *arguments) {
-    PyObject *operations, *calls, *given, *numbers, *columns = NULL, *result = NULL;
+static bool get_unit(Buffers *held, PyObject *calls, PyObject *operations, PyObject *markers, PyObject *rows, PyObject *numbers, Unit *in, int32_t **node_of) {
+    void *of_calls[6], *of_operations[6], *of_markers[5], *of_rows[2], *number;
+    if (!get_columns(held, calls, "884411", &in->calls, of_calls) || !get_columns(held, operations, "884441", &in->operations, of_operations)
+        || !get_columns(held, markers, "81444", &in->markers, of_markers) || !get_columns(held, rows, "44", &in->rows, of_rows))
+        return false;
+    in->call_begin = of_calls[0], in->call_end = of_calls[1], in->call_thread = of_calls[2], in->call_name = of_calls[3];
+    in->does = of_calls[4], in->is_mpi = of_calls[5];
+    in->begin = of_operations[0], in->end = of_operations[1], in->stream = of_operations[2], in->call = of_operations[3];
+    in->name = of_operations[4], in->work = of_operations[5];
+    in->marker_time = of_markers[0], in->marker = of_markers[1], in->marker_thread = of_markers[2], in->marker_stream = of_markers[3];
+    in->marker_event = of_markers[4];
+    in->process = of_rows[0], in->device = of_rows[1];
+    in->moments = 2 * (in->operations + in->calls);
+    if (!get_column(held, numbers, 4, &in->moments, &number))
+        return false;
+    *node_of = number;
+    bool fits = in->moments <= INT32_MAX / 2 && are_within(in->call_thread, in->calls, 0, in->rows - 1) && are_within(in->stream, in->operations, 0, in->rows - 1)
+                && are_within(in->call, in->operations, -1, in->calls - 1) && are_within(in->call_name, in->calls, 0, PLACE - 1)
+                && are_within(in->marker_thread, in->markers, -1, in->rows - 1) && are_within(in->marker_stream, in->markers, -1, in->rows - 1)
+                && are_within(in->marker_event, in->markers, -1, in->markers) && are_within(in->process, in->rows, 0, in->rows);
+    for (int64_t k = 0; k < in->operations && fits; k++)
+        fits = in->work[k] <= OUTSIDE;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "a row, call, name, kind or event that there is not, or too many");
+    return fits;
+}
+
+PyObject *build_unit(PyObject *self, PyObject *arguments) {
+    PyObject *operations, *calls, *markers, *rows, *numbers, *columns = NULL, *result = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &operations, &calls, &given, &numbers))
+    if (!PyArg_ParseTuple(arguments, "OOOOO", &calls, &operations, &markers, &rows, &numbers))
         return NULL;
     Buffers held = {.count = 0};
-    Events in;
-    Edges edges;
+    Unit in;
+    Edges edges = {0};
     Arranged out;
-    void *of_operations[5], *of_calls[4], *of_edges[4], *node_numbers[1];
-    int32_t *moments = NULL, *spare = NULL, *sorted = NULL;
+    int32_t *node_of, *moments = NULL, *spare = NULL, *sorted = NULL;
     int64_t dropped[OUTSIDE + 1] = {0}, cycles = 0, nodes = 0;
-    if (!get_columns(&held, operations, "88441", &in.operations, of_operations) || !get_columns(&held, calls, "8844", &in.calls, of_calls)
-        || !get_columns(&held, given, "4414", &edges.count, of_edges))
+    if (!get_unit(&held, calls, operations, markers, rows, numbers, &in, &node_of))
         goto done;
-    in.begin = of_operations[0], in.end = of_operations[1], in.stream = of_operations[2], in.name = of_operations[3], in.work = of_operations[4];
-    in.call_begin = of_calls[0], in.call_end = of_calls[1], in.thread = of_calls[2], in.call_name = of_calls[3];
-    edges.target = of_edges[0], edges.source = of_edges[1], edges.kind = of_edges[2], edges.typical = of_edges[3];
-    in.moments = 2 * (in.operations + in.calls);
-    if (!get_column(&held, numbers, 4, &in.moments, node_numbers))
-        goto done;
-    int32_t *node_of = node_numbers[0];
-    if (in.moments > INT32_MAX / 2 || !are_within(edges.target, edges.count, 0, in.moments - 1) || !are_within(edges.source, edges.count, 0, in.moments - 1)
-        || !are_within(in.call_name, in.calls, 0, PLACE - 1)) {
-        PyErr_SetString(PyExc_ValueError, "a moment or name that there is not, or too many");
-        goto done;
-    }
-    for (int64_t k = 0; k < edges.count; k++)
-        if (edges.kind[k] > OUTSIDE) {
-            PyErr_SetString(PyExc_ValueError, "a kind of edges that there is not");
-            goto done;
-        }
+    Py_BEGIN_ALLOW_THREADS
+    find_dependencies(&in, &edges);
     moments = malloc((size_t)(in.moments + 1) * 4);
     spare = malloc((size_t)(in.moments + 1) * 4);
-    if (!moments || !spare) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    drop_contradictions(&edges, &in, dropped);
-    nodes = choose_nodes(&in, &edges, node_of, moments);
-    sorted = sort_moments(&in, moments, spare, nodes);
-    number_nodes(sorted, nodes, node_of);
-    for (int64_t k = 0; k < edges.count; k++) {
-        int64_t source = edges.source[k];
-        edges.source[k] = node_of[source] >= 0 ? node_of[source] * 2 : node_of[find_begin(&in, source)] * 2 + 1;
-        edges.target[k] = node_of[edges.target[k]];
-    }
-    cycles = order_nodes(&edges, &in, sorted, nodes);
-    number_nodes(sorted, nodes, node_of);
+    if (moments && spare && !edges.failed) {
+        drop_contradictions(&edges, &in, dropped);
+        nodes = choose_nodes(&in, &edges, node_of, moments);
+        sorted = sort_moments(&in, moments, spare, nodes);
+        number_nodes(sorted, nodes, node_of);
+        for (int64_t k = 0; k < edges.count; k++) {
+            int64_t source = edges.source[k];
+            edges.source[k] = node_of[source] >= 0 ? node_of[source] * 2 : node_of[find_begin(&in, source)] * 2 + 1;
+            edges.target[k] = node_of[edges.target[k]];
+        }
+        cycles = order_nodes(&edges, &in, sorted, nodes);
+        number_nodes(sorted, nodes, node_of);
+    } else
+        cycles = -1;
     Py_END_ALLOW_THREADS
     if (cycles < 0) {
         PyErr_NoMemory();
@@ -345,6 +340,7 @@ PyObject *arrange_unit(PyObject *self, PyObject *arguments) {
     columns = NULL;
 done:
     Py_XDECREF(columns);
+    free_edges(&edges);
     free(moments);
     free(spare);
     release_buffers(&held);

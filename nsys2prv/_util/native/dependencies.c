@@ -11,25 +11,20 @@
 #define LONG_PAUSE 60000
 /* What a thread needs that another one woke (ns). */
 #define USUAL_WAKE_UP 5000
+/* How long a call that may wait lasts with nothing to wait for, where no call shows it (ns). Names of calls are below CALL_NAMES. */
+#define USUAL_CALL 8000
+#define CALL_NAMES 32768
+/* An operation that begins so long after all that is known to hold it up (ns) may have waited for another stream of its device that has ended within the
+ * other time before. */
+#define LATE_START 15000
+#define JUST_BEFORE 8000
+/* Operations outstanding from which on a launch queue may be full, and how much longer than usual a launch lasts then. */
+#define FEWEST_OUTSTANDING 500
+#define SLOW_LAUNCH 20
 
 /* What a call may do, and what a row of the tables about events and synchronisation says. */
 enum { SYNCHRONISES = 1, FREES = 2, COPIES = 4, POLLS = 8 };
 enum { RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM };
-
-/* Columns of one call of find_dependencies. */
-typedef struct {
-    const int64_t *call_begin, *call_end, *begin, *end, *marker_time;
-    const int32_t *call_thread, *stream, *call, *marker_thread, *marker_stream, *marker_event, *process;
-    const uint8_t *does, *copy, *marker;
-    int64_t calls, operations, markers, rows;
-} Input;
-
-typedef struct {
-    int32_t *target, *source, *typical;
-    uint8_t *kind;
-    int64_t count, room;
-    bool failed;
-} Edges;
 
 static bool grow(void **column, int64_t room, int64_t size) {
     void *larger = realloc(*column, (size_t)(room * size));
@@ -63,7 +58,7 @@ typedef struct {
     int64_t processes, events;
 } State;
 
-static bool make_state(State *state, const Input *in) {
+static bool make_state(State *state, const Unit *in) {
     memset(state, 0, sizeof *state);
     for (int64_t row = 0; row < in->rows; row++)
         if (in->process[row] >= state->processes)
@@ -108,18 +103,18 @@ static void free_state(State *state) {
 }
 
 /* A call returns after the end of an operation, if it can have waited for it. */
-static void add_return(Edges *edges, const Input *in, int64_t call, int32_t operation) {
+static void add_return(Edges *edges, const Unit *in, int64_t call, int32_t operation) {
     if (operation >= 0 && in->end[operation] <= in->call_end[call] + CLOCKS_APART)
         add_edge(edges, RETURN, 2 * in->operations + in->calls + call, in->operations + operation, TO_ESTIMATE);
 }
 
-static void return_after_process(Edges *edges, const Input *in, const State *state, int64_t call) {
+static void return_after_process(Edges *edges, const Unit *in, const State *state, int64_t call) {
     for (int32_t row = state->first_row[in->process[in->call_thread[call]]]; row >= 0; row = state->next_row[row])
         add_return(edges, in, call, state->last_operation[row]);
 }
 
 /* A synchronising call of which no table says what it waits for: after what was launched before and ended last within it. */
-static void return_after_last(Edges *edges, const Input *in, const State *state, int64_t call) {
+static void return_after_last(Edges *edges, const Unit *in, const State *state, int64_t call) {
     int32_t last = -1;
     for (int32_t row = state->first_row[in->process[in->call_thread[call]]]; row >= 0; row = state->next_row[row]) {
         int32_t one = state->last_operation[row];
@@ -131,7 +126,7 @@ static void return_after_last(Edges *edges, const Input *in, const State *state,
 }
 
 /* The call of another thread of the process that ended last before this time, which none that only looks is; -1 for none. */
-static int32_t find_waker(const Input *in, const State *state, int32_t thread, int64_t time) {
+static int32_t find_waker(const Unit *in, const State *state, int32_t thread, int64_t time) {
     int32_t waker = -1;
     for (int32_t row = state->first_row[in->process[thread]]; row >= 0; row = state->next_row[row]) {
         if (row == thread)
@@ -147,7 +142,7 @@ static int32_t find_waker(const Input *in, const State *state, int32_t thread, i
 
 /* The begin of a call: after the one before on its thread; where that is long ago, after the call of another thread that woke it: both pause, and
  * this one goes on shortly after the other one ends. */
-static void begin_call(Edges *edges, const Input *in, const State *state, int64_t call) {
+static void begin_call(Edges *edges, const Unit *in, const State *state, int64_t call) {
     int32_t thread = in->call_thread[call], before = state->last_call[thread];
     int64_t begin = in->call_begin[call], begins = 2 * in->operations, ends = begins + in->calls;
     int32_t typical = AS_RECORDED;
@@ -170,7 +165,7 @@ static void begin_call(Edges *edges, const Input *in, const State *state, int64_
 }
 
 /* What a row about an event or a synchronisation says, of the call that it lies in. */
-static void take_marker(Edges *edges, const Input *in, State *state, int64_t marker) {
+static void take_marker(Edges *edges, const Unit *in, State *state, int64_t marker) {
     int32_t thread = in->marker_thread[marker], stream = in->marker_stream[marker], event = in->marker_event[marker];
     int32_t call = thread < 0 ? -1 : state->last_call[thread];
     if (call >= 0 && in->call_end[call] < in->marker_time[marker])
@@ -206,14 +201,14 @@ static void take_marker(Edges *edges, const Input *in, State *state, int64_t mar
 
 /* An operation: after the call that launched it, the one before on its stream, and the event that the stream waits for. A copy that its call has
  * waited for lets that return. */
-static void launch_operation(Edges *edges, const Input *in, State *state, int64_t one) {
+static void launch_operation(Edges *edges, const Unit *in, State *state, int64_t one) {
     int32_t stream = in->stream[one], call = in->call[one];
     int64_t begins = 2 * in->operations, ends = begins + in->calls;
     if (call >= 0) {
         bool after = in->begin[one] >= in->call_end[call] && in->end[one] > in->call_end[call] + AT_ONCE;
         add_edge(edges, LAUNCH, one, (after ? ends : begins) + call, TO_ESTIMATE);
         int64_t lasts = in->call_end[call] - in->call_begin[call], until = in->end[one] - in->call_begin[call];
-        if (in->copy[one] && in->does[call] & COPIES && in->end[one] <= in->call_end[call] + AT_ONCE && until > 1000
+        if (in->work[one] == COPY && in->does[call] & COPIES && in->end[one] <= in->call_end[call] + AT_ONCE && until > 1000
             && 5 * lasts > 4 * (until < CLOCKS_APART ? until : CLOCKS_APART))
             add_edge(edges, RETURN, ends + call, in->operations + one, TO_ESTIMATE);
     }
@@ -227,7 +222,7 @@ static void launch_operation(Edges *edges, const Input *in, State *state, int64_
 }
 
 /* Goes through calls, rows about events and operations (by their launches) in the order of their times. */
-static void sweep(Edges *edges, const Input *in, State *state) {
+static void sweep(Edges *edges, const Unit *in, State *state) {
     int64_t call = 0, marker = 0, one = 0;
     while (call < in->calls || marker < in->markers || one < in->operations) {
         int64_t launch = INT64_MAX;
@@ -248,7 +243,7 @@ static void sweep(Edges *edges, const Input *in, State *state) {
 }
 
 /* Calls that wait by their names, where no row says for what: in a sweep of their own, for the rows lie within the calls. */
-static void sweep_calls_by_name(Edges *edges, const Input *in, State *state) {
+static void sweep_calls_by_name(Edges *edges, const Unit *in, State *state) {
     int64_t one = 0;
     for (int64_t row = 0; row < in->rows; row++)
         state->last_operation[row] = -1;
@@ -272,7 +267,7 @@ static void sweep_calls_by_name(Edges *edges, const Input *in, State *state) {
 
 /* Drops returns for which no call was there: a call has waited for an operation only if that, or another one, ended after its begin. Notes which calls
  * have waited. */
-static void drop_returns(Edges *edges, const Input *in, uint8_t *waited) {
+static void drop_returns(Edges *edges, const Unit *in, uint8_t *waited) {
     int64_t ends = 2 * in->operations + in->calls, kept = 0;
     for (int64_t k = 0; k < edges->count; k++) {
         if (edges->kind[k] == RETURN && in->end[edges->source[k] - in->operations] > in->call_begin[edges->target[k] - ends])
@@ -290,7 +285,7 @@ static void drop_returns(Edges *edges, const Input *in, uint8_t *waited) {
 }
 
 /* Until when each operation is held up by what is known (ns), NOTHING where by nothing. */
-static void find_held(const Edges *edges, const Input *in, int64_t *held) {
+static void find_held(const Edges *edges, const Unit *in, int64_t *held) {
     int64_t count = in->operations, begins = 2 * count, ends = begins + in->calls;
     for (int64_t one = 0; one < count; one++)
         held[one] = NOTHING;
@@ -304,63 +299,207 @@ static void find_held(const Edges *edges, const Input *in, int64_t *held) {
     }
 }
 
-static PyObject *take_bytes(void *column, int64_t size) {
-    PyObject *bytes = PyBytes_FromStringAndSize(column, (Py_ssize_t)size);
-    free(column);
-    return bytes;
+/* The last operation of each call of a process that launched any, in the order of the launches. Returns how many. */
+static int64_t list_launched(const Unit *in, int32_t process, int32_t *chosen) {
+    int64_t count = 0;
+    for (int64_t one = 0; one < in->operations; one++) {
+        if (in->call[one] < 0 || in->process[in->stream[one]] != process)
+            continue;
+        count -= count && in->call[chosen[count - 1]] == in->call[one];
+        chosen[count++] = (int32_t)one;
+    }
+    return count;
 }
 
-PyObject *find_dependencies(PyObject *self, PyObject *arguments) {
-    PyObject *calls, *operations, *markers, *process, *waited, *held_until;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOOO", &calls, &operations, &markers, &process, &waited, &held_until))
-        return NULL;
-    Buffers held = {.count = 0};
-    Input in = {.rows = -1};
-    Edges edges = {0};
-    State state = {0};
-    void *of_calls[4], *of_operations[5], *of_markers[5], *out[1], *until[1];
-    if (!get_columns(&held, calls, "8841", &in.calls, of_calls) || !get_columns(&held, operations, "88441", &in.operations, of_operations)
-        || !get_columns(&held, markers, "81444", &in.markers, of_markers) || !get_column(&held, process, 4, &in.rows, (void **)&in.process)
-        || !get_column(&held, waited, 1, &in.calls, out) || !get_column(&held, held_until, 8, &in.operations, until))
-        goto done;
-    in.call_begin = of_calls[0], in.call_end = of_calls[1], in.call_thread = of_calls[2], in.does = of_calls[3];
-    in.begin = of_operations[0], in.end = of_operations[1], in.stream = of_operations[2], in.call = of_operations[3], in.copy = of_operations[4];
-    in.marker_time = of_markers[0], in.marker = of_markers[1], in.marker_thread = of_markers[2], in.marker_stream = of_markers[3];
-    in.marker_event = of_markers[4];
-    if (!are_within(in.call_thread, in.calls, 0, in.rows - 1) || !are_within(in.stream, in.operations, 0, in.rows - 1)
-        || !are_within(in.call, in.operations, -1, in.calls - 1) || !are_within(in.marker_thread, in.markers, -1, in.rows - 1)
-        || !are_within(in.marker_stream, in.markers, -1, in.rows - 1) || !are_within(in.process, in.rows, 0, in.rows)
-        || !are_within(in.marker_event, in.markers, -1, in.markers) || 2 * (in.calls + in.operations) > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a row, call or event that there is not, or too many");
-        goto done;
+/* How many of the moments, which ascend, are before a time: from the place of an earlier answer on. */
+static int64_t count_before(const int64_t *times, int64_t count, int64_t time, int64_t place) {
+    while (place < count && times[place] < time)
+        place++;
+    while (place && times[place - 1] >= time)
+        place--;
+    return place;
+}
+
+/* Ends of launches that waited while too many operations of their process were outstanding: after the ends of those that made room. chosen: the last
+ * operation of each call; by_end: moments of their ends, ascending; times, lasts: room for as many. */
+static void add_full_queue(Edges *edges, const Unit *in, const int32_t *chosen, const int32_t *by_end, int64_t count, int64_t *times, int64_t *lasts) {
+    int64_t most = 0, full = 0, place = 0, ends = 2 * in->operations + in->calls;
+    for (int64_t k = 0; k < count; k++)
+        times[k] = in->end[by_end[k] - in->operations];
+    for (int64_t k = 0; k < count; k++) {
+        int32_t call = in->call[chosen[k]];
+        place = count_before(times, count, in->call_end[call], place);
+        most = k + 1 - place > most ? k + 1 - place : most;
+        lasts[k] = in->call_end[call] - in->call_begin[call];
     }
-    Py_BEGIN_ALLOW_THREADS
-    if (make_state(&state, &in)) {
-        sweep(&edges, &in, &state);
-        sweep_calls_by_name(&edges, &in, &state);
-        if (!edges.failed) {
-            drop_returns(&edges, &in, out[0]);
-            find_held(&edges, &in, until[0]);
+    if (most < FEWEST_OUTSTANDING)
+        return;
+    double slow = SLOW_LAUNCH * find_median(lasts, count);
+    place = 0;
+    for (int64_t k = 0; k < count; k++) {
+        int32_t call = in->call[chosen[k]];
+        place = count_before(times, count, in->call_end[call], place);
+        if ((double)(in->call_end[call] - in->call_begin[call]) > slow && (double)(k + 1 - place) >= (double)most * 0.97)
+            lasts[full++] = k + 1 - place;
+    }
+    if (full < 3)
+        return;
+    for (int64_t k = (int64_t)find_median(lasts, full) - 1, first = k; k < count; k++)
+        add_edge(edges, QUEUE, ends + in->call[chosen[k]], by_end[k - first], TO_ESTIMATE);
+}
+
+static void add_full_queues(Edges *edges, const Unit *in, int32_t processes) {
+    int32_t *chosen = malloc((size_t)(3 * in->operations + 1) * 4), *moments = chosen + in->operations, *spare = moments + in->operations;
+    int64_t *times = malloc((size_t)(2 * in->operations + 1) * 8);
+    edges->failed |= !chosen || !times;
+    for (int32_t process = 0; process < processes && !edges->failed; process++) {
+        int64_t count = list_launched(in, process, chosen);
+        if (count < FEWEST_OUTSTANDING)
+            continue;
+        for (int64_t k = 0; k < count; k++)
+            moments[k] = (int32_t)(in->operations + chosen[k]);
+        add_full_queue(edges, in, chosen, sort_moments(in, moments, spare, count), count, times, times + in->operations);
+    }
+    free(chosen);
+    free(times);
+}
+
+/* Begins of operations that are later than all that is known to hold them up, just after another stream of the device has ended an operation, which held
+ * them up. held: until when what is known does; moments, spare: room for all operations. */
+static void add_other_streams(Edges *edges, const Unit *in, const int64_t *held, int32_t *moments, int32_t *spare) {
+    for (int64_t done = INT64_MIN;;) {
+        int64_t device = INT64_MAX, count = 0, place = 0;
+        for (int64_t one = 0; one < in->operations; one++)
+            if (held[one] != NOTHING && in->begin[one] - held[one] > LATE_START && in->device[in->stream[one]] > done && in->device[in->stream[one]] < device)
+                device = in->device[in->stream[one]];
+        if (device == INT64_MAX)
+            return;
+        for (int64_t one = 0; one < in->operations; one++)
+            if (in->device[in->stream[one]] == device)
+                moments[count++] = (int32_t)(in->operations + one);
+        const int32_t *by_end = sort_moments(in, moments, spare, count);
+        for (int64_t one = 0; one < in->operations; one++) {
+            if (held[one] == NOTHING || in->begin[one] - held[one] <= LATE_START || in->device[in->stream[one]] != device)
+                continue;
+            while (place < count && in->end[by_end[place] - in->operations] <= in->begin[one])
+                place++;
+            while (place && in->end[by_end[place - 1] - in->operations] > in->begin[one])
+                place--;
+            int64_t last = place ? by_end[place - 1] - in->operations : -1;
+            if (last >= 0 && in->stream[last] != in->stream[one] && in->begin[one] - in->end[last] < JUST_BEFORE && in->end[last] > held[one])
+                add_edge(edges, OTHER, one, in->operations + last, TO_ESTIMATE);
         }
-    } else
-        edges.failed = true;
-    free_state(&state);
-    Py_END_ALLOW_THREADS
-    if (edges.failed)
-        PyErr_NoMemory();
-done:
-    release_buffers(&held);
-    if (PyErr_Occurred()) {
-        free(edges.target);
-        free(edges.source);
-        free(edges.typical);
-        free(edges.kind);
-        return NULL;
+        done = device;
     }
-    PyObject *target = take_bytes(edges.target, edges.count * 4), *source = take_bytes(edges.source, edges.count * 4);
-    PyObject *kind = take_bytes(edges.kind, edges.count), *typical = take_bytes(edges.typical, edges.count * 4);
-    return Py_BuildValue("NNNN", target, source, kind, typical);
+}
+
+/* A call of a name of which some have waited. */
+typedef struct {
+    int32_t process, name;
+    int64_t lasts, call;
+} Timed;
+
+static int compare_timed(const void *first, const void *second) {
+    const Timed *one = first, *other = second;
+    if (one->process != other->process)
+        return one->process < other->process ? -1 : 1;
+    if (one->name != other->name)
+        return one->name < other->name ? -1 : 1;
+    return one->lasts < other->lasts ? -1 : one->lasts > other->lasts;
+}
+
+/* How long calls that have waited last without the wait (ns): as those of the name on the process that have not, usually; not longer than nearly all last,
+ * nor than they do. AS_RECORDED of all others. */
+static bool find_own_durations(const Unit *in, const uint8_t *waited, int32_t *own) {
+    bool *names = calloc(CALL_NAMES, sizeof *names);
+    int64_t count = 0, first = 0;
+    for (int64_t k = 0; k < in->calls; k++) {
+        own[k] = AS_RECORDED;
+        if (names && waited[k])
+            names[in->call_name[k]] = true;
+    }
+    for (int64_t k = 0; k < in->calls && names; k++)
+        count += names[in->call_name[k]];
+    Timed *timed = malloc((size_t)(count + 1) * sizeof *timed);
+    int64_t *idle = malloc((size_t)(count + 1) * 8);
+    bool done = names && timed && idle;
+    count = 0;
+    for (int64_t k = 0; k < in->calls && done; k++)
+        if (names[in->call_name[k]])
+            timed[count++] = (Timed){in->process[in->call_thread[k]], in->call_name[k], in->call_end[k] - in->call_begin[k], k};
+    if (done)
+        qsort(timed, (size_t)count, sizeof *timed, compare_timed);
+    for (int64_t end; done && first < count; first = end) {
+        int64_t others = 0;
+        for (end = first; end < count && timed[end].process == timed[first].process && timed[end].name == timed[first].name; end++)
+            if (!waited[timed[end].call])
+                idle[others++] = timed[end].lasts;
+        int64_t least = timed[first + (int64_t)((double)(end - first - 1) * 0.02)].lasts, usual = others ? (int64_t)find_median(idle, others) : USUAL_CALL;
+        least = usual < least ? usual : least;
+        for (int64_t k = first; k < end; k++)
+            if (waited[timed[k].call]) {
+                int64_t lasts = timed[k].lasts < least ? timed[k].lasts : least;
+                own[timed[k].call] = lasts < LONG ? (int32_t)lasts : LONG - 1;
+            }
+    }
+    free(names);
+    free(timed);
+    free(idle);
+    return done;
+}
+
+/* The work of events whose ends wait for more than their begins: calls, and transfers, which wait for other ranks. */
+static void add_work(Edges *edges, const Unit *in, uint8_t *waited, const int32_t *own) {
+    int64_t begins = 2 * in->operations, ends = begins + in->calls;
+    for (int64_t k = 0; k < in->calls; k++)
+        waited[k] |= in->is_mpi[k];
+    for (int64_t k = 0; k < edges->count; k++)
+        if (edges->kind[k] == QUEUE)
+            waited[edges->target[k] - ends] = 1;
+    for (int64_t k = 0; k < in->calls; k++)
+        if (waited[k])
+            add_edge(edges, CALL, ends + k, begins + k, own[k]);
+    for (int64_t k = 0; k < in->operations; k++)
+        if (in->work[k] == NCCL)
+            add_edge(edges, NCCL, in->operations + k, k, AS_RECORDED);
+}
+
+void find_dependencies(const Unit *in, Edges *edges) {
+    State state;
+    int32_t processes = 0;
+    if (make_state(&state, in)) {
+        sweep(edges, in, &state);
+        sweep_calls_by_name(edges, in, &state);
+        processes = (int32_t)state.processes;
+    } else
+        edges->failed = true;
+    free_state(&state);
+    if (edges->failed)
+        return;
+    uint8_t *waited = calloc((size_t)in->calls + 1, 1);
+    int32_t *own = malloc((size_t)(in->calls + 1) * 4), *moments = malloc((size_t)(2 * in->operations + 1) * 4);
+    int64_t *held = malloc((size_t)(in->operations + 1) * 8);
+    if (waited && own && moments && held) {
+        drop_returns(edges, in, waited);
+        find_held(edges, in, held);
+        add_other_streams(edges, in, held, moments, moments + in->operations);
+        add_full_queues(edges, in, processes);
+        edges->failed |= !find_own_durations(in, waited, own);
+        if (!edges->failed)
+            add_work(edges, in, waited, own);
+    } else
+        edges->failed = true;
+    free(waited);
+    free(own);
+    free(moments);
+    free(held);
+}
+
+void free_edges(Edges *edges) {
+    free(edges->target);
+    free(edges->source);
+    free(edges->typical);
+    free(edges->kind);
 }
 
 PyObject *find_outermost(PyObject *self, PyObject *arguments) {

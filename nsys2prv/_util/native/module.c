@@ -29,17 +29,14 @@ static PyMethodDef FUNCTIONS[] = {
     {"find_outermost", find_outermost, METH_VARARGS,
      "find_outermost((begin, end, thread), rows, out): put into `out` (int32) the number of the outermost call that each call lies in; returns how\n"
      "many there are. Calls by begin, of equal ones the longest first (int64); thread: below `rows` (int32)."},
-    {"find_dependencies", find_dependencies, METH_VARARGS,
-     "find_dependencies((begin, end, thread, does), (begin, end, stream, call, copy), (time, says, thread, stream, event), process, waited, held):\n"
-     "return targets, sources (int32), kinds (uint8) and typical weights (int32) of the dependencies of calls, operations and rows about events, as\n"
-     "bytes; put into `waited` (uint8) whether each call has waited for operations, and into `held` until when each operation is held up by them.\n\n"
-     "Moments are the begins of operations, their ends, the begins of calls and their ends, in this order. Times are int64, what calls do, copy and\n"
-     "says uint8, all else int32. process: of each row of the trace. Raises ValueError where something does not fit."},
-    {"arrange_unit", arrange_unit, METH_VARARGS,
-     "arrange_unit((begin, end, stream, name, work), (begin, end, thread, name), (target, source, kind, typical), nodes): put into `nodes` (int32) the\n"
-     "node of each moment, -1 for an end that waits for nothing but its begin; returns columns of nodes (time, row, kind of work, key, duration)\n"
-     "and of edges by their targets (target, source, kind, key, typical), the edges left out by kind, and those left out because of cycles.\n\n"
-     "Edges are between moments, and are written over. Sources of the result are moments: twice a node, one more for the end of its work."},
+    {"build_unit", build_unit, METH_VARARGS,
+     "build_unit((begin, end, thread, name, does, mpi), (begin, end, stream, call, name, work), (time, says, thread, stream, event), (process, device),\n"
+     "nodes): find what calls, operations and rows about events of a unit wait for; put into `nodes` (int32) the node of each moment, -1 for an end\n"
+     "that waits for nothing but its begin; returns columns of nodes (time, row, kind of work, key, duration) and of edges by their targets (target,\n"
+     "source, kind, key, typical), the edges left out by kind, and those left out because of cycles.\n\n"
+     "Moments are the begins of operations, their ends, the begins of calls and their ends, in this order; sources of edges: twice a node, one more\n"
+     "for the end of its work. Times are int64, what calls do, mpi, work and says uint8, all else int32. process, device: of each row of the trace.\n"
+     "Raises ValueError where something does not fit."},
     {"order_all", order_all, METH_VARARGS,
      "order_all((target, source), out): put into `out` (int32) the nodes with sources before targets; returns how many could be placed: the rest, on\n"
      "cycles, is behind them."},

@@ -50,8 +50,7 @@ PyObject *intersect_spans(PyObject *self, PyObject *arguments);
 
 /* dependencies.c, arrange.c, replay.c */
 PyObject *find_outermost(PyObject *self, PyObject *arguments);
-PyObject *find_dependencies(PyObject *self, PyObject *arguments);
-PyObject *arrange_unit(PyObject *self, PyObject *arguments);
+PyObject *build_unit(PyObject *self, PyObject *arguments);
 PyObject *order_all(PyObject *self, PyObject *arguments);
 PyObject *make_graph(PyObject *self, PyObject *arguments);
 PyObject *group_latencies(PyObject *self, PyObject *arguments);

@@ -941,8 +941,7 @@ static int64_t select_kth(int64_t *durations, int64_t count, int64_t k) {
     return durations[k];
 }
 
-/* The median of durations, which it reorders. */
-static double find_median(int64_t *durations, int64_t count) {
+double find_median(int64_t *durations, int64_t count) {
     if (!count)
         return NAN;
     int64_t middle = select_kth(durations, count, count / 2), below = middle;

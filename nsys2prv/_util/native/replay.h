@@ -31,5 +31,30 @@ bool get_column(Buffers *held, PyObject *object, int size, int64_t *count, void 
 bool get_columns(Buffers *held, PyObject *tuple, const char *sizes, int64_t *count, void **columns);
 void release_buffers(Buffers *held);
 bool are_within(const int32_t *numbers, int64_t count, int64_t least, int64_t most);
+/* The median of durations, which it reorders; NAN of none. */
+double find_median(int64_t *durations, int64_t count);
+
+/* Operations of devices by their launches, calls of host threads by their begins, and what rows about events and synchronisation say. Moments: begins of
+ * operations, their ends, begins of calls, their ends, in this order. Of each row of the trace its process and device. */
+typedef struct {
+    int64_t operations, calls, markers, rows, moments;
+    const int64_t *begin, *end, *call_begin, *call_end, *marker_time;
+    const int32_t *stream, *call, *name, *call_thread, *call_name, *marker_thread, *marker_stream, *marker_event, *process, *device;
+    const uint8_t *work, *does, *is_mpi, *marker;
+} Unit;
+
+/* Edges between moments of a unit, then between its nodes. typical: a weight (ns), or TO_ESTIMATE or AS_RECORDED. */
+typedef struct {
+    int32_t *target, *source, *typical;
+    uint8_t *kind;
+    int64_t count, room;
+    bool failed;
+} Edges;
+
+/* What each call and operation waits for; edges.failed without memory. */
+void find_dependencies(const Unit *in, Edges *edges);
+void free_edges(Edges *edges);
+/* Sorts moments by time; those of equal time stay as they are. Returns where they are then: `moments` or `spare`. */
+int32_t *sort_moments(const Unit *in, int32_t *moments, int32_t *spare, int64_t count);
 
 #endif
