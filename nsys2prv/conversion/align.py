@@ -51,7 +51,7 @@ from nsys2prv.store.samples import (
     scale_fractions,
 )
 from nsys2prv.store.work_result import FactBook
-from nsys2prv.writers.paraver import values as name_values
+from nsys2prv.writers import names as name_values
 from nsys2prv.writers.rows import build_object_model
 
 

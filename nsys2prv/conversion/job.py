@@ -37,8 +37,8 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.store.runs import COUNTER, LINE, TRACE, RecordFormat, Run, Span
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 from nsys2prv.store.work_result import WorkResult
+from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
-from nsys2prv.writers.writer import NameValues
 
 
 @contextmanager

@@ -35,7 +35,6 @@ from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.writers.paraver.pcf import read_base_names
 
 _MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
 _SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
@@ -430,5 +429,9 @@ class Plan(Struct, frozen=True):
             field_masks=_choose_stored_fields(cut, options, selection),
         )
         method = clocks.parse_method(options.align)
-        base = read_base_names(options.base_pcf) if options.base_pcf else None
+        base = None
+        if options.base_pcf:
+            from nsys2prv.writers.paraver.pcf import read_base_names
+
+            base = read_base_names(options.base_pcf)
         return cls(selection, settings, method, base, cut, options)

@@ -21,8 +21,8 @@ from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
-from nsys2prv.writers.paraver.values import list_codes, number_metrics
 from nsys2prv.writers.perfetto.pftrace import PerfettoWriter
 from nsys2prv.writers.writer import (
     TraceContent,

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import ClassVar
 
 from msgspec import Struct
 
@@ -53,6 +52,8 @@ from nsys2prv.export.ranks import (
 
 #: What follows a rank that only the order or the numbers of file names tell.
 BY_FILE_NAME = " (by file name)"
+#: Paraver counts objects of each sort in 16 bits.
+MOST_OBJECTS = 65_535
 #: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
 #: Kinds of rows of physical GPUs -> their names; POP's BasicAnalysis parses "Metrics GPU0".
@@ -81,8 +82,6 @@ class ObjectTree(Struct, frozen=True, dict=True):
     nodes: tuple[str, ...]
     #: Tasks in Paraver's order.
     tasks: tuple[Task, ...]
-    #: Paraver counts threads and CPUs in 16 bits.
-    LIMIT: ClassVar[int] = 65_535
 
     @cached_property
     def threads(self) -> int:
@@ -262,9 +261,9 @@ def build_object_model(
         tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
     rows.update({(report, key): rows[first, key] for first, report, key in captured_again})
     tree = ObjectTree(tuple(nodes), tuple(tasks))
-    if tree.threads > ObjectTree.LIMIT:
+    if tree.threads > MOST_OBJECTS:
         raise Nsys2prvError(
-            f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
+            f"the reports hold {tree.threads} threads and streams, but Paraver can show {MOST_OBJECTS}; "
             "convert fewer reports at a time, or leave kinds out with -t"
         )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}

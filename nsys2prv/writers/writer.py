@@ -16,40 +16,14 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nsys2prv.events.catalogue import Metric
 from nsys2prv.store.runs import RecordFormat, Run
 from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
+from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.output import Output
 from nsys2prv.writers.rows import ObjectModel
-
-NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
-
-
-class NameValues(Struct):
-    """Values of the names of one set."""
-
-    #: Frame of `value` and (safe) `label`.
-    labels: pl.DataFrame = NO_LABELS
-    #: Reading task -> value of each local index.
-    by_task: dict[int, np.ndarray] = {}
-    #: NVTX domain -> frame of the values that occur in it.
-    domains: dict[str, pl.DataFrame] = {}
-    #: Names with their value of an earlier trace.
-    kept: int = 0
-    #: Names whose labels in the earlier trace fit several of them.
-    ambiguous: int = 0
-
-    def select_labels(self, domain: str) -> pl.DataFrame:
-        """Return the labels of the values met in one NVTX domain."""
-        values = self.domains.get(domain)
-        if values is None:
-            return self.labels.clear()
-        if values.height == self.labels.height:
-            return self.labels
-        return self.labels.join(values, on="value", how="semi")
 
 
 class TraceContent(Struct, frozen=True):

@@ -168,9 +168,9 @@ def test_one_scale_for_all_ranks_and_parts(tmp_path: Path, monkeypatch: pytest.M
         return [(tmp_path / f"{name}{ending}").read_bytes() for ending in (".prv", ".pcf", ".row")]
 
     expected = written("whole", reports)
-    assert [kind.label for kind in read_pcf(tmp_path / "whole.pcf") if "lr" in kind.label] == [
-        "lib: lr (fraction) (x 100000)"
-    ]
+    assert [
+        label for label in read_pcf(tmp_path / "whole.pcf").types.values() if "lr" in label
+    ] == ["lib: lr (fraction) (x 100000)"]
     assert written("workers", reports, jobs=2) == expected
     monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 2)
     assert written("parts", reports) == expected

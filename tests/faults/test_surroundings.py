@@ -16,7 +16,7 @@ from nsys2prv._util.files import describe_write_error
 from nsys2prv.cli import parsing
 from nsys2prv.clock.maps import read_record
 from nsys2prv.export import report_files
-from nsys2prv.writers.paraver.pcf import clean_label
+from nsys2prv.writers.names import clean_label
 
 
 def run_in_shell(

@@ -13,7 +13,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.writers.paraver.values import NameFile, assign_values
+from nsys2prv.writers.names import NameFile, assign_values
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600

@@ -38,7 +38,7 @@ NAMES = [
 
 def count_true_events(trace: Path) -> Counter[str]:
     """Return how many events of each type there are, by the labels of the .pcf as they stand there."""
-    labels = {item.code: to_ascii(item.label) for item in read_pcf(trace.with_suffix(".pcf"))}
+    labels = read_pcf(trace.with_suffix(".pcf")).types
     result: Counter[str] = Counter()
     for line in trace.read_text().splitlines():
         if line.startswith("2:"):

@@ -46,7 +46,7 @@ from nsys2prv.writers.paraver.cfg import (
 )
 from nsys2prv.writers.paraver.cfg.fits import choose_first_views
 from nsys2prv.writers.paraver.cfg.writer import format_cfg
-from nsys2prv.writers.paraver.values import list_codes
+from nsys2prv.writers.paraver.pcf import list_codes
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "cfgs"

@@ -1,34 +1,46 @@
-"""Write a .pcf (event types with the labels of their values), and read the .pcf of an earlier trace
-for the values of names.
+"""Event types of a trace, from the declarations of the kinds that it holds; write them to a .pcf with
+the labels of their values, and read the .pcf of an earlier trace for the values of names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
 from nsys2prv._util.files import LARGEST_PCF, read_given
-from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
+from nsys2prv.events.catalogue import (
+    LAST_HASHED_DOMAIN,
+    DomainCode,
+    Field,
+    Metric,
+    NameSet,
+    State,
+    ValueSet,
+    assign_counter_codes,
+    load_catalogue,
+)
+from nsys2prv.store.runs import list_present_fields
+from nsys2prv.writers.names import (
+    END_LABEL,
+    LONGEST_LABEL,
+    NO_LABELS,
+    NameValues,
+    clean_label,
+    replace_brackets,
+)
+from nsys2prv.writers.paraver.check import CheckFindings, Labels, read_labels
 
-#: What breaks lines, reorders text or is none: control characters, line ends and marks of direction
-#: of Unicode (a regex that Python and Rust both read).
-CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+"
-_CONTROL = re.compile(CONTROL_PATTERN)
-#: Longer labels are cut: Paraver draws the first few dozen characters.
-LONGEST_LABEL = 1000
-NO_NAME = "(no name)"
-_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 #: What is written as an escape, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
-END_LABEL = "End"
 #: Labels written at a time.
 LABELS_AT_ONCE = 100_000
 OPTIONS = """DEFAULT_OPTIONS
@@ -47,11 +59,23 @@ DEFAULT_SEMANTIC
 THREAD_FUNC         State As Is
 
 """
-_TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
-_VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
 #: Greater values are none of ours, and leave no room behind them.
 GREATEST_VALUE = 10**9
-NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
+DEFAULT_DOMAIN = "default domain"
+#: Labels write the factor of fractions with up to so many zeros, then as a power of ten.
+MOST_ZEROS = 6
+#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
+#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
+#: of BSC declares them beside every kernel.
+GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
+DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+#: The event type whose labels name what views compute, and the layouts from which they do: it is
+#: declared with these even where a trace has no kernels.
+TYPE_OF_VIEW_NAMES = ("cuda_kernel", "tensor_cores")
+LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
+    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
+    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
+}
 
 
 class EventType(Struct, frozen=True):
@@ -67,20 +91,7 @@ class EventType(Struct, frozen=True):
     labels: pl.DataFrame | None = None
 
 
-class StateLabel(Struct, frozen=True):
-    """A value of state records."""
-
-    #: What state records hold.
-    value: int
-    #: Name of the state, one line.
-    label: str
-    #: Red, green, blue.
-    color: tuple[int, int, int]
-
-
-def write_pcf(
-    types: Iterable[EventType], file: BinaryIO, states: Sequence[StateLabel] = ()
-) -> None:
+def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State] = ()) -> None:
     """Write the file, in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`). There is no STATES section
     where the trace has no states: POP's BasicAnalysis tells by it.
 
@@ -114,18 +125,6 @@ def _to_line(label: str) -> str:
     return to_ascii(clean_label(label))
 
 
-def clean_label(text: str) -> str:
-    """Return one line of valid text without control characters, never empty, never all in a pair of
-    brackets.
-    """
-    line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
-    if len(line) > LONGEST_LABEL:
-        line = line[: LONGEST_LABEL - 3].rstrip() + "..."
-    if _IN_BRACKETS.fullmatch(line):
-        line = f"({line[1:-1]})"
-    return NO_NAME if line in ("", "()") else line
-
-
 def to_ascii(text: str) -> str:
     """Return the text with `\u00e9` or `\U0001f600` for characters that are not ASCII, which some
     readers of .pcf files refuse.
@@ -151,103 +150,16 @@ def _unescape_character(escape: re.Match[str]) -> str:
     return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else escape[0]
 
 
-def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels as single lines of valid text, none empty, too long or with brackets, each
-    but once.
-    """
-    checked = labels.select(
-        odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")
-        | (pl.col("label").str.len_bytes() > LONGEST_LABEL),
-        bracket=pl.col("label").str.contains("[", literal=True),
-    )
-    if checked["odd"].any():
-        odd = labels.filter(checked["odd"])
-        labels = _rename(labels, {value: clean_label(label) for value, label in odd.iter_rows()})
-    if checked["bracket"].any():
-        labels = _replace_brackets(labels)
-    return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
-
-
-def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with braces where they have brackets.
-
-    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
-    first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
-    the two stays.
-    """
-    label = pl.col("label")
-    cut = label.str.contains("[", literal=True) & label.str.contains("]", literal=True)
-    braces = label.str.replace_all("[", "{", literal=True).str.replace_all("]", "}", literal=True)
-    return labels.with_columns(label=pl.when(cut).then(braces).otherwise(label))
-
-
-def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with a number behind those that an earlier value, or End, already has."""
-    texts = labels["label"]
-    if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
-        return labels
-    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END_LABEL))
-    taken = set(labels["label"]) | {END_LABEL}
-    counts: dict[str, int] = {END_LABEL: 1}
-    renamed = {}
-    for value, label in repeated.iter_rows():
-        counts[label] = counts.get(label, 0) + 1
-        if counts[label] > 1:
-            while (candidate := f"{label} #{counts[label]}") in taken:
-                counts[label] += 1
-            taken.add(candidate)
-            renamed[value] = candidate
-    return _rename(labels, renamed)
-
-
-def _rename(labels: pl.DataFrame, renamed: dict[int, str]) -> pl.DataFrame:
-    """Return the labels with new ones for some values."""
-    label = pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String)
-    return labels.with_columns(label=label)
-
-
-class PcfType(Struct):
-    """An event type as a .pcf has it."""
-
-    #: Number of the type.
-    code: int
-    #: Label of the type, one line.
-    label: str
-    #: Value -> label; empty where values have no names.
-    labels: dict[int, str] = field(default_factory=dict)
-
-
-def read_pcf(path: Path) -> list[PcfType]:
-    """Return the event types of a .pcf, whoever wrote it. Raises one line where it is none."""
+def read_pcf(path: Path) -> Labels:
+    """Return the labels of a .pcf, whoever wrote it. Raises one line where it is none."""
     with name_damaged_file(path):
-        if path.is_file() and _is_trace(path):
-            raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
         text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
-    types: list[PcfType] = []
-    block: list[PcfType] = []
-    inside, valued = False, False
-    for line in text.split("\n"):
-        # A section begins with a word at the begin of its line; entries begin with a number.
-        if inside and line[:1].isdigit():
-            if valued and (match := _VALUE.match(line)):
-                for pcf_type in block:
-                    pcf_type.labels[int(match[1])] = from_ascii(match[2].strip())
-            elif not valued and (match := _TYPE.match(line)):
-                block.append(PcfType(int(match[1]), from_ascii(match[2].strip())))
-                types.append(block[-1])
-        elif line.strip() == "VALUES":
-            valued = True
-        elif line[:1].isalpha() and not line.startswith("PRECISION"):
-            inside, valued, block = line.strip() == "EVENT_TYPE", False, []
-    if not types:
+    if text.startswith("#Paraver"):
+        raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
+    labels = read_labels(text.split("\n"), path.name, CheckFindings())
+    if not labels.types:
         raise Nsys2prvError(f"{path}: is no .pcf of a Paraver trace: it names no event type")
-    return types
-
-
-def _is_trace(path: Path) -> bool:
-    """True if the file begins like a .prv."""
-    with path.open("rb") as file:
-        return file.read(8) == b"#Paraver"
+    return labels
 
 
 def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
@@ -266,7 +178,7 @@ def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
+def _read_file(known: Labels) -> dict[str, pl.DataFrame]:
     """Return the names of one file by set."""
     fields = [
         field
@@ -275,17 +187,17 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
         if isinstance(field.values, NameSet)
     ]
     by_set: dict[str, list[pl.DataFrame]] = {}
-    for pcf_type in sorted(types, key=lambda item: item.code):
+    for code, place in sorted(known.set_of_type.items()):
         labels = pl.DataFrame(
-            list(pcf_type.labels.items()),
-            schema={"value": pl.Int64, "label": pl.String},
+            [(from_ascii(label), value) for value, label in known.sets[place].items()],
+            schema={"label": pl.String, "value": pl.Int64},
             orient="row",
         )
-        labels = _replace_brackets(
-            labels.filter(pl.col("value").is_between(1, GREATEST_VALUE)).select("label", "value")
-        )
+        labels = replace_brackets(labels.filter(pl.col("value").is_between(1, GREATEST_VALUE)))
         for name_set in {
-            shown.values.name for shown in fields if _is_type_of_field(pcf_type, shown)
+            field.values.name
+            for field in fields
+            if _is_type_of_field(code, from_ascii(known.types[code]), field)
         }:
             by_set.setdefault(name_set, []).append(labels)
     return {
@@ -296,28 +208,131 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _is_type_of_field(pcf_type: PcfType, field: Field) -> bool:
+def _is_type_of_field(event_type: int, label: str, field: Field) -> bool:
     """True if an event type of a .pcf is the one that a field has, in any NVTX domain."""
-    if not isinstance(field.code, DomainCode):
-        return pcf_type.code == field.code
-    if pcf_type.code in dict(field.code.named).values():
-        return True
-    number, rest = divmod(
-        pcf_type.code - field.code.base, field.code.code_of("", 1) - field.code.code_of("", 0)
-    )
-    return (
+    code = field.code
+    if not isinstance(code, DomainCode):
+        return event_type == code
+    number, rest = divmod(event_type - code.base, code.code_of("", 1) - code.code_of("", 0))
+    return event_type in dict(code.named).values() or (
         rest == 0
         and 0 <= number <= LAST_HASHED_DOMAIN
-        and pcf_type.label.startswith(field.label.partition("{domain}")[0])
+        and label.startswith(field.label.partition("{domain}")[0])
     )
 
 
-def count_families(names: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with `members`: how many share each but for the number behind it."""
-    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
-    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
-    return (
-        names.with_columns(family=family)
-        .with_columns(members=pl.len().over("family"))
-        .drop("family")
-    )
+def make_event_types(
+    layouts: Mapping[str, int],
+    values: Mapping[str, NameValues],
+    domains: Mapping[str, int],
+    counters: Sequence[EventType] = (),
+) -> list[EventType]:
+    """Return every event type of these layouts (with the bits of the fields that are written), and
+    the counters, by code. A type that several layouts share is listed once.
+    """
+    types = {event_type.code: event_type for event_type in counters}
+    fields = _list_fields(layouts)
+    beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
+    beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
+    fields += [
+        field
+        for layout, name in beside
+        for field in load_catalogue().layouts[layout].fields
+        if field.name == name
+    ]
+    for field in fields:
+        for event_type in _make_field_types(field, values, domains):
+            types.setdefault(event_type.code, event_type)
+    return _make_labels_unique([types[code] for code in sorted(types)])
+
+
+def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
+    """Return the fields of these layouts whose bits are set."""
+    known = load_catalogue().layouts
+    return [one for name, mask in layouts.items() for one in list_present_fields(known[name], mask)]
+
+
+def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:
+    """Return the event types that all records of these layouts have, of fields with these bits;
+    `domains`: the numbers of the NVTX domains of the trace.
+    """
+    codes: set[int] = set()
+    for field in _list_fields(layouts):
+        if isinstance(field.code, DomainCode) and not field.optional:
+            codes.update(field.code.code_of(*domain) for domain in domains.items())
+        elif not field.optional:
+            codes.add(field.code)
+    return codes
+
+
+def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, str], int]:
+    """Return the event type of each metric, by layout and label."""
+    labels = {layout: [one.name for one in found] for layout, found in metrics.items()}
+    codes = assign_counter_codes(labels)
+    return {(layout, name): codes[layout, name] for layout in labels for name in labels[layout]}
+
+
+def _make_labels_unique(types: list[EventType]) -> list[EventType]:
+    """Return the types with their code behind a label that an earlier one has: views look types up
+    by label, too.
+    """
+    taken: set[str] = set()
+    result = []
+    for event_type in types:
+        label = clean_label(event_type.label)
+        if label in taken:
+            label = f"{label[: LONGEST_LABEL // 2]} ({event_type.code})"
+        taken.add(label)
+        result.append(replace(event_type, label=label))
+    return result
+
+
+def _format_scale(decimals: int) -> str:
+    """Return the end of a label that gives the factor of its numbers."""
+    if not decimals:
+        return ""
+    return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
+
+
+def make_counter_types(
+    metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
+) -> list[EventType]:
+    """Return the event types of the metrics met, by layout. Labels tell what fractions are
+    multiplied by: `PRECISION`, with which Paraver would show them as they are, is more than other
+    readers of .pcf files know.
+    """
+    return [
+        EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
+        for layout, layout_metrics in metrics.items()
+        for metric in sorted(layout_metrics)
+    ]
+
+
+def _make_field_types(
+    field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
+) -> list[EventType]:
+    if not isinstance(field.code, DomainCode):
+        labels = _find_labels(field, values, None)
+        if isinstance(field.values, NameSet) and field.optional and not labels.height:
+            return []  # no record has it
+        return [EventType(field.code, field.label, labels)]
+    return [
+        EventType(
+            field.code.code_of(domain, number),
+            field.label.format(domain=domain or DEFAULT_DOMAIN),
+            _find_labels(field, values, domain),
+        )
+        for domain, number in domains.items()
+        if not field.code.only_named or domain in dict(field.code.named)
+    ]
+
+
+def _find_labels(
+    field: Field, values: Mapping[str, NameValues], domain: str | None
+) -> pl.DataFrame | None:
+    if isinstance(field.values, ValueSet):
+        return pl.DataFrame(field.values.labels, schema=NO_LABELS.schema, orient="row")
+    if not isinstance(field.values, NameSet):
+        return None
+    names = values[field.values.name]
+    return names.labels if domain is None else names.select_labels(domain)

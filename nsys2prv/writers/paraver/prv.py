@@ -22,11 +22,12 @@ from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
 from nsys2prv.store.runs import BEGIN, END, LINE, STATE, RecordFormat, list_present_fields
 from nsys2prv.store.samples import SampleTable, read_samples
 from nsys2prv.store.windows import WindowRecords
-from nsys2prv.writers.paraver.pcf import StateLabel, clean_label, write_pcf
-from nsys2prv.writers.paraver.values import (
+from nsys2prv.writers.names import clean_label
+from nsys2prv.writers.paraver.pcf import (
     make_counter_types,
     make_event_types,
     number_metrics,
+    write_pcf,
 )
 from nsys2prv.writers.rows import ObjectTree
 from nsys2prv.writers.writer import TraceContent, WindowBytes
@@ -99,9 +100,8 @@ class ParaverWriter(Struct, dict=True):
         domains = dict(content.domain_codes)
         types = make_event_types(content.layouts, content.values, domains, counters)
         states = load_catalogue().states if content.has_states else ()
-        labels = [StateLabel(state.value, state.label, state.color) for state in states]
         with pcf.open("wb") as file:
-            write_pcf(types, file, labels)
+            write_pcf(types, file, states)
         row.write_bytes(_format_row_file(content.model.tree).encode())
 
     @cached_property

@@ -22,14 +22,16 @@ from nsys2prv._util.native import core
 from nsys2prv._util.text import format_count
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.writers.paraver.cfg.fits import Contents
-from nsys2prv.writers.paraver.check import CheckFinding, CheckFindings, Severity
-from nsys2prv.writers.paraver.check.declarations import (
+from nsys2prv.writers.paraver.check import (
     MAGIC,
+    CheckFinding,
+    CheckFindings,
     Header,
     Labels,
+    Severity,
+    check_pcf,
     check_row,
     read_header,
-    read_labels,
 )
 
 ENDINGS = (".prv.gz", ".prv")
@@ -180,7 +182,7 @@ def check_trace(path: str | Path) -> CheckResult:
     if not ending:
         findings.add("file-name", path.name)
     stem = path.name.removesuffix(ending or path.suffix)
-    labels = read_labels(path.with_name(f"{stem}.pcf"), findings)
+    labels = check_pcf(path.with_name(f"{stem}.pcf"), findings)
     opening, blocks = open_text(path, findings)
     if header := read_header(opening, path.name, findings):
         check_row(path.with_name(f"{stem}.row"), header, findings)

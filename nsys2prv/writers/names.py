@@ -1,9 +1,10 @@
-"""Event types of a trace for its .pcf, from the declarations of the kinds it holds, and event values
-of names: the same value for the same name in every trace, as far as that can be.
+"""Names of events in a trace, whatever its format: the value of each, the same for the same name in
+every trace as far as that can be, and its label, one line that is safe for any reader.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -11,30 +12,22 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import StoredFrame, join_pieces, read_columns
-from nsys2prv.events.catalogue import (
-    DomainCode,
-    Field,
-    Metric,
-    NameSet,
-    ValueSet,
-    assign_counter_codes,
-    load_catalogue,
-)
+from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
-from nsys2prv.store.runs import list_present_fields
-from nsys2prv.writers.paraver.pcf import (
-    LONGEST_LABEL,
-    NO_NAMES,
-    EventType,
-    clean_label,
-    count_families,
-    make_labels_safe,
-)
-from nsys2prv.writers.writer import NO_LABELS, NameValues
 
+#: What breaks lines, reorders text or is none: control characters, line ends and marks of direction
+#: of Unicode (a regex that Python and Rust both read).
+CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+"
+_CONTROL = re.compile(CONTROL_PATTERN)
+#: Longer labels are cut: Paraver draws the first few dozen characters.
+LONGEST_LABEL = 1000
+NO_NAME = "(no name)"
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+END_LABEL = "End"
+NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
+NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
 #: Names of some reading tasks, by the number of each.
@@ -42,21 +35,6 @@ Batch = list[tuple[int, dict[str, Any]]]
 TEXTS = {"text": pl.String, "short": pl.String}
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
-DEFAULT_DOMAIN = "default domain"
-#: Labels write the factor of fractions with up to so many zeros, then as a power of ten.
-MOST_ZEROS = 6
-#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
-#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
-#: of BSC declares them beside every kernel.
-GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
-DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
-#: The event type whose labels name what views compute, and the layouts from which they do: it is
-#: declared with these even where a trace has no kernels.
-TYPE_OF_VIEW_NAMES = ("cuda_kernel", "tensor_cores")
-LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
-    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
-    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
-}
 
 
 class NameFile(Struct, frozen=True):
@@ -66,6 +44,30 @@ class NameFile(Struct, frozen=True):
     frame: StoredFrame
     #: Names of NVTX domains that the column domain indexes.
     domains: Sequence[str] = ()
+
+
+class NameValues(Struct):
+    """Values of the names of one set."""
+
+    #: Frame of `value` and (safe) `label`.
+    labels: pl.DataFrame = NO_LABELS
+    #: Reading task -> value of each local index.
+    by_task: dict[int, np.ndarray] = {}
+    #: NVTX domain -> frame of the values that occur in it.
+    domains: dict[str, pl.DataFrame] = {}
+    #: Names with their value of an earlier trace.
+    kept: int = 0
+    #: Names whose labels in the earlier trace fit several of them.
+    ambiguous: int = 0
+
+    def select_labels(self, domain: str) -> pl.DataFrame:
+        """Return the labels of the values met in one NVTX domain."""
+        values = self.domains.get(domain)
+        if values is None:
+            return self.labels.clear()
+        if values.height == self.labels.height:
+            return self.labels
+        return self.labels.join(values, on="value", how="semi")
 
 
 def assign_values(
@@ -174,10 +176,10 @@ def _reuse_values(
         ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
     )
     used_values = distinct.select("value", "known")
-    names = count_families(values.labels).join(
+    names = _count_families(values.labels).join(
         used_values, on="value", how="left", maintain_order="left"
     )
-    before = count_families(base.filter("sure")).select(
+    before = _count_families(base.filter("sure")).select(
         "label", before="value", members_before="members"
     )
     names = names.join(before, on="label", how="left", maintain_order="left")
@@ -259,118 +261,79 @@ def _read_batches(files: Mapping[int, NameFile]) -> Iterator[Batch]:
         yield batch
 
 
-def make_event_types(
-    layouts: Mapping[str, int],
-    values: Mapping[str, NameValues],
-    domains: Mapping[str, int],
-    counters: Sequence[EventType] = (),
-) -> list[EventType]:
-    """Return every event type of these layouts (with the bits of the fields that are written), and
-    the counters, by code. A type that several layouts share is listed once.
+def clean_label(text: str) -> str:
+    """Return one line of valid text without control characters, never empty, never all in a pair of
+    brackets.
     """
-    types = {event_type.code: event_type for event_type in counters}
-    fields = _list_fields(layouts)
-    beside = [] if GPU_LAYOUTS.isdisjoint(layouts) else [*DECLARED_BESIDE_GPU_WORK]
-    beside += [] if LAYOUTS_THAT_VIEWS_COMPUTE_FROM.isdisjoint(layouts) else [TYPE_OF_VIEW_NAMES]
-    fields += [
-        field
-        for layout, name in beside
-        for field in load_catalogue().layouts[layout].fields
-        if field.name == name
-    ]
-    for field in fields:
-        for event_type in _make_field_types(field, values, domains):
-            types.setdefault(event_type.code, event_type)
-    return _make_labels_unique([types[code] for code in sorted(types)])
+    line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
+    if len(line) > LONGEST_LABEL:
+        line = line[: LONGEST_LABEL - 3].rstrip() + "..."
+    if _IN_BRACKETS.fullmatch(line):
+        line = f"({line[1:-1]})"
+    return NO_NAME if line in ("", "()") else line
 
 
-def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
-    """Return the fields of these layouts whose bits are set."""
-    known = load_catalogue().layouts
-    return [one for name, mask in layouts.items() for one in list_present_fields(known[name], mask)]
-
-
-def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:
-    """Return the event types that all records of these layouts have, of fields with these bits;
-    `domains`: the numbers of the NVTX domains of the trace.
+def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return the labels as single lines of valid text, none empty, too long or with brackets, each
+    but once.
     """
-    codes: set[int] = set()
-    for field in _list_fields(layouts):
-        if isinstance(field.code, DomainCode) and not field.optional:
-            codes.update(field.code.code_of(*domain) for domain in domains.items())
-        elif not field.optional:
-            codes.add(field.code)
-    return codes
+    checked = labels.select(
+        odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")
+        | (pl.col("label").str.len_bytes() > LONGEST_LABEL),
+        bracket=pl.col("label").str.contains("[", literal=True),
+    )
+    if checked["odd"].any():
+        odd = labels.filter(checked["odd"])
+        labels = _rename(labels, {value: clean_label(label) for value, label in odd.iter_rows()})
+    if checked["bracket"].any():
+        labels = replace_brackets(labels)
+    return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 
 
-def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, str], int]:
-    """Return the event type of each metric, by layout and label."""
-    labels = {layout: [one.name for one in found] for layout, found in metrics.items()}
-    codes = assign_counter_codes(labels)
-    return {(layout, name): codes[layout, name] for layout in labels for name in labels[layout]}
+def replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return the labels with braces where they have brackets.
 
-
-def _make_labels_unique(types: list[EventType]) -> list[EventType]:
-    """Return the types with their code behind a label that an earlier one has: views look types up
-    by label, too.
+    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
+    first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
+    the two stays.
     """
-    taken: set[str] = set()
-    result = []
-    for event_type in types:
-        label = clean_label(event_type.label)
-        if label in taken:
-            label = f"{label[: LONGEST_LABEL // 2]} ({event_type.code})"
-        taken.add(label)
-        result.append(replace(event_type, label=label))
-    return result
+    label = pl.col("label")
+    cut = label.str.contains("[", literal=True) & label.str.contains("]", literal=True)
+    braces = label.str.replace_all("[", "{", literal=True).str.replace_all("]", "}", literal=True)
+    return labels.with_columns(label=pl.when(cut).then(braces).otherwise(label))
 
 
-def _format_scale(decimals: int) -> str:
-    """Return the end of a label that gives the factor of its numbers."""
-    if not decimals:
-        return ""
-    return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
+def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return the labels with a number behind those that an earlier value, or End, already has."""
+    texts = labels["label"]
+    if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
+        return labels
+    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END_LABEL))
+    taken = set(labels["label"]) | {END_LABEL}
+    counts: dict[str, int] = {END_LABEL: 1}
+    renamed = {}
+    for value, label in repeated.iter_rows():
+        counts[label] = counts.get(label, 0) + 1
+        if counts[label] > 1:
+            while (candidate := f"{label} #{counts[label]}") in taken:
+                counts[label] += 1
+            taken.add(candidate)
+            renamed[value] = candidate
+    return _rename(labels, renamed)
 
 
-def make_counter_types(
-    metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
-) -> list[EventType]:
-    """Return the event types of the metrics met, by layout. Labels tell what fractions are
-    multiplied by: `PRECISION`, with which Paraver would show them as they are, is more than other
-    readers of .pcf files know.
-    """
-    return [
-        EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
-        for layout, layout_metrics in metrics.items()
-        for metric in sorted(layout_metrics)
-    ]
+def _rename(labels: pl.DataFrame, renamed: dict[int, str]) -> pl.DataFrame:
+    """Return the labels with new ones for some values."""
+    label = pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String)
+    return labels.with_columns(label=label)
 
 
-def _make_field_types(
-    field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
-) -> list[EventType]:
-    if not isinstance(field.code, DomainCode):
-        labels = _find_labels(field, values, None)
-        if isinstance(field.values, NameSet) and field.optional and not labels.height:
-            return []  # no record has it
-        return [EventType(field.code, field.label, labels)]
-    return [
-        EventType(
-            field.code.code_of(domain, number),
-            field.label.format(domain=domain or DEFAULT_DOMAIN),
-            _find_labels(field, values, domain),
-        )
-        for domain, number in domains.items()
-        if not field.code.only_named or domain in dict(field.code.named)
-    ]
-
-
-def _find_labels(
-    field: Field, values: Mapping[str, NameValues], domain: str | None
-) -> pl.DataFrame | None:
-    if isinstance(field.values, ValueSet):
-        return pl.DataFrame(field.values.labels, schema=NO_LABELS.schema, orient="row")
-    if not isinstance(field.values, NameSet):
-        return None
-    names = values[field.values.name]
-    return names.labels if domain is None else names.select_labels(domain)
+def _count_families(names: pl.DataFrame) -> pl.DataFrame:
+    """Return the labels with `members`: how many share each but for the number behind it."""
+    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
+    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
+    return (
+        names.with_columns(family=family)
+        .with_columns(members=pl.len().over("family"))
+        .drop("family")
+    )
