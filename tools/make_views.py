@@ -15,8 +15,7 @@ from view_catalogue import CATALOGUE, load_codes, load_menus, load_views
 from view_checks import load_checked_views
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, Single, View
-from nsys2prv.writers.paraver.cfg.writer import format_cfg
+from nsys2prv.writers.paraver.cfg import VIEW_SUFFIX, VIEWS_FILE, Single, View, format_cfg
 
 ROOT = Path(__file__).parent.parent
 PICTURES = "views"

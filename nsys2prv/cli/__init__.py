@@ -246,7 +246,7 @@ def run_cfgs(arguments: list[str]) -> int:
             raise UsageError(
                 f"{options.folder}: --install writes to Paraver's own folder; give no other"
             )
-        from nsys2prv.writers.paraver.install import install_views
+        from nsys2prv.writers.paraver.views import install_views
 
         folder, count, menus = install_views(options.trace, options.all)
         print_text(
@@ -275,7 +275,7 @@ def run_cfgs(arguments: list[str]) -> int:
 
 def _write_view(name: str, time: str, folder: Path | None, trace: Path | None) -> Path:
     """Write a view, set to this time of the trace if any is given; returns its path."""
-    from nsys2prv.writers.paraver.install import write_view
+    from nsys2prv.writers.paraver.views import write_view
 
     span = None
     if time:

@@ -19,13 +19,16 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.writers.paraver.cfg import Filter, load_views
+from nsys2prv.writers.paraver.cfg import Filter, format_cfg, load_environment, load_views
 from nsys2prv.writers.paraver.cfg.fits import LARGE_VALUE, Contents, explain_empty_view
-from nsys2prv.writers.paraver.cfg.writer import format_cfg, load_environment
 from nsys2prv.writers.paraver.check import check_trace
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
-from nsys2prv.writers.paraver.install import StoredWorkspace, install_views
-from nsys2prv.writers.paraver.views import find_costliest_kernel, find_views_for_trace
+from nsys2prv.writers.paraver.views import (
+    Workspace,
+    find_costliest_kernel,
+    find_views_for_trace,
+    install_views,
+)
 
 ROOT = Path(__file__).parents[2]
 VIEWS = {view.path: view for view in load_views().views}
@@ -440,7 +443,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> list[ElementTree.Elem
     home = tmp_path_factory.mktemp("home")
     file = home / ".paraver" / "workspaces.xml"
     file.parent.mkdir()
-    own = StoredWorkspace("my <own>", 1, [(1, "AQAAAAUAAAA=")], [("a & b.cfg", "A")])
+    own = Workspace("my <own>", 1, [(1, "AQAAAAUAAAA=")], [("a & b.cfg", "A")])
     file.write_text(load_environment().get_template(file.name).render(spaces=[own]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))

@@ -1,4 +1,4 @@
-"""Read views back: what :mod:`nsys2prv.writers.paraver.cfg.writer` writes, refused where Paraver's loader
+"""Read views back: what :mod:`nsys2prv.writers.paraver.cfg` writes, refused where Paraver's loader
 would stop.
 """
 

@@ -38,8 +38,6 @@ _BEHIND = bytes(16)
 ROW_BITS = 40
 #: Bytes of text that the compiled writer makes at a time; many times the length of a line.
 TEXT_BYTES = 1 << 24
-#: Lines that polars formats at a time.
-LINES_AT_ONCE = 131_072
 
 
 class ParaverWriter(Struct, dict=True):
@@ -319,7 +317,7 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
     if not batches:
         return
     if core is None:
-        yield from _format_by_polars(batches, _order_by_numpy(batches))
+        yield _format_by_polars(batches)
         return
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
     core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
@@ -328,35 +326,6 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
 
 def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
     return None if values is None else np.ascontiguousarray(values, np.int64)
-
-
-def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
-    """Return what the compiled `order` does, for installations without a compiler."""
-    counts = [len(batch.times) for batch in batches]
-    times = np.concatenate([batch.times for batch in batches])
-    owner = np.repeat(np.arange(len(batches), dtype=np.uint64), counts)
-    row = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts])
-    order = np.argsort(times, kind="stable")
-    _break_ties(order, times, owner, batches)
-    return (owner << np.uint64(ROW_BITS) | row)[order]
-
-
-def _break_ties(
-    order: np.ndarray, times: np.ndarray, owner: np.ndarray, batches: Sequence[Batch]
-) -> None:
-    """Reorder, among the lines that have ties, those of equal time; all other lines keep their
-    places.
-    """
-    tied = np.array([batch.ties is not None for batch in batches])
-    ties = np.concatenate(
-        [
-            np.zeros(len(batch.times), np.int64) if batch.ties is None else batch.ties
-            for batch in batches
-        ]
-    )
-    places = np.flatnonzero(tied[owner[order]])
-    lines = order[places]
-    order[places] = lines[np.lexsort((ties[lines], times[lines]))]
 
 
 def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
@@ -391,35 +360,40 @@ def make_program(pieces: Iterable[Piece]) -> tuple[tuple, ...]:
     return (*steps, (text + _BEHIND,))
 
 
-def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the same bytes by polars, much slower, for installations without a compiler."""
-    for first in range(0, len(order), LINES_AT_ONCE):
-        lines = order[first : first + LINES_AT_ONCE].view(np.int64)
-        owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
-        places = [np.flatnonzero(owners == number) for number in range(len(batches))]
-        formatted = [
-            _format_batch(batch, rows[batch_places])
-            for batch, batch_places in zip(batches, places, strict=True)
-            if len(batch_places)
-        ]
-        text = pl.concat(formatted).gather(np.argsort(np.concatenate(places)))
-        yield np.frombuffer("".join(text).encode("latin-1"), np.uint8)
+def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
+    """Return the order of all lines by time, as the compiled `order` does: numbers of lines through
+    all batches.
+    """
+    times = np.concatenate([batch.times for batch in batches])
+    ties = [np.zeros_like(one.times) if one.ties is None else one.ties for one in batches]
+    tied = np.repeat([one.ties is not None for one in batches], [len(one.times) for one in batches])
+    order = np.argsort(times, kind="stable")
+    # Of the lines that have ties those of equal time change places; all others keep theirs.
+    places = np.flatnonzero(tied[order])
+    lines = order[places]
+    order[places] = lines[np.lexsort((np.concatenate(ties)[lines], times[lines]))]
+    return order
 
 
-def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
-    """Return the lines of these rows of a batch. Bytes are taken as Latin-1, so that any come back
+def _format_by_polars(batches: Sequence[Batch]) -> np.ndarray:
+    """Return the same bytes by polars, much slower, for installations without a compiler."""
+    text = pl.concat([_format_batch(batch) for batch in batches]).gather(_order_by_numpy(batches))
+    return np.frombuffer("".join(text).encode("latin-1"), np.uint8)
+
+
+def _format_batch(batch: Batch) -> pl.Series:
+    """Return the lines of a batch. Bytes are taken as Latin-1, so that any come back
     as they were.
     """
     columns = iter(batch.columns)
-    pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(rows))]
+    pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(batch.times))]
     for piece in batch.pieces:
         if isinstance(piece, bytes):
             pieces.append(pl.lit(piece.decode("latin-1")))
             continue
         column = next(columns)
-        values = (
-            column.table[column.indices[rows]] if isinstance(column, Indices) else column[rows]
-        ).astype(np.uint64)
+        values = column.table[column.indices] if isinstance(column, Indices) else column
+        values = values.astype(np.uint64)
         if piece is NUMBER:
             pieces.append(pl.Series(values).cast(pl.String))
         else:

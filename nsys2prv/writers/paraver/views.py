@@ -1,23 +1,31 @@
-"""List the Paraver views that show something of a trace, write all views of the package, or those for
-a trace, and say which event types make Paraver offer them in its menu "Hints".
+"""List the Paraver views that show something of a trace, write all views of the package, those for a
+trace or one opened at a moment, and put them where Paraver finds them: a folder below its own one in
+the home directory, whose views its menu "Hints" offers by the workspaces in `workspaces.xml`.
+
+`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp`` of
+paraver-kernel). Workspaces of others stay in it.
 """
 
 from __future__ import annotations
 
+import base64
 import re
+import struct
 from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, zip_longest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
 
 from isal import igzip
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import name_beside
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.writers.paraver.cfg import Cfg, Single, View, load_views
+from nsys2prv.writers.paraver.cfg import Cfg, Single, View, format_cfg, load_environment, load_views
 from nsys2prv.writers.paraver.cfg.fits import (
     Contents,
     explain_empty_view,
@@ -25,7 +33,6 @@ from nsys2prv.writers.paraver.cfg.fits import (
     narrow_types,
     remove_empty_rows,
 )
-from nsys2prv.writers.paraver.cfg.writer import format_cfg
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
@@ -43,6 +50,13 @@ KERNEL_TYPE, CLASS_TYPE = (
 BYTES_LOOKED_AT = 1 << 26
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
+
+#: The folder of views below Paraver's, and in it that of single views at a moment.
+INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
+WORKSPACES_FILE = "workspaces.xml"
+#: What Paraver calls a workspace of events; and how it stores each of its types.
+OF_EVENTS = 2
+_STORED_TYPE = struct.Struct("<iI")
 
 
 class ViewFit(Struct, frozen=True):
@@ -211,28 +225,77 @@ def _count_rows_by_level(trace: Path) -> dict[str, int]:
 
 
 class Workspace(Struct, frozen=True):
-    """Views that Paraver offers on traces with one of some event types."""
+    """Views that Paraver offers on traces with one of some event types, or states, as
+    `workspaces.xml` has it.
+    """
 
-    #: Name in Paraver's menu.
+    #: Name in the menu.
     name: str
-    #: Event types, ascending.
-    types: tuple[int, ...]
-    #: Views in the menu's order.
-    views: tuple[View, ...]
+    #: Of states (1) or of events (2).
+    kind: int
+    #: The kind of each value, and the value in base64.
+    values: list[tuple[int, str]]
+    #: Path and title of each view.
+    hints: list[tuple[str, str]]
 
 
-def list_workspaces() -> list[Workspace]:
-    """Return a workspace for each menu. It offers the views on traces with an event type that tells
-    that one of them shows something.
+def find_paraver_folder() -> Path:
+    """Return the folder in which Paraver keeps what is a user's own."""
+    return Path.home() / ".paraver"
+
+
+def install_views(trace: Path | None = None, everything: bool = False) -> tuple[Path, int, int]:
+    """Write the views and make Paraver offer them; returns their folder, and how many views and
+    workspaces these are. The arguments are as in :func:`copy_views`.
+    """
+    home = find_paraver_folder()
+    folder, path = home / INSTALLED, home / WORKSPACES_FILE
+    others = [one for one in _read_workspaces(path) if not one.name.startswith("nsys2prv ")]
+    copied = copy_views(folder, trace, everything)
+    own = _list_workspaces(folder)
+    template = load_environment().get_template(WORKSPACES_FILE)
+    write_text(path, template.render(spaces=[*own, *others]))
+    return folder, len(copied), len(own)
+
+
+def write_view(
+    name: str, span: tuple[int, int] | None, folder: Path | None, trace: Path | None
+) -> Path:
+    """Write one view, its windows set to a time of the trace (ns), and return its path. name: of the
+    file, with or without its folder and ending. folder: where to, None for Paraver's. trace: the one
+    that it is for. Raises UsageError where there is no such view.
+    """
+    by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
+    wanted = PurePosixPath(name).name.removesuffix(".cfg")
+    if wanted not in by_name:
+        near = get_close_matches(wanted, by_name, 1)
+        hint = f"did you mean {near[0]}?" if near else "`nsys2prv cfgs` lists the views"
+        raise UsageError(f"--view {name}: there is no such view; {hint}")
+    folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
+    at = f"@{span[0]}-{span[1]}" if span else ""
+    path = folder / f"{wanted}{at}.cfg"
+    write_text(path, format_cfg(choose_plane(by_name[wanted].cfg, trace), span=span))
+    return path
+
+
+def _list_workspaces(folder: Path) -> list[Workspace]:
+    """Return a workspace for each menu, of views in a folder. It offers the views on traces with an
+    event type that tells that one of them shows something.
     """
     known = frozenset(code for codes in load_views().codes.values() for code in codes)
     by_path = {view.path: view for view in load_views().views}
     spaces = []
     for title, paths in load_views().menus.items():
-        group = tuple(by_path[path] for path in paths)
+        group = [by_path[path] for path in paths]
         types = {code for view in group for code in _find_telling_types(view, known)}
-        spaces.append(Workspace(f"nsys2prv {title}", tuple(sorted(types)), group))
+        values = [(OF_EVENTS, _encode_type(code)) for code in sorted(types)]
+        hints = [(str(folder / view.path), view.title) for view in group]
+        spaces.append(Workspace(f"nsys2prv {title}", OF_EVENTS, values, hints))
     return spaces
+
+
+def _encode_type(code: int) -> str:
+    return base64.b64encode(_STORED_TYPE.pack(OF_EVENTS, code)).decode()
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
@@ -257,3 +320,37 @@ def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
     if window.types.condition != "[x,y]":
         return numbers
     return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
+
+
+def _read_workspaces(path: Path) -> list[Workspace]:
+    """Return the workspaces that a user has. Raises Nsys2prvError where they cannot be read: they
+    are not to be lost.
+    """
+    if not path.exists():
+        return []
+    try:
+        root = ElementTree.parse(path).getroot()
+        return [
+            _read_workspace(item)
+            for item in root.iterfind("workspace_manager/workspaces/item/second")
+        ]
+    except (OSError, ElementTree.ParseError, ValueError, AttributeError, TypeError) as error:
+        raise Nsys2prvError(
+            f"{path}: Paraver's workspaces cannot be read ({error}); move the file away, and try again"
+        ) from None
+
+
+def _read_workspace(item: ElementTree.Element) -> Workspace:
+    values = []
+    for value in item.iterfind("autoTypes/item"):
+        if value.find("type") is None:
+            # As Paraver wrote them at first: plain numbers of events.
+            values.append((OF_EVENTS, _encode_type(int(value.text))))
+        else:
+            values.append((int(value.findtext("type")), value.findtext("WorkspaceValue").strip()))
+    hints = [
+        (hint.findtext("first") or "", hint.findtext("second") or "")
+        for hint in item.iterfind("hintCFGs/item")
+    ]
+    kind = int(item.findtext("type") or OF_EVENTS)
+    return Workspace(item.findtext("name") or "", kind, values, hints)
