@@ -5,15 +5,10 @@ tools/make_command_line.py`` writes the latter, ``docs/nsys2prv.1``.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
-from nsys2prv.cli import COMMANDS
-from nsys2prv.cli.arguments import make_conversion_parser
-from nsys2prv.cli.parsing import Parser
+from nsys2prv.cli.arguments import Parser, load_commands
 
 MAN_PAGE = Path(__file__).parent.parent / "docs" / "nsys2prv.1"
 HEAD = """# Command line
@@ -37,21 +32,8 @@ Warnings do not change it. [Troubleshooting](troubleshooting.md) says what happe
 
 
 def parsers() -> Iterator[Parser]:
-    """The parser of every command, as its help is asked for."""
-    yield make_conversion_parser()
-    for command in COMMANDS:
-        if command == "help":
-            continue
-        met: list[Parser] = []
-        with (
-            mock.patch.object(
-                Parser, "print_help", lambda self, file=None, met=met: met.append(self)
-            ),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.suppress(SystemExit),
-        ):
-            COMMANDS[command](["--help"])
-        yield met[0]
+    """The parser of every command."""
+    return map(Parser, load_commands())
 
 
 def options(parser: Parser) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Run the command line: :func:`main` reads arguments, runs a command, prints messages.
 
 In: arguments. Out: what the command prints, and an exit status. Start in :func:`main`, then
-:mod:`arguments`, which declares the options of all commands; :mod:`report` and :mod:`study` are
-commands of their own.
+``options.yaml``, which declares all commands with their options, and :mod:`arguments`, which parses
+them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ from nsys2prv._util.files import FULL, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
 from nsys2prv._util.terminal import print_text
 from nsys2prv._util.text import escape_to_one_line
-from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
-from nsys2prv.cli.parsing import (
+from nsys2prv.cli.arguments import (
+    CONVERSION,
     Parser,
+    make_options,
+    parse_analysis,
+    parse_conversion,
+)
+from nsys2prv.cli.mistakes import (
     check_command,
     check_conversion,
     check_folder_of_views,
@@ -114,7 +119,7 @@ def _discard_output() -> None:
 def run_help(arguments: list[str]) -> int:
     """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
-        make_conversion_parser().print_help()
+        Parser(CONVERSION).print_help()
         return 0
     if arguments[0] not in COMMANDS:
         hint = suggest_command(arguments[0], COMMANDS, "nsys2prv help")
@@ -137,7 +142,7 @@ def run_conversion(options: argparse.Namespace) -> int:
         raise UsageError(
             f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options"
         )
-    check_conversion(options.paths, options.trace)
+    check_conversion(options.paths, options.trace, COMMANDS)
     *paths, output = options.paths
     if has_report_name(Path(output)):
         raise UsageError(
@@ -204,30 +209,7 @@ def _list_kinds() -> int:
 
 def run_cfgs(arguments: list[str]) -> int:
     """Run `nsys2prv cfgs`."""
-    cfgs = Parser(
-        "nsys2prv cfgs",
-        description="List the Paraver views that come with nsys2prv, or write them to a folder.",
-    )
-    cfgs.add_arguments(
-        """
-  folder DIR
-      folder to write the views to; default: list them
-  --for TRACE
-      list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
-      tables without empty rows or on the costliest matrix product, windows as high as their rows need, views of
-      all NVTX domains that open faster
-  --all
-      list or write also the views in extra/: one of each attribute, and tables of time and number
-  --install
-      write the views below ~/.paraver and have Paraver offer them in its menu Hints
-  --view VIEW
-      write this view alone and print its path, as in wxparaver job.prv $(nsys2prv cfgs --view nccl_wait)
-  --time FROM:TO
-      with --view: open the view at this time of the trace, in seconds or with a unit
-""",
-        {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
-    )
-    options = cfgs.parse_args(arguments)
+    options = Parser("cfgs").parse_args(arguments)
     if options.trace:
         refuse_non_traces("cfgs --for", [str(options.trace)])
     if options.time and not options.view:
@@ -290,26 +272,11 @@ def _write_view(name: str, time: str, folder: Path | None, trace: Path | None) -
 
 def run_check(arguments: list[str]) -> int:
     """Run `nsys2prv check`."""
+    options = Parser("check").parse_args(arguments)
+    refuse_non_traces("check", options.traces)
     from nsys2prv.writers.paraver.check import Severity
     from nsys2prv.writers.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
-    parser = Parser(
-        "nsys2prv check",
-        description="Find what would crash, hang or mislead Paraver in a trace.",
-    )
-    parser.add_arguments(
-        """
-  traces TRACE ...
-      a .prv or .prv.gz, with its .pcf and .row beside it
-  --strict
-      exit with status 1 on warnings, too
-  --json
-      print a JSON list with an object for each trace; default: text
-""",
-        {},
-    )
-    options = parser.parse_args(arguments)
-    refuse_non_traces("check", options.traces)
     results = []
     for trace in options.traces:
         results.append(check_trace(trace))
@@ -330,17 +297,10 @@ def run_check(arguments: list[str]) -> int:
 
 def run_report(arguments: list[str]) -> int:
     """Run `nsys2prv report`."""
+    options = parse_analysis("report", arguments)
     from nsys2prv.cli.report import make_report
 
-    options = Parser(
-        "nsys2prv report",
-        description="Show what holds a job back, then tables: efficiencies, overlap, late ranks, kernels, operations, idle time, "
-        "metrics (docs/analysis.md).\n\n"
-        "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
-        "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
-    )
-    _refuse_traces_among(options, arguments)
-    text, warnings = make_report(options, arguments)
+    text, warnings = make_report(options)
     print_warnings(warnings)
     print(text)
     return 0
@@ -348,43 +308,22 @@ def run_report(arguments: list[str]) -> int:
 
 def run_study(arguments: list[str]) -> int:
     """Run `nsys2prv study`."""
+    options = parse_analysis("study", arguments)
     from nsys2prv.cli.study import print_study
 
-    options = Parser(
-        "nsys2prv study",
-        description="Compare runs of a program on several numbers of GPUs: speed-up, POP's efficiencies of devices and hosts, regions "
-        "(docs/study.md).\n\n"
-        "examples:\n  nsys2prv study 4gpu/ 8gpu/ 16gpu/\n  nsys2prv study 4gpu/ 8gpu/ --regions forward,backward --html study.html --md study.md",
-    )
-    _refuse_traces_among(options, arguments)
-    print(print_study(options, arguments))
+    print(print_study(options))
     return 0
 
 
 def run_diff(arguments: list[str]) -> int:
     """Run `nsys2prv diff`."""
+    options = parse_analysis("diff", arguments)
     from nsys2prv.cli.report import make_difference
 
-    options = Parser(
-        "nsys2prv diff",
-        description="Compare two jobs: what got faster and what slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
-        "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
-    )
-    _refuse_traces_among(options, arguments)
-    text, warnings, status = make_difference(options, arguments)
+    text, warnings, status = make_difference(options)
     print_warnings(warnings)
     print(text)
     return status
-
-
-def _refuse_traces_among(options: Parser, arguments: list[str]) -> None:
-    words = [one for one in arguments if not one.startswith("-")]
-    refuse_traces(options.prog.partition(" ")[2], words)
-
-
-def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a conversion."""
-    return make_conversion_parser().parse_intermixed_args(join_kind_options(list(arguments)))
 
 
 #: What stands before everything else on the command line.

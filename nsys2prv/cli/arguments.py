@@ -1,9 +1,16 @@
-"""The options of a conversion: their declarations, and the `Options` made of them."""
+"""Parse command lines. ``options.yaml`` declares all commands and their options; what argparse
+complains of becomes one line that says what to do.
+
+In: the words of a command line. Out: a namespace, and the `Options` of a conversion made of it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,155 +18,161 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util import errors
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import UsageError
+from nsys2prv._util.files import check_folder, check_not_read, has_report_name
+from nsys2prv._util.terminal import fold_lines
 from nsys2prv._util.text import parse_duration
-from nsys2prv.cli.parsing import Parser, split_entries
+from nsys2prv.cli.mistakes import check_pages, refuse_traces
+from nsys2prv.export.report_files import is_report
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
 
-DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
-
-examples:
-  nsys2prv rank*.sqlite job.prv
-      convert the reports of a job to job.prv, job.pcf and job.row; to job.pftrace, for Perfetto
-  nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
-      convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
-  nsys2prv report rank*.sqlite --html job.html
-      write no trace, but show what holds the job back, as tables and a web page
-
-commands (`nsys2prv help COMMAND` lists its options):
-  nsys2prv REPORT... OUTPUT     convert reports to a trace
-  nsys2prv --list REPORT...     show what the reports hold, in one table
-  nsys2prv report REPORT...     show what holds the job back, and tables; --html FILE and --json FILE write all of it
-  nsys2prv study RUN RUN...     compare runs on several numbers of GPUs: speed-up, POP's efficiencies, regions
-  nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
-  nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
-  nsys2prv check TRACE...       find what would crash or mislead Paraver in a trace
-"""
-EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
-A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
-
-Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports, \
-4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
-#: The options, as Parser.add_arguments reads them.
-OPTIONS = """
-what to print
-  --list
-      print what each report holds, and convert nothing
-  --kinds
-      print the kinds of events that -t accepts
-  --report
-      also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and
-      OUTPUT.report.html
-  -q --quiet
-      print only warnings and errors
-  -v --verbose
-      also print notes that need no action, and the number of events of each kind
-  --version
-      print the version and the commit it was made from
-which events to convert
-  -t --trace KINDS ...
-      only these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out;
-      default: all that --kinds lists, except those that have to be asked for
-  --min-duration [KIND=]NS ...
-      leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us;
-      default: keep all; repeatable
-  --callstack N
-      write N functions of each CPU sample, innermost first (1 to 32; default: 1)
-  --project-nvtx
-      also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)
-  --states
-      write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states;
-      POP's BasicAnalysis reads a trace with states as one of Extrae
-a part of the job (docs/cutting.md)
-  --time FROM:TO
-      only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left
-      out, as in 10:
-  --region NVTX[:N]
-      only from the first begin to the last end of the NVTX ranges with this name (a glob pattern);
-      NAME:N takes the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1
-  --keep-time
-      keep the times of the whole trace; default: the part begins at 0
-  --ranks LIST ...
-      only these ranks, as in 0-7,64
-  --hosts LIST ...
-      only reports of these hosts, as in node01,'gpu*'
-  --devices LIST ...
-      only these GPUs: their numbers, or the first 6 or more characters of their UUIDs
-  --no-args
-      write events without their attributes
-  --args KIND=NAMES ...
-      write these attributes of this kind, as in kernels=class,registers, or kernels=all; default: all, but of
-      kernels their launch configuration in one value; `--args all` writes all of every kind; repeatable
-  --no-lines
-      write no communication lines
-  --sample KIND=N ...
-      keep at most N samples per second of each metric of this kind; default: all; repeatable
-clocks of several hosts (docs/clocks.md)
-  --align METHOD
-      align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local
-      times), or by the clock file of an earlier trace
-names of kernels and ranges
-  --kernel-names {short,full}
-      label kernels by their short names (default) or their full demangled names
-  --kernel-rules FILE
-      classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)
-  --nvtx-rules FILE
-      rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all
-      names as they are (docs/nvtx.md)
-  --base-pcf FILE ...
-      give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first
-what to write
-  -z --compress
-      write .prv.gz instead of .prv (.pftrace.gz instead of .pftrace)
-  --no-paths
-      write file names without folders: of the reports, and of files that the program accessed
-  --no-metadata
-      do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)
-how to run
-  -j --jobs N
-      number of workers; default: one per CPU
-  --tmp DIR
-      folder for temporary files; default: the folder of the trace, or the system's
-  --keep-going
-      leave out reports that cannot be read, name them, and exit with status 1
-  --engine NAME
-      run the workers as local (default: threads for up to 4 workers and 16 reports, else processes), threads,
-      processes, dask (a cluster) or mpi (the ranks of this MPI job)
-  --scheduler ADDRESS
-      with --engine dask, use the cluster of this scheduler; default: start one
-  -m --multi-report
-      no effect, accepted for compatibility: several reports always make one trace
-"""
+#: What argparse complains of -> what is said instead. 1: the option, or the argument; 2 and 3: its
+#: value, and the values that it may have.
+NO_VALUE = re.compile(r"argument (?:\S+/)?(\S+): expected one argument$")
+NO_CHOICE = re.compile(
+    r"argument (?:\S+/)?(\S+): invalid choice: '(.*)' \(choose from (.*)\)$", re.S
+)
+TOO_MANY = re.compile(r"unrecognized arguments: (\S+)")
+MISSING = re.compile(r"the following arguments are required: (.*)")
+#: The command without a name: a conversion.
+CONVERSION = "conversion"
+#: Options that name a file to write what is found to.
+OUTPUTS = ("json", "html", "md", "csv")
 
 
-def pick_options(*names: str, title: str = "") -> str:
-    """Return the declarations of some options of a conversion, for another command that has them."""
-    picked = [
-        entry
-        for entry in split_entries(OPTIONS)
-        if set(names) & set(entry.split("\n", 1)[0].split())
-    ]
-    assert len(picked) == len(names), names
-    return "\n".join((*filter(None, [title]), *picked, ""))
+def load_commands() -> dict[str, Any]:
+    """Return what ``options.yaml`` declares, by the name of the command."""
+    return load_shipped_file(__package__, "options.yaml")
 
 
-#: Options of BSC's nsys2prv that do not exist here, separated by blanks -> what to do instead.
-LEGACY_OPTIONS = {
-    "-f --filter-nvtx": "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
-    "--time-limit-start --time-limit-end": "use --time STARTns:ENDns, in the time of the trace, not each report's own",
-    "-s --sort": "nothing is needed, traces are always sorted by time",
-    "--force-sqlite": "nothing is needed, reports that are exported already are read as they are",
-    "-N --thread-name": "nothing is needed, threads have their names in the .row wherever a report tells them",
-    "-c --clean": "nothing is needed, no exports or temporary files are left behind",
-    "--exclude-kernels": "use -t -kernels",
-    "--filter-cuda-calls-duration": "use --min-duration cuda_api_trace=NS",
-    "--timing": "use a profiler such as py-spy",
-    "--dry-run": "use --list REPORT..., which converts nothing",
-    "--config": "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
-    "-L --label --description-text --description-file": "labels and descriptions are not taken",
-}
+class _HelpFormatter(argparse.HelpFormatter):
+    """Keeps the lines of descriptions, folded to the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(fold_lines(text.splitlines(), width, 0))
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command. Its complaints are one line, say what may be meant, and are raised as
+    UsageError.
+    """
+
+    def __init__(self, command: str) -> None:
+        declared = load_commands()[command]
+        super().__init__(
+            "nsys2prv" if command == CONVERSION else f"nsys2prv {command}",
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+            **{name: declared.get(name) for name in ("usage", "description", "epilog")},
+        )
+        #: How the command is written.
+        self.example: str = declared.get("example", "")
+        #: Options of other commands only -> what to do instead.
+        self.elsewhere: dict[str, str] = declared.get("elsewhere", {})
+        for options in declared["options"]:
+            title = options.get("title")
+            group = self.add_argument_group(title) if title else self
+            for head, settings in options.items():
+                if head != "title":
+                    _declare(group, head, settings)
+        unseen: dict[str, Any] = {"nargs": "?", "default": argparse.SUPPRESS}
+        for names, instead in declared.get("legacy", {}).items():
+            self.add_argument(
+                *names.split(),
+                action=_RefuseLegacyOption,
+                const=instead,
+                help=argparse.SUPPRESS,
+                **unseen,
+            )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError with a complaint of argparse in our words."""
+        if wanted := NO_VALUE.match(message):
+            option = self._option_string_actions.get(wanted[1])
+            value = option.metavar if option is not None and option.metavar else "VALUE"
+            message = f"{wanted[1]} takes a value; write {wanted[1]} {value}"
+        elif wanted := NO_CHOICE.match(message):
+            choices = wanted[3].replace("'", "").split(", ")
+            message = f"{wanted[1]} {wanted[2]}: give {' or '.join(choices)}"
+        elif wanted := TOO_MANY.match(message):
+            example = f"; write {self.example}" if self.example else ""
+            message = f"{wanted[1]}: there is one argument too many{example}"
+            if wanted[1].startswith("-"):
+                message = f"{wanted[1]} is not an option of {self.prog}"
+        elif wanted := MISSING.match(message):
+            message = f"{wanted[1]} is missing; write {self.example}"
+        raise UsageError(f"{message}; {self.help_hint}")
+
+    @property
+    def help_hint(self) -> str:
+        """Return a hint to the command that lists all options."""
+        return f"`{self.prog.replace('nsys2prv', 'nsys2prv help')}` lists the options"
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Parse arguments, after a look at their names (:meth:`check_options`)."""
+        self.check_options(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def check_options(self, arguments: Sequence[str]) -> None:
+        """Raise UsageError for a long option that the command does not have, or an option with an
+        empty value, before anything else is found wrong.
+        """
+        before = ""
+        for argument in arguments:
+            if argument == "--":
+                return
+            name, equals, value = argument.partition("=")
+            option = self._option_string_actions.get(name if equals and not value else before)
+            if not value and (equals or not name) and option is not None and option.nargs != 0:
+                raise UsageError(
+                    f"{name or before} is given an empty value, as with a variable that is not set; "
+                    f"write {name or before} {option.metavar or 'VALUE'}, or leave it out"
+                )
+            before = argument
+            unknown = name.startswith("--") and name not in self._option_string_actions
+            if unknown or name in self.elsewhere:
+                raise UsageError(f"{name} is not an option of {self.prog}: {self._find_hint(name)}")
+
+    def _find_hint(self, name: str) -> str:
+        if hint := self.elsewhere.get(name):
+            return hint
+        options = self._option_string_actions.items()
+        shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
+        bare = {option.lstrip("-"): option for option in shown}
+        near = get_close_matches(name.lstrip("-"), bare, 1)
+        return f"did you mean {bare[near[0]]}?" if near else self.help_hint
+
+
+def _declare(
+    group: argparse._ActionsContainer, head: str, settings: str | dict[str, Any] | None
+) -> None:
+    """Add the option (or argument) that is written like `head`: its names, and its value. settings:
+    its help, or further settings of argparse.
+    """
+    words = head.split()
+    names = [word for word in words if word.startswith("-")]
+    value, *dots = words[len(names) or 1 :] or [""]
+    option: dict[str, Any] = {"help": argparse.SUPPRESS}
+    if value.startswith("{"):
+        option["choices"] = value[1:-1].split(",")
+    elif value:
+        option["metavar"] = value
+    elif names:
+        option["action"] = "store_true"
+    if dots:
+        option |= {"action": "append", "default": []} if names else {"nargs": "+"}
+    option |= {"help": settings} if isinstance(settings, str) else settings or {}
+    option["help"] = option["help"].replace("%", "%%")
+    if option.get("action") in ACTIONS:
+        option["action"] = ACTIONS[option["action"]]
+    if name := option.get("type"):
+        option["type"] = partial(TYPES[name], words[0])
+    group.add_argument(*(names or words[:1]), **option)
 
 
 class _RefuseLegacyOption(argparse.Action):
@@ -181,108 +194,106 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parse_min_duration(text: str) -> tuple[str, int]:
+def _parse_min_duration(option: str, text: str) -> tuple[str, int]:
     """Parse [KIND=]NS into a kind and nanoseconds."""
     kind, equals, duration = text.strip().rpartition("=")
     try:
         return kind if equals else "all", parse_duration(duration)
     except ValueError:
         raise UsageError(
-            f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
+            f"{option} {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
         ) from None
 
 
-def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
+def _parse_fields(option: str, text: str) -> tuple[str, tuple[str, ...]]:
     kind, _, names = text.partition("=") if text != "all" else (text, "", text)
     if not kind or not names:
         raise UsageError(
-            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers or kernels=all"
+            f"{option} {text}: give a kind and names of its attributes, as in kernels=class,registers or kernels=all"
         )
     return kind, tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _parse_rate(text: str) -> tuple[str, int]:
+def _parse_rate(option: str, text: str) -> tuple[str, int]:
     kind, _, rate = text.partition("=")
     if not kind or not rate.isdecimal() or len(rate) > 10:
         raise UsageError(
-            f"--sample {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
+            f"{option} {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
         )
     return kind, int(rate)
 
 
-def _parse_jobs(text: str) -> int:
+def _parse_count(option: str, text: str) -> int:
     if not text.isdecimal() or int(text[:9]) < 1:
-        raise UsageError(
-            f"-j {text}: give the number of workers, 1 or more; without -j there is one for each CPU"
-        )
+        raise UsageError(f"{option} {text}: give a whole number, 1 or more")
     return int(text[:9])
 
 
-def _list_setting(option: str) -> dict[str, Any]:
-    """Return argparse's settings for an option that takes lists separated by commas."""
+def _parse_share(option: str, text: str) -> float:
+    """Return a share as in 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"{option} {text}: give a share, as in 5% or 0.05")
+    return share
 
-    def split(text: str) -> list[str]:
-        entries = [word.strip() for word in text.split(",")]
-        if not all(entries):
-            raise UsageError(f"{option} {text}: an entry of the list is empty")
-        return entries
 
-    return {"type": split, "action": "extend"}
+def _parse_list(option: str, text: str) -> list[str]:
+    entries = [word.strip() for word in text.split(",")]
+    if not all(entries):
+        raise UsageError(f"{option} {text}: an entry of the list is empty")
+    return entries
 
 
-#: Option -> further settings for argparse. The name of its value is the field of Options or
-#: CutOptions that it sets.
-CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
-    "--version": {"action": _Version, "nargs": 0},
-    "--min-duration": {"type": _parse_min_duration},
-    "--callstack": {"type": int, "default": 1},
-    "--project-nvtx": {
-        "action": "append_const",
-        "dest": "demanded",
-        "const": "nvtx_on_gpu",
-        "default": [],
-    },
-    "--states": {"action": argparse.BooleanOptionalAction, "default": False},
-    "--time": {"default": ""},
-    "--region": {"default": ""},
-    "--ranks": _list_setting("--ranks"),
-    "--hosts": _list_setting("--hosts"),
-    "--devices": _list_setting("--devices"),
-    "--no-args": {"dest": "arguments", "action": "store_false"},
-    "--args": {"dest": "fields", "type": _parse_fields},
-    "--no-lines": {"dest": "lines", "action": "store_false"},
-    "--sample": {"dest": "rates", "type": _parse_rate},
-    "--align": {"default": "auto"},
-    "--kernel-names": {"default": "short"},
-    "--kernel-rules": {"type": Path},
-    "--base-pcf": {"type": Path},
-    "--no-paths": {"dest": "without_paths"},
-    "--no-metadata": {"dest": "metadata", "action": "store_false"},
-    "--jobs": {"type": _parse_jobs, "default": 0},
-    "--tmp": {"type": Path},
-    "--engine": {"default": "local"},
+#: The types and actions that ``options.yaml`` names, beside those of argparse. A type makes the
+#: value of an option, given how it is written, of a text.
+TYPES: dict[str, Callable[[str, str], Any]] = {
+    "path": lambda _, text: Path(text),
+    "count": _parse_count,
+    "min_duration": _parse_min_duration,
+    "fields": _parse_fields,
+    "rate": _parse_rate,
+    "share": _parse_share,
+    "list": _parse_list,
 }
+ACTIONS = {"boolean": argparse.BooleanOptionalAction, "version": _Version}
 
 
-def make_conversion_parser() -> Parser:
-    """Return the parser of a conversion."""
-    main = Parser(
-        "nsys2prv",
-        description=DESCRIPTION,
-        usage="nsys2prv [options] REPORT... OUTPUT",
-        epilog=EPILOG,
+def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a conversion."""
+    return Parser(CONVERSION).parse_intermixed_args(join_kind_options(arguments))
+
+
+def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command that analyses reports. Raises UsageError for a file to write
+    that is a report, as where its name was forgotten.
+    """
+    refuse_traces(command, [word for word in arguments if not word.startswith("-")])
+    options = Parser(command).parse_args(join_kind_options(arguments))
+    for name in ("reports", "runs", "what_if", "only"):
+        vars(options).setdefault(name, [])
+    options.only = [name for names in options.only for name in names.split(",") if name]
+    given = options.reports or options.runs
+    check_pages(given, OUTPUTS)
+    written = {name: path for name in OUTPUTS if (path := vars(options).get(name))}
+    for name, path in written.items():
+        if has_report_name(path) or is_report(path):
+            raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
+        if path.is_dir():
+            raise UsageError(
+                f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
+            )
+        check_folder(path.parent)
+    inputs = given or [options.A, options.B]
+    check_not_read(
+        written.values(), [*inputs, *filter(None, (options.kernel_rules, options.align))]
     )
-    main.add_argument(
-        "paths",
-        nargs="*",
-        metavar="REPORT... OUTPUT",
-        help="the reports (files, folders, quoted patterns), then the trace to write: out.prv for Paraver, out.pftrace for Perfetto (with .gz: compressed)",
-    )
-    main.add_arguments(OPTIONS, CONVERSION_SETTINGS)
-    unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
-    for names, instead in LEGACY_OPTIONS.items():
-        main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
-    return main
+    if len(written) > len({path.absolute() for path in written.values()}):
+        raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
+    errors.raise_on_signal()
+    return options
 
 
 def make_options(arguments: argparse.Namespace) -> Options:
@@ -312,7 +323,7 @@ def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[
     return chosen | {name: type(defaults[name])(chosen[name]) for name in repeated}
 
 
-def join_kind_options(arguments: list[str]) -> list[str]:
+def join_kind_options(arguments: Sequence[str]) -> list[str]:
     """Join `-t -nvtx` to one word: argparse would take `-nvtx` for an option."""
     joined: list[str] = []
     waiting = iter(arguments)

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
+from nsys2prv._util.files import write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import (
     compare_elapsed,
@@ -23,7 +22,6 @@ from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
     JSON,
-    MOST_ROWS,
     Style,
     count_lines_left,
     format_machine_line,
@@ -32,14 +30,7 @@ from nsys2prv.analysis.text import (
     read_json,
     write_json,
 )
-from nsys2prv.cli.arguments import (
-    CONVERSION_SETTINGS,
-    join_kind_options,
-    make_cut_options,
-    parse_kinds,
-    pick_options,
-)
-from nsys2prv.cli.parsing import Parser, check_pages
+from nsys2prv.cli.arguments import make_cut_options, parse_kinds
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
@@ -52,98 +43,12 @@ if TYPE_CHECKING:
 
 #: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
-#: Options that name a file to write.
-OUTPUTS = ("json", "html", "md", "csv")
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
-#: Options of all commands that analyse, as Parser.add_arguments reads them.
-OPTIONS = """
-  --useful {compute,bsc,all-kernels}
-      count as useful the kernels that do not communicate (compute, default), those other than NCCL's (bsc, as
-      BSC's tools do) or all (all-kernels, as TALP does)
-  --iterations PATTERN
-      take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations
-      automatically
-  --json FILE
-      also write everything to this file as JSON
-  --html FILE
-      also write everything to this file as a web page
-  -q --quiet
-      print no progress
-""" + pick_options("--align", "--kernel-rules", "--jobs", "--tmp")
-#: Those of tables.
-TABLE_OPTIONS = f"""
-  --bins N
-      number of intervals in maps over time (default: 200)
-  --full
-      print all findings and tables; default: at most 60 lines
-  --rows N
-      print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)
-"""
-REPORT_OPTIONS = """
-  reports REPORT ...
-      the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report
-  --only NAMES ...
-      show only these analyses, separated by commas; default: all except critical_path
-  --what-if CHANGE
-      also replay the job with this change, as in "rank 3: gpu as others; no cudaFree", and predict how long it lasts;
-      may be given more than once (docs/analysis.md lists what can be said)
-  --title TEXT
-      title of the report; default: its files' names
-"""
-#: Those of a conversion that select.
-CUT_OPTIONS = pick_options(
-    *("--trace", "--time", "--region", "--ranks", "--hosts", "--devices"),
-    title="a part of the job (docs/cutting.md)",
-)
-DIFF_OPTIONS = f"""
-  --fail-above SHARE
-      exit with status {SLOWER} if the median iteration of B (without iterations: job B) takes longer than that of A by
-      more than this, as in 5%%; default: never
-  A A
-      the first job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
-  B B
-      the second job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
-"""
 
 
-def _parse_percent(text: str) -> float:
-    """Return a share as in 5% or 0.05."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise UsageError(f"--fail-above {text}: give a share, as in 5% or 0.05")
-    return share
-
-
-#: Option -> further settings for argparse; those of a conversion are the same.
-SETTINGS: dict[str, dict[str, Any]] = {
-    **CONVERSION_SETTINGS,
-    "--useful": {"default": "compute"},
-    "--iterations": {"default": ""},
-    "--what-if": {"action": "append", "default": []},
-    "--bins": {"type": int, "default": 200},
-    "--rows": {"type": int},
-    "--json": {"type": Path},
-    "--html": {"type": Path},
-    "--md": {"type": Path},
-    "--csv": {"type": Path},
-    "--talp": {"type": Path},
-    "--cut": {"type": Path},
-    "--regions": {"default": ""},
-    "--host-threads": {"default": "main"},
-    "--title": {"default": ""},
-    "--fail-above": {"type": _parse_percent},
-}
-
-
-def make_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def make_report(options: argparse.Namespace) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
-    options = parse_options(
-        parser, join_kind_options(arguments), REPORT_OPTIONS, TABLE_OPTIONS, OPTIONS, CUT_OPTIONS
-    )
     if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
@@ -235,9 +140,8 @@ def _choose_excerpts(
         return choose_excerpts(job, results, typical=typical)
 
 
-def make_difference(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str], int]:
+def make_difference(options: argparse.Namespace) -> tuple[str, list[str], int]:
     """Run `diff` and return its text, the warnings and the exit status."""
-    options = parse_options(parser, arguments, DIFF_OPTIONS, TABLE_OPTIONS, OPTIONS)
     first, second = (load_job(one, options) for one in (options.A, options.B))
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
@@ -282,44 +186,6 @@ def write_report_files(
     page = make_page(FinishedJob(described, results, excerpts))
     write_complete_file(path.with_suffix(".html"), page)
     return format_results(results.values(), (), Style.for_output())
-
-
-def parse_options(parser: Parser, arguments: Sequence[str], *declared: str) -> argparse.Namespace:
-    """Return the options of a command, with those of the other that analyses look at. What names a
-    file to write must not be a report: where the name is forgotten, the next is one.
-    """
-    for text in declared:
-        parser.add_arguments(text, SETTINGS)
-    if CUT_OPTIONS in declared:
-        # What --region was called.
-        parser.add_argument("--cut-region", dest="region", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    for name, none in (("reports", []), ("runs", []), ("what_if", []), ("only", [])):
-        vars(options).setdefault(name, none)
-    options.only = [name for names in options.only for name in names.split(",") if name]
-    for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
-        if (number := getattr(options, name, None)) is not None and number < least:
-            raise UsageError(f"--{name} takes a number from {least} on")
-    given = options.reports or options.runs
-    outputs = [name for name in OUTPUTS if name in options]
-    check_pages(given, outputs)
-    written = {name: path for name in outputs if (path := getattr(options, name))}
-    for name, path in written.items():
-        if has_report_name(path) or is_report(path):
-            raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
-        if path.is_dir():
-            raise UsageError(
-                f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
-            )
-        check_folder(path.parent)
-    inputs = given or [options.A, options.B]
-    check_not_read(
-        written.values(), [*inputs, *filter(None, (options.kernel_rules, options.align))]
-    )
-    if len(written) > len({path.absolute() for path in written.values()}):
-        raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
-    errors.raise_on_signal()
-    return options
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:

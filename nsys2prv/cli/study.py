@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,43 +19,12 @@ from nsys2prv.analysis.study.tables import format_csv, name_file
 from nsys2prv.analysis.study.talp import write_talp_files
 from nsys2prv.analysis.study.text import format_markdown, format_study
 from nsys2prv.analysis.text import JSON, Style
-from nsys2prv.cli.parsing import Parser
-from nsys2prv.cli.report import OPTIONS, parse_options
 from nsys2prv.conversion.convert import convert
 from nsys2prv.conversion.options import CutOptions, Options
 
-STUDY_OPTIONS = """
-  runs RUN ...
-      a run of the program: a folder of reports, a quoted pattern, a report, or the JSON file of an earlier study or report
-which runs, and which part of them
-  --scaling {strong,weak}
-      strong (the same problem on more GPUs) or weak (a problem that grows with them); default: as the work of an
-      iteration grows with the GPUs
-  --reference RUN
-      the run that others are compared with; default: the one with the fewest GPUs
-  --regions NAMES
-      also show these NVTX ranges, separated by commas, or all that take a share of the GPUs' time
-  --whole
-      take all of each run; default: all iterations but the first
-  --host-threads {main,all}
-      threads that count as hosts: the one of each rank that has the iterations (main, default), or all
-  --label TEXT=RUN ...
-      what this run is called; default: its number of GPUs; repeatable
-what to write
-  --md FILE
-      write the text and the tables to this file as Markdown
-  --csv FILE
-      write all figures to this file as CSV
-  --talp DIR
-      write a file in the form of TALP for each run, for `talp ci-report -i DIR`
-  --cut DIR
-      write a trace of the part of each run that the study is of, for Paraver and BasicAnalysis
-"""
 
-
-def print_study(parser: Parser, arguments: Sequence[str]) -> str:
+def print_study(options: argparse.Namespace) -> str:
     """Run `study` and return its text."""
-    options = parse_options(parser, arguments, STUDY_OPTIONS, OPTIONS)
     _check_runs(options)
     regions = [name for name in (options.regions or "").split(",") if name]
     drawn: dict[str, FinishedJob] | None = {} if options.html else None

@@ -135,7 +135,7 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
         (["report", *GRAPHS, "--iterations", "nowhere*"], 2, "no NVTX range has such a name"),
         (["report", *GRAPHS, "--bins", "x"], 2, "--bins x: give a whole number"),
-        (["report", *GRAPHS, "--bins", "0"], 2, "--bins takes a number from 1 on"),
+        (["report", *GRAPHS, "--bins", "0"], 2, "--bins 0: give a whole number, 1 or more"),
         (["report", *GRAPHS, "--useful", "all"], 2, "give compute or bsc or all-kernels"),
         (
             ["report", *GRAPHS, "--json", "no/such/folder/r.json"],

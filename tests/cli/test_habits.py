@@ -8,7 +8,7 @@ import pytest
 
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
-from nsys2prv.cli.arguments import LEGACY_OPTIONS, make_conversion_parser
+from nsys2prv.cli.arguments import CONVERSION, Parser, load_commands
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events import all_kinds, list_kind_names
 
@@ -23,7 +23,11 @@ def read_error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return text
 
 
-LEGACY = {option: here for names, here in LEGACY_OPTIONS.items() for option in names.split()}
+LEGACY = {
+    option: here
+    for names, here in load_commands()[CONVERSION]["legacy"].items()
+    for option in names.split()
+}
 
 
 @pytest.mark.parametrize("option", LEGACY)
@@ -39,7 +43,7 @@ def test_options_of_bscs_tool_are_answered(
         error = read_error(capsys, *line)
         assert f"{option} is an option of BSC's nsys2prv; here {LEGACY[option]}" in error
     assert not list(tmp_path.iterdir())
-    assert option not in make_conversion_parser().format_help().replace(",", " ").split()
+    assert option not in Parser(CONVERSION).format_help().replace(",", " ").split()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_what_the_answers_name_is_there() -> None:
         ["--list"],
         ["--nvtx-rules", "f"],
     ):
-        make_conversion_parser().parse_args([*line, "r.sqlite", "o"])
+        Parser(CONVERSION).parse_args([*line, "r.sqlite", "o"])
     of_stats = {name for kind in all_kinds() for name in kind.stats}
     assert len(of_stats) >= 10
     assert not of_stats & {*list_kind_names()}

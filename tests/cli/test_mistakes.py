@@ -45,7 +45,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["--time", "", REPORT, "o"], ["--time is given an empty value", "write --time FROM:TO"]),
         (["report", REPORT, "--only="], ["--only is given an empty value", "write --only NAMES"]),
         (["--time"], ["--time takes a value; write --time FROM:TO"]),
-        (["-j", "0", REPORT, "o"], ["-j 0: give the number of workers, 1 or more"]),
+        (["-j", "0", REPORT, "o"], ["-j 0: give a whole number, 1 or more"]),
         (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
         (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
         (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),

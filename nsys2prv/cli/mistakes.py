@@ -1,167 +1,16 @@
-"""Parse arguments; report errors in one line with a suggestion, and refuse command lines that are
-probably mistakes.
-"""
+"""Refuse command lines that are probably mistakes, and say what is probably meant."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path, PureWindowsPath
-from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import has_report_name, name_beside
-from nsys2prv._util.terminal import fold_lines
 from nsys2prv._util.text import list_some
-
-#: What argparse says of an option that has no value behind it.
-NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
-#: Its messages about a value that is not a number, and about missing arguments.
-NO_NUMBER = re.compile(r"argument (\S+): invalid int value: '(.*)'$", re.S)
-MISSING = re.compile(r"the following arguments are required: (.*)")
-#: What it says of a value that is none of an option's, and of arguments that nothing takes.
-NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)$", re.S)
-TOO_MANY = re.compile(r"unrecognized arguments: (\S+)")
-#: How commands are written that lack an argument.
-EXAMPLES = {
-    "nsys2prv report": "`nsys2prv report REPORT...`",
-    "nsys2prv diff": "`nsys2prv diff A B`, where A and B are jobs: folders, quoted patterns, or JSON files of earlier reports",
-    "nsys2prv study": "`nsys2prv study RUN RUN...`, where a run is a folder, a quoted pattern, or the JSON file of an earlier study",
-    "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
-    "nsys2prv check": "`nsys2prv check TRACE...`",
-}
-#: Options that a command does not have, but that people try -> what to do instead.
-ELSEWHERE = {
-    "nsys2prv": {
-        "--html": "`nsys2prv report REPORT... --html FILE` makes a page",
-        "--json": "`nsys2prv report REPORT... --json FILE` writes what it finds",
-        "--only": "`nsys2prv report REPORT... --only NAMES` analyses",
-        "--iterations": "`nsys2prv report REPORT... --iterations PATTERN` analyses",
-        "--output": "the trace to write is the last argument",
-        "--out": "the trace to write is the last argument",
-        "-o": "the trace to write is the last argument",
-    },
-    "nsys2prv report": {
-        "--output": "--json FILE and --html FILE write what is found",
-        "-o": "--json FILE and --html FILE write what is found",
-        **dict.fromkeys(("--compare", "--scaling"), "`nsys2prv study RUN RUN...` compares runs"),
-    },
-    "nsys2prv cfgs": {"--trace": "`nsys2prv cfgs --for TRACE` lists the views of a trace"},
-}
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """Keeps the lines of descriptions, folded to the terminal."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(fold_lines(text.splitlines(), width, 0))
-
-
-def split_entries(table: str) -> list[str]:
-    """Return the titles and options of a table that :meth:`Parser.add_arguments` takes."""
-    return re.split(r"\n(?! {6})", table.strip("\n"))
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
-
-    def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, allow_abbrev=False, formatter_class=_HelpFormatter, **settings)
-        #: Options of other commands only -> what to do instead.
-        self.elsewhere = dict(ELSEWHERE.get(prog, {}))
-
-    def add_arguments(self, table: str, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the arguments of a table: titles of groups at the margin; below them each option as it
-        is written (dots: it may be given several times), and in lines of their own its help. What is no option has its name before how it is written.
-        settings: by the long name, further ones for argparse.
-        """
-        group: argparse._ActionsContainer = self
-        for entry in split_entries(table):
-            head, *lines = entry.split("\n")
-            if not lines:
-                group = self.add_argument_group(head)
-                continue
-            words = head.split()
-            names = [word for word in words if word.startswith("-")]
-            value, *dots = words[len(names) or 1 :] or [""]
-            option: dict[str, Any] = {"help": " ".join(map(str.strip, lines))}
-            if value.startswith("{"):
-                option["choices"] = value[1:-1].split(",")
-            elif value:
-                option["metavar"] = value
-            else:
-                option["action"] = "store_true"
-            if dots:
-                option |= {"action": "append", "default": []} if names else {"nargs": "+"}
-            names = names or words[:1]
-            group.add_argument(*names, **{**option, **settings.get(names[-1], {})})
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError with a complaint of argparse in our words."""
-        if wanted := NO_VALUE.match(message):
-            option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
-            value = option.metavar if option is not None and option.metavar else "VALUE"
-            message = f"{wanted[1]} takes a value; write {wanted[1].rpartition('/')[2]} {value}"
-        elif wanted := NO_NUMBER.match(message):
-            message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give a whole number"
-        elif wanted := NO_CHOICE.match(message):
-            choices = wanted[3].replace("'", "").split(", ")
-            message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give {' or '.join(choices)}"
-        elif wanted := TOO_MANY.match(message):
-            example = f"; write {EXAMPLES[self.prog]}" if self.prog in EXAMPLES else ""
-            message = f"{wanted[1]}: there is one argument too many{example}"
-            if wanted[1].startswith("-"):
-                message = f"{wanted[1]} is not an option of {self.prog}"
-        elif wanted := MISSING.match(message):
-            message = f"{wanted[1]} is missing; write {EXAMPLES.get(self.prog, self.prog)}"
-        raise UsageError(f"{message}; {self.help_hint}")
-
-    @property
-    def help_hint(self) -> str:
-        """Return a hint to the command that lists all options."""
-        _, _, command = self.prog.partition(" ")
-        return f"`nsys2prv help{f' {command}' if command else ''}` lists the options"
-
-    def parse_known_args(
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Parse arguments, after a look at their names (:meth:`check_options`)."""
-        self.check_options(args or ())
-        return super().parse_known_args(args, namespace)
-
-    def check_options(self, arguments: Sequence[str]) -> None:
-        """Raise UsageError for a long option that the command does not have, or an option with an
-        empty value, before anything else is found wrong.
-        """
-        before = ""
-        for argument in arguments:
-            if argument == "--":
-                return
-            name, equals, value = argument.partition("=")
-            option = self._option_string_actions.get(name if equals and not value else before)
-            if not value and (equals or not name) and option is not None and option.nargs != 0:
-                raise UsageError(
-                    f"{name or before} is given an empty value, as with a variable that is not set; "
-                    f"write {name or before} {option.metavar or 'VALUE'}, or leave it out"
-                )
-            before = argument
-            unknown = name.startswith("--") and name not in self._option_string_actions
-            if unknown or name in self.elsewhere:
-                raise UsageError(f"{name} is not an option of {self.prog}: {self._find_hint(name)}")
-
-    def _find_hint(self, name: str) -> str:
-        if hint := self.elsewhere.get(name):
-            return hint
-        options = self._option_string_actions.items()
-        shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
-        bare = {option.lstrip("-"): option for option in shown}
-        near = get_close_matches(name.lstrip("-"), bare, 1)
-        return f"did you mean {bare[near[0]]}?" if near else self.help_hint
-
 
 TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
 #: Endings of the files that belong to a trace.
@@ -225,13 +74,13 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
             )
 
 
-def check_conversion(paths: Sequence[str], kinds: Sequence[str]) -> None:
-    """Raise UsageError for reports that are none: further kinds of events, or traces. kinds: the
-    values of -t.
+def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
+    """Raise UsageError for reports that are none: commands, further kinds of events, or traces.
+    kinds: the values of -t.
     """
     reports, output = paths[:-1], paths[-1]
     for word in reports:
-        if f"nsys2prv {word}" in EXAMPLES and not Path(word).exists():
+        if word in commands and not Path(word).exists():
             raise UsageError(
                 f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
             )
