@@ -5,8 +5,7 @@ Out: further records and lines in trace time, and observations of clocks. Start 
 :mod:`gpu_memory`, the shortest relation.
 
 The catalogue of events declares all relations and names their functions; :func:`run_relations` runs
-them once every clock, object and name is known. Other modules help these: `blocks` (rows on disk),
-`nccl_kernels` and `nccl_matching` (kernels of one collective).
+them once every clock, object and name is known. `blocks` (rows on disk) helps the others.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ from nsys2prv.clock.maps import Placement
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
 from nsys2prv.export.source import NULL
-from nsys2prv.relations.nccl_kernels import IN_STEP
 from nsys2prv.store.work_result import WorkResult
 
+#: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
+IN_STEP = 0
 #: What a kernel takes from the one of another rank that tells its communicator.
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
 #: What tells the queues apart that may be of one communicator each.

@@ -1,37 +1,45 @@
-"""Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks'
-orders of launches differ, and records on their kernels. A step looks at some of them.
+"""Steps of NCCL collectives: which are complete, from the kernels of all ranks, also where the
+ranks' orders of launches differ, and records on their kernels. A step looks at some of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind
-from nsys2prv.events.call_indexes import SEVERAL_OPERATIONS
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
+from nsys2prv.events.call_indexes import ROOT_WAITS, SEVERAL_OPERATIONS, WAIT_FOR_ROOT
+from nsys2prv.events.kind import Rows
+from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, write_result
-from nsys2prv.relations.blocks import Block, hash_signatures, write_block
-from nsys2prv.relations.nccl_kernels import (
-    BY_ENDS,
-    BY_LAUNCH,
-    EQUAL_COLUMNS,
-    KERNEL_COLUMNS,
-    CollectivePiece,
-    blank_incomparable,
-    find_bandwidth,
-    list_operation_roles,
-    make_rows,
-    write_block_in_order,
+from nsys2prv.relations.blocks import (
+    Block,
+    divide_ordinals,
+    hash_signatures,
+    split_column_names,
+    write_block,
+    write_blocks,
 )
 from nsys2prv.store.work_result import WorkResult
 
+#: How collectives of a communicator were distinguished, in words and by index.
+MATCHING_METHODS = ("sequence number", "order of launches", "the times at which they ended")
+BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
+#: Columns that are equal on all ranks of a collective.
+EQUAL_COLUMNS = ("operation", "fused", "bytes")
+#: Columns of kernels in blocks. before: operations of the member on the communicator until then.
+#: ordinal: what numbers its collectives, as the block is sorted.
+KERNEL_COLUMNS = split_column_names(
+    "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
+    " fused bytes known reduce_bytes share_bytes message_bytes clock_group"
+)
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: with times (ns), their place, and the key that
 #: orders records of equal time.
@@ -46,6 +54,111 @@ COLLECTIVE_KEY = ("group", "function", "ordinal")
 PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
 
 
+class CollectivePiece(Struct, frozen=True):
+    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
+
+    #: Number of the communicator or stream.
+    group: int
+    #: One for each report.
+    blocks: tuple[Block, ...]
+    #: How they were distinguished, an index into MATCHING_METHODS.
+    way: int
+    #: Number of kernels of a collective.
+    ranks: int
+    #: True if each function has numbers of its own.
+    by_function: bool = False
+    #: True if the order of launches was found inconclusive and another method decided.
+    settled: bool = False
+    #: First ordinal, None for all.
+    low: int | None = None
+    #: Ordinal behind the last, None for all.
+    high: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return the number of kernels of the blocks."""
+        return sum(block.rows for block in self.blocks)
+
+    def read(self) -> np.ndarray:
+        """Return its kernels, a row of KERNEL_COLUMNS each."""
+        return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
+
+
+def divide_kernels(
+    pieces: Sequence[CollectivePiece], most: int
+) -> list[tuple[CollectivePiece, ...]]:
+    """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
+    one.
+    """
+    portions: list[tuple[CollectivePiece, ...]] = []
+    few: list[CollectivePiece] = []
+    room = most
+    for piece in pieces:
+        if piece.rows > most:
+            spans = divide_ordinals(piece.blocks, most)
+            portions += [(replace(piece, low=low, high=high),) for low, high in spans]
+            continue
+        if few and piece.rows > room:
+            portions.append(tuple(few))
+            few, room = [], most
+        few.append(piece)
+        room -= piece.rows
+    return [*portions, tuple(few)] if few else portions
+
+
+def list_operation_roles(first: np.ndarray) -> np.ndarray:
+    """Return the role of each operation (clock.Role)."""
+    return np.where(
+        np.isin(first, WAIT_FOR_ROOT),
+        Role.FROM_ROOT,
+        np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL),
+    )
+
+
+def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels that have times, with ends after their begins, as their records in the
+    trace have them.
+    """
+    begin, end = pl.col("time_begin"), pl.col("time_end")
+    has_times = (begin != NULL) & (end != NULL)
+    return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
+
+
+def blank_incomparable(time: pl.Expr) -> pl.Expr:
+    """Return a time (ns) of kernels where `comparable`, else ABSENT."""
+    return pl.when("comparable").then(time).otherwise(ABSENT)
+
+
+def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
+    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved,
+    no slow transfer.
+    """
+    # In floating point, for the product may be beyond 64 bits.
+    exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
+    return pl.max_horizontal(exact.round(), exact.sign())
+
+
+def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
+    """Return records of a layout with these fields. begin: the column of their begins."""
+    column = {
+        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
+    }
+    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
+
+
+def order_by_launch(block: Block, path: Path) -> Block:
+    """Put a block in the order of launches, where its sequence numbers are not to be heeded."""
+    rows = block.read()
+    rows[:, 0] = rows[:, 1]
+    return write_block_in_order(path, block.group, rows)[0]
+
+
+def write_block_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write rows of one group as a block, ascending by ordinal."""
+    order = np.argsort(rows[:, 0], kind="stable")
+    return write_blocks(path, np.full(len(rows), group), rows[order])
+
+
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
@@ -54,22 +167,20 @@ class MatchedCollectives(Struct, frozen=True):
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
     #: RECORD_COLUMNS rows of kernels of complete collectives, numbered from 1 within the step.
-    records: tuple[Block, ...] = ()
+    records: tuple[Block, ...]
     #: TRANSFER_RECORD_COLUMNS rows: the part of them after the last member's begin, if the bytes
     #: are known.
-    transfers: tuple[Block, ...] = ()
-    #: Collectives by method of matching.
-    matched_by_way: Counter[int] = field(default_factory=Counter)
-    #: Complete collectives by method of matching.
-    whole: Counter[int] = field(default_factory=Counter)
-    #: Collectives in which a kernel ends before the last one begins.
-    apart: int = 0
-    #: Greatest such gap, ns.
-    gap: int = 0
-    #: Groups whose orders of launches are inconclusive.
-    unsteady: frozenset[int] = frozenset()
-    #: Collectives matched on hosts whose times cannot be compared.
-    unplaced: int = 0
+    transfers: tuple[Block, ...]
+    #: By group, way, settled, whole and comparable: `count` of collectives, of how many a kernel
+    #: ends before the last one begins (`apart`), and the greatest `gap` (ns) between these.
+    summary: pl.DataFrame
+
+    @property
+    def unsteady(self) -> frozenset[int]:
+        """Groups whose orders of launches are inconclusive."""
+        by_launch = (pl.col("way") == BY_LAUNCH) & ~pl.col("settled")
+        apart = pl.col("comparable") & (pl.col("apart") > 0)
+        return frozenset(self.summary.filter(by_launch & apart)["group"])
 
 
 def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
@@ -86,24 +197,15 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
             on=COLLECTIVE_KEY,
         )
     )
-    gaps = chosen.filter(pl.col("comparable") & (pl.col("gap") > 0))["gap"]
-    unsteady = collectives.filter(
-        (pl.col("way") == BY_LAUNCH)
-        & ~pl.col("settled")
-        & pl.col("comparable")
-        & (pl.col("gap") > 0)
+    summary = collectives.group_by("group", "way", "settled", "whole", "comparable").agg(
+        count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
     )
     return MatchedCollectives(
         pieces,
         firsts,
         write_block(path.with_suffix(".records"), records.to_numpy()),
         write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
-        Counter(collectives["way"].to_list()),
-        Counter(chosen["way"].to_list()),
-        len(gaps),
-        gaps.max() or 0,
-        frozenset(unsteady["group"]),
-        chosen.filter(~pl.col("comparable")).height,
+        summary,
     )
 
 

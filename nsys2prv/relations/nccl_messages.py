@@ -42,7 +42,7 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.relations.nccl_kernels import (
+from nsys2prv.relations.nccl_matching import (
     blank_incomparable,
     find_bandwidth,
     keep_sound_kernels,

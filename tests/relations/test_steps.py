@@ -16,7 +16,7 @@ from nsys2prv.clock.observations import Calls, make_call_frame
 from nsys2prv.clock.sequences import Member
 from nsys2prv.relations import blocks, nccl_collectives
 from nsys2prv.relations.blocks import write_blocks
-from nsys2prv.relations.nccl_kernels import (
+from nsys2prv.relations.nccl_matching import (
     BY_LAUNCH,
     KERNEL_COLUMNS,
     CollectivePiece,
