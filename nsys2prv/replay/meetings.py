@@ -105,7 +105,7 @@ def find_mpi_meetings(
     """Return the meetings of calls of MPI. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name`, `task` of each outermost one.
     """
-    frames = [*_match_collectives(reader, calls, labels), _match_set_up(calls, labels)]
+    frames = [*_find_collectives(reader, calls, labels), _match_set_up(calls, labels)]
     if "mpi_message" in reader.layouts:
         lines = reader.read_lines("mpi_message").with_row_index("meeting")
         # A line leads to when its message was received.
@@ -151,16 +151,14 @@ def _find_waits(
     )  # fmt: skip
 
 
-def _match_collectives(
-    reader: EventReader, calls: pl.DataFrame, labels: Mapping[int, str]
-) -> Iterator[pl.DataFrame]:
-    """Yield the members of collectives. The n-th calls of the processes of a communicator belong
-    together, counted from the end where a report lacks the first ones; a communicator whose n-th
-    calls differ is left out. A call that returns at once ends with the first wait that ends when
-    all have come.
+def match_mpi_collectives(reader: EventReader, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the members of collectives of MPI: the columns of calls, `call`, `sent` (bytes), `meeting`,
+    whether others wait for it (`holds`), whether it goes on without waiting for others (`eager`), and
+    whether it returns at once (`later`). calls: `thread`, `begin`, `task` and others of each.
+
+    The n-th calls of the processes of a communicator belong together, counted from the end where a
+    report lacks the first ones; a communicator whose n-th calls differ is left out.
     """
-    if "mpi_collective" not in reader.layouts:
-        return
     blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
     found = found.filter(pl.col("call").is_in([*blocking, *at_once]))
@@ -188,14 +186,25 @@ def _match_collectives(
     found = found.filter((pl.len().over(together) == pl.col("tasks")) & has_root).filter(
         (pl.col("call").n_unique().over(together) == 1).all().over("communicator")
     )
-    size = pl.Series("size", classify_size(found["sent"].to_numpy()))
-    found = found.with_columns(
-        size + pl.col("name") * 1000,
+    return found.with_columns(
         meeting=pl.struct(*together).rank("dense").cast(pl.Int64),
         eager=((pl.col("waits") == FROM_ROOT) & pl.col("is_root"))
         | ((pl.col("waits") == TO_ROOT) & ~pl.col("is_root")),
         holds=(pl.col("waits") != FROM_ROOT) | pl.col("is_root"),
     )
+
+
+def _find_collectives(
+    reader: EventReader, calls: pl.DataFrame, labels: Mapping[int, str]
+) -> Iterator[pl.DataFrame]:
+    """Yield the members of collectives. A call that returns at once ends with the first wait that ends
+    when all have come.
+    """
+    if "mpi_collective" not in reader.layouts:
+        return
+    found = match_mpi_collectives(reader, calls)
+    size = pl.Series("size", classify_size(found["sent"].to_numpy()))
+    found = found.with_columns(size + pl.col("name") * 1000)
     yield found.filter(~pl.col("later"))
     found = found.drop("end_right")
     waits = _select_calls(calls, labels, _WAITS).select("thread", "end", until="node_end")

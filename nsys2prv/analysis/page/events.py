@@ -34,6 +34,7 @@ from nsys2prv.analysis.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.system import select_io_calls
+from nsys2prv.replay.meetings import match_mpi_collectives
 from nsys2prv.store.event_reader import HOST, load_event_reader
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ CLASSES = (
 )
 #: Columns of the events of each kind of track, as the page has them, behind begin and length: on GPUs
 #: kernels, NCCL and copies; calls and NVTX ranges of hosts. `before`: how long before its begin the
-#: call began that launched it (ns), 0 where that is not known.
+#: call began that launched it (ns), `collective` and what it waited for: 0 where that is not known.
 COLUMNS = {
     "k": ("name", "before", "stream"),
     "n": ("name", "before", "stream", "bytes", "communicator", "collective", "late", "wait"),
     "m": ("name", "before", "stream", "bytes"),
-    "h": ("name", "thread"),
+    "h": ("name", "thread", "collective", "late", "wait"),
     "x": ("name", "thread"),
     # Messages are lines from a lane to another.
     "messages": ("from", "to", "bytes", "on_gpu"),
@@ -116,6 +117,8 @@ def read_events(
         for kind, frames in tracks.items()
         if frames
     }
+    if "h" in whole:
+        whole["h"] = _add_collectives(whole["h"], find_mpi_collectives(job))
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     labels = job.reader.rows.threads["row"]
     # THREAD 1.1.8 pt_autograd_0 4253: the numbers are Paraver's.
@@ -257,6 +260,45 @@ def _add_waits(group: DeviceGroup, frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def find_mpi_collectives(job: OpenJob) -> pl.DataFrame:
+    """Return the members of blocking collectives of MPI: thread, begin, end, collective (numbered behind
+    those of NCCL), how late they came, and how long they waited (ns).
+    """
+    reader = job.reader
+    if "mpi_collective" not in reader.layouts:
+        return pl.DataFrame()
+    calls = reader.read_begins("mpi_collective", ()).select("thread", "begin")
+    task = reader.rows.get_column("task")[calls["thread"].to_numpy()]
+    members = match_mpi_collectives(reader, calls.with_columns(task=pl.Series(task)))
+    members = members.filter(~pl.col("later") & (pl.len().over("meeting") > 1))
+    last = pl.col("begin").filter("holds").max().over("meeting")
+    before = 0
+    if WAITS[0] in reader.layouts:
+        before = reader.read_begins(WAITS[0], ("collective",))["collective"].max() or 0
+    return members.select(
+        "thread",
+        "begin",
+        "end",
+        collective=pl.col("meeting") + before,
+        late=pl.col("begin") - pl.col("begin").min().over("meeting"),
+        wait=pl.when("eager")
+        .then(0)
+        .otherwise((pl.min_horizontal("end", last) - pl.col("begin")).clip(0)),
+    )
+
+
+def _add_collectives(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Return calls with `collective`, `late` and `wait`, 0 for those that are no members of any."""
+    columns = ("collective", "late", "wait")
+    if not members.height:
+        return calls.with_columns(pl.lit(0, pl.Int64).alias(name) for name in columns)
+    members = members.select(pl.col("thread").cast(pl.Int64), "begin", *columns)
+    joined = calls.join(
+        members.unique(["thread", "begin"]), ["thread", "begin"], "left", maintain_order="left"
+    )
+    return joined.with_columns(pl.col(columns).fill_null(0))
+
+
 def _list_host_events(
     group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -281,7 +323,7 @@ def _list_host_events(
 
 
 def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
-    columns = [name for name in COLUMNS[kind] if name != "name"]
+    columns = [name for name in COLUMNS[kind] if name in frame.columns and name != "name"]
     numbers = pl.col("lane", "begin", "end", "name", "class", *columns).cast(pl.Int64)
     return frame.select(numbers, "source")
 

@@ -19,6 +19,7 @@ from nsys2prv.analysis.page.events import (
     WORK_LAYOUTS,
     Events,
     Window,
+    find_mpi_collectives,
     label_names,
     map_rows,
     read_events,
@@ -142,12 +143,14 @@ class _Places:
         tasks = rows.threads.select("task", "rank", "node").unique("task")
         self._rank = {task: rank for task, rank, _ in tasks.rows()}
         self._node = {task: node for task, _, node in tasks.rows()}
-        self._collectives = pl.DataFrame()
+        frame = find_mpi_collectives(job)
         if "nccl_collective" in job.reader.layouts:
             frame = job.reader.read_begins("nccl_collective", ("collective", "late", "wait"))
+            frame = frame.filter(pl.col("late") >= 0)
+        self._collectives = frame
+        if frame.height:
             lane = map_rows(job, lanes)[frame["thread"]]
-            frame = frame.with_columns(lane=pl.Series(lane, dtype=pl.Int64))
-            self._collectives = frame.filter(pl.col("late") >= 0)
+            self._collectives = frame.with_columns(lane=pl.Series(lane, dtype=pl.Int64))
 
     def place(self, finding: Finding) -> Moment | None:
         """Return the first moment of a finding with the lanes to show."""

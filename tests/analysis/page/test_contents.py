@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.page import load_environment, make_page
+from nsys2prv.analysis.page import load_environment, make_job_page, make_page
 from nsys2prv.analysis.page.excerpts import choose_excerpts
 from nsys2prv.analysis.page.pack import encode_varints
 from nsys2prv.cli import main
@@ -126,6 +126,23 @@ def test_events_are_those_of_the_reports(budget: int) -> None:
                 own = waits.filter(pl.col("rank") == lane)
                 assert data.read_track(lane, "n")["wait"].sum() >= own["wait"].sum()
                 assert data.read_track(lane, "h")["begin"].size > 1000
+
+
+def test_collectives_of_mpi_are_joined_over_ranks() -> None:
+    """Nobody waits for longer than until the last one came."""
+    with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
+        (data,) = Page(make_job_page(job)).jobs
+    tracks = [data.read_track(lane, "h") for lane in range(4)]
+    calls = pl.concat([pl.DataFrame(track) for track in tracks]).filter(pl.col("collective") > 0)
+    first, last = pl.col("begin").min(), pl.col("begin").max()
+    whole = calls.filter((pl.len() == 4).over("collective"))
+    assert whole.height > 40
+    assert (
+        whole["late"] == whole.select((pl.col("begin") - first).over("collective"))["begin"]
+    ).all()
+    limits = pl.min_horizontal("end", last.over("collective")) - pl.col("begin")
+    assert whole.select(pl.col("wait") <= limits).to_series().all()
+    assert (whole["wait"] > 0).sum() > 20
 
 
 def test_numbers_are_packed() -> None:

@@ -64,6 +64,9 @@ const unpack = async base64 => {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 };
 
+/** Kinds of events that meet those of other lanes in collectives: kernels of NCCL, calls of MPI. */
+export const MEETING = ["n", "h"];
+
 /** The job as the page has it. */
 export class JobData {
   static async load(element) {
@@ -120,16 +123,15 @@ export class JobData {
   isCarried(lane, begin, end) { return this.cover[lane].some(([from, to]) => from <= begin && end <= to); }
   getName(track, i) { return this.names[track.name[i]]; }
   getClass(track, i) { return this.classes[this.nameClasses[track.name[i]]]; }
-  /** The events of a collective on all lanes that carry it, as [lane, number]. */
+  /** The members of a collective, of NCCL or MPI, on all lanes that carry it, as {lane, track, i}. */
   getCollective(number) {
     if (!this.collectives) {
       this.collectives = new Map();
       this.lanes.forEach((_, lane) => {
-        const track = this.getTrack(lane, "n");
-        for (let i = 0; i < (track?.count ?? 0); i++) {
+        for (const track of MEETING.map(kind => this.getTrack(lane, kind))) for (let i = 0; i < (track?.count ?? 0); i++) {
           if (!track.collective[i]) continue;
           if (!this.collectives.has(track.collective[i])) this.collectives.set(track.collective[i], []);
-          this.collectives.get(track.collective[i]).push([lane, i]);
+          this.collectives.get(track.collective[i]).push({ lane, track, i });
         }
       });
     }

@@ -66,10 +66,7 @@ const describeCollective = (data, track, i) => {
 
 /** Who comes last to a collective, and who first, of those on the page: lane, and how late (ns). */
 export const findLast = (data, number) => {
-  const members = data.getCollective(number).map(([lane, i]) => {
-    const track = data.getTrack(lane, "n");
-    return { lane, i, track, late: track.late[i], wait: track.wait[i] };
-  });
+  const members = data.getCollective(number).map(({ lane, track, i }) => ({ lane, track, i, late: track.late[i], wait: track.wait[i] }));
   members.sort((one, two) => two.late - one.late);
   return members.length ? { ...members[0], members } : null;
 };
@@ -108,8 +105,8 @@ export const describeMoment = (data, moment) => {
   const last = moment.collective ? findLast(data, moment.collective) : null;
   if (last?.late) {
     const { track, i, members } = last, waiting = members.filter(one => one.wait > 0);
-    const among = track.communicator[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
-    const size = track.bytes[i] ? ` of ${formatBytes(track.bytes[i])}` : "", longest = Math.max(...waiting.map(one => one.wait), 0);
+    const among = track.communicator?.[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
+    const size = track.bytes?.[i] ? ` of ${formatBytes(track.bytes[i])}` : "", longest = Math.max(...waiting.map(one => one.wait), 0);
     sentences.push(`To ${data.getName(track, i)}${size}${among} ${data.nameLane(last.lane)} comes ${formatTime(last.late)} after the first`
       + (waiting.length > 1 ? `; ${waiting.length} wait for it, up to ${formatTime(longest)}.` : "."));
   }

@@ -1,6 +1,6 @@
 // Draw a timeline: lanes with events, or shares of bins where single events are not on the page; what
 // belongs together over lanes; marks.
-import { findFirstEnding } from "./data.js";
+import { findFirstEnding, MEETING } from "./data.js";
 import { cutFront, FONT } from "./dom.js";
 import { formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
@@ -186,7 +186,7 @@ export class Drawing {
       reached = x0 + wide;
       const kind = data.getClass(track, i), gap = wide > 4 ? .6 : 0;
       if (matches) c.globalAlpha = matches.has(track.name[i]) ? 1 : .18;
-      const wait = track.kind === "n" ? Math.min(Math.max(this.x(from + track.wait[i]), x0), reached) : x0;
+      const wait = track.wait ? Math.min(Math.max(this.x(from + track.wait[i]), x0), reached) : x0;
       if (wait > x0) { c.fillStyle = this.hatch(); c.fillRect(x0, y, wait - x0, size); }
       c.fillStyle = colours[kind];
       c.fillRect(wait, y, Math.max(reached - wait - gap, wait > x0 ? 0 : .7), size);
@@ -225,8 +225,8 @@ export class Drawing {
   /** Join collectives over the lanes; returns the one to point out, which is drawn over the events. */
   drawCollectives() {
     const lanes = new Map(this.rows.filter(row => row.type === "lane").map(row => [row.lane, row])), wanted = new Set();
-    for (const lane of lanes.keys()) {
-      const track = this.data.getTrack(lane, "n");
+    for (const lane of lanes.keys()) for (const kind of MEETING) {
+      const track = this.data.getTrack(lane, kind);
       let seen = 0;
       for (const list of track?.depths ?? [])
         for (let at = findFirstEnding(list, track.end, this.begin); at < list.length && track.begin[list[at]] < this.end; at++) {
@@ -236,21 +236,21 @@ export class Drawing {
         }
     }
     const pointed = this.timeline.hover?.track;
-    const special = pointed?.kind === "n" ? pointed.collective[this.timeline.hover.i] : this.timeline.collective;
+    const special = pointed?.collective?.[this.timeline.hover.i] || this.timeline.collective;
     if (wanted.size > MOST_JOINS) { wanted.clear(); if (special) wanted.add(special); }
     let strong = null;
     for (const number of wanted) {
-      const members = this.data.getCollective(number).filter(([lane]) => lanes.has(lane))
-        .map(([lane, i]) => this.placeCollective(lanes.get(lane), i)).sort((one, two) => one.top - two.top);
+      const members = this.data.getCollective(number).filter(({ lane }) => lanes.has(lane))
+        .map(({ lane, track, i }) => this.placeCollective(lanes.get(lane), track, i)).sort((one, two) => one.top - two.top);
       if (number === special) strong = members;
       this.joinEvents(members, number === special);
     }
     return strong;
   }
-  placeCollective(row, i) {
-    const track = this.data.getTrack(row.lane, "n"), [y, size] = this.placeTrack(row, "n");
+  placeCollective(row, track, i) {
+    const [y, size] = this.placeTrack(row, track.kind), colour = this.colours[this.data.getClass(track, i)];
     const [begin, ready, end] = [track.begin[i], track.begin[i] + track.wait[i], track.end[i]].map(time => this.x(time));
-    return { top: y, bottom: y + size - 1, begin, ready, end };
+    return { top: y, bottom: y + size - 1, begin, ready, end, colour };
   }
   /** Top and height of a kind's track in a row, or of the first one. */
   placeTrack(row, kind) {
@@ -264,14 +264,14 @@ export class Drawing {
     for (let at = 1; at < members.length; at++) {
       const [one, two] = [members[at - 1], members[at]];
       if (!isOver) {
-        c.fillStyle = colours.nccl;
+        c.fillStyle = one.colour;
         c.globalAlpha = strong ? .18 : .07;
         c.beginPath();
         c.moveTo(one.ready, one.bottom); c.lineTo(one.end, one.bottom); c.lineTo(two.end, two.top); c.lineTo(two.ready, two.top);
         c.fill();
       }
       if (strong !== isOver) continue;
-      c.strokeStyle = strong ? colours.join : colours.nccl;
+      c.strokeStyle = strong ? colours.join : one.colour;
       c.globalAlpha = strong ? .9 : .3;
       c.lineWidth = strong ? 1.3 : .8;
       c.beginPath();

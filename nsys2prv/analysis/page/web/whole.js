@@ -10,7 +10,7 @@ export const MANY = 16, FEW = 8;
 /** What the colours of events mean: class, text. */
 const KEYS = [
   ["gemm", "matrix products, tensor cores"], ["gemm-slow", "matrix products without them"], ["attention", "attention"],
-  ["kernel", "other kernels"], ["nccl", "NCCL"], ["wait", "NCCL waiting for the last rank"], ["copy", "copies"],
+  ["kernel", "other kernels"], ["nccl", "NCCL"], ["wait", "waiting for the last rank"], ["copy", "copies"],
   ["sync", "host waits for the GPU"], ["launch", "other CUDA calls"], ["ncclcall", "NCCL calls"], ["mpi", "MPI and UCX"], ["io", "I/O"],
   ["os", "operating system"], ["nvtx", "NVTX ranges"],
 ];
@@ -62,7 +62,7 @@ export const showWhole = data => {
   const pins = data.moments.map((moment, at) => moment && { number: at + 1, time: moment.begin, title: find(`#finding-${at + 1} h3`).textContent });
   timeline.strip = new Strip(find("#strip"), data, timeline, pins.filter(Boolean));
   const classes = new Set(data.nameClasses.map(number => data.classes[number]));
-  if (classes.has("nccl")) classes.add("wait");
+  if (classes.has("nccl") || classes.has("mpi")) classes.add("wait");
   find("#keys").append(...(classes.size ? KEYS.filter(([name]) => classes.has(name)) : data.binParts.map(part => [part.colour, part.title]))
     .map(([name, text]) => make("li", {}, make("i", { class: `b-${name}` }), text)));
   return timeline;
