@@ -10,9 +10,9 @@ import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 
-from nsys2prv.events import all_kinds, attributes, select_kinds
+from nsys2prv.events import all_kinds, select_kinds
 from nsys2prv.events.catalogue import CallTable, DomainCode, load_catalogue
-from nsys2prv.events.kind import EventKind, Reason
+from nsys2prv.events.kind import Reason
 
 LINES = load_catalogue().calls
 TEXTS = ("first", "second")
@@ -100,15 +100,12 @@ def test_a_line_is_all_that_a_table_needs() -> None:
     line = CallTable(
         "tomorrow", "TOMORROW_API", 68009900, "Calls of tomorrow", groups=("graphics",)
     )
-    kind = attributes.make_kind(line)
-    assert isinstance(kind, EventKind)
-    assert (kind.name, kind.tables, kind.layouts, kind.groups, kind.row) == (
-        "tomorrow",
-        ("TOMORROW_API",),
-        ("tomorrow",),
+    kind = line.make_kind()
+    assert [kind[key] for key in ("tables", "groups", "row")] == [
+        ["TOMORROW_API"],
         ("graphics",),
         "host thread",
-    )
+    ]
 
 
 def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -> None:
