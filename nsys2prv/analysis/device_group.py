@@ -119,6 +119,8 @@ class AnalysisOptions(Struct, frozen=True):
     bins: int = 200
     #: Values of CUDA API calls that wait for the device.
     synchronising: tuple[int, ...] = ()
+    #: Values of CUDA API calls that load code.
+    loading: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
     #: Values of NVTX ranges that libraries of shared memory make of their calls.

@@ -37,6 +37,8 @@ CALLS = {
 NO_PROFILER = re.compile(
     r"(?i)unknown|command buffer|module loading|lazy|compil|^dl(?:open|close)\((?!.*(?:nsys|nsight|cupti|Tools))"
 )
+#: Calls of CUDA that load code, which sets up less than the first of the others.
+LOADING = r"(?i)^cu(?:da)?(?:Module|Library|Link)"
 #: Names of NVTX ranges that are calls of libraries of shared memory.
 SHMEM = r"^(nv)?shmemx?_"
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
@@ -188,12 +190,15 @@ def list_activities(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFram
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
-    """Return the begin of the first call of CUDA in a process that takes SET_UP, where no GPU works
-    before it and it waits for none by its name, else -2.
+    """Return the begin of the first call of CUDA in a process that takes SET_UP and does not only load
+    code, where no GPU works before it and it waits for none by its name, else -2.
     """
-    waits = pl.col("call").is_in(list(unit.options.synchronising))
+    waits, loads = (
+        pl.col("call").is_in(list(one))
+        for one in (unit.options.synchronising, unit.options.loading)
+    )
     is_long = pl.col("end") - pl.col("begin") >= SET_UP
-    long = unit.api.filter(is_long & (unit.list_tasks(unit.api) == task))
+    long = unit.api.filter(is_long & ~loads & (unit.list_tasks(unit.api) == task))
     first = long.head(1).filter(~waits)
     if not first.height or (unit.work.height and unit.work["begin"].min() < first["begin"][0]):
         return -2

@@ -42,7 +42,7 @@ from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
-from nsys2prv.analysis.host_time import select_no_profiler, select_shmem_calls
+from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import (
@@ -60,6 +60,7 @@ from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
@@ -556,6 +557,7 @@ class OpenJob:
             asked,
             iterations=iterations if steady and iterations.exists() else None,
             synchronising=select_synchronising_calls(self.labels["cuda_api"]),
+            loading=select_labels(self.labels["cuda_api"], LOADING),
             io=select_io_calls(self.labels["osrt"]),
             shmem=select_shmem_calls(self.labels["nvtx"]),
             no_profiler=select_no_profiler(self.labels["profiler_overhead"]),

@@ -127,7 +127,8 @@ def test_a_call_before_the_first_work_is_told_once(tmp_path: Path) -> None:
 def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
     """CUDA is used by another thread than the main one."""
     other = make_global_tid(PID + 5)
-    calls = [(10 * MS, 70 * MS, MALLOC), (99 * MS, 100 * MS, LAUNCH)]
+    load = len(NAMES) + 2
+    calls = [(0, 10 * MS, load), (10 * MS, 70 * MS, MALLOC), (99 * MS, 100 * MS, LAUNCH)]
     more = {
         RUNTIME: [
             make_call(begin, end, number, nameId=name, globalTid=other)
@@ -138,7 +139,9 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
             make_os_call(20 * MS, 60 * MS, len(NAMES) + 1),
         ],
     }
-    (startup, *_) = find(tmp_path, calls, {1: (101 * MS, 102 * MS)}, more, ["ioctl"])
+    (startup, *_) = find(
+        tmp_path, calls, {2: (101 * MS, 102 * MS)}, more, ["ioctl", "cuLibraryLoadData"]
+    )
     assert "99.0% of the job" in startup.title
     assert "mostly in calls of CUDA (cudaMalloc 60.00 ms, which sets CUDA up)" in startup.title
     # The main thread's call is within no call of CUDA, but of no thread that uses the GPU.
