@@ -256,8 +256,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         )
         findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
         findings.sort(key=lambda one: (one.at_most, -one.share))
-    if not findings and (loss := describe_loss(frames, context, job, reason, outside)):
-        findings = [loss]
+    told = sum(one.share for one in findings)
+    if loss := describe_loss(frames, context, facts, reason, outside, told):
+        findings.insert(0, loss)
     # What lies outside of the time that is replayed stands before what costs the job less; beside a
     # steady state it is first or last, as it is most of the job or not.
     for edge in sorted(edges, key=lambda one: one.share):

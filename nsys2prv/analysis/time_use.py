@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.text import capitalize
+from nsys2prv._util.text import capitalize, format_count
+from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.finding_texts import HOST_ADVICE, HOST_VIEWS
@@ -18,12 +19,16 @@ from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
 from nsys2prv.events.stacks import strip_arguments
+from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.suspects import list_slow_processes
 
 #: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
 #: and of a job with a steady state.
 LEAST_EDGE, LEAST_BESIDE_STEADY = 0.1, 0.2
 #: So is time in which GPUs are idle, or only copy.
 LEAST_LOSS = 0.1
+#: What GPUs lose most time to is told beside causes if it is so many times what these gain.
+MOST_TOLD = 2
 #: A name explains a part of time from this share of it on; a part is what most of a time is, or worth
 #: recording, from these on.
 EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
@@ -270,15 +275,16 @@ def _strip_template(label: str) -> str:
 def describe_loss(
     frames: Mapping[str, pl.DataFrame],
     context: Context,
-    job: JobRanks,
+    facts: CauseContext,
     reason: str,
     outside: float,
+    told: float,
 ) -> Finding | None:
-    """Return the finding of what GPUs lose most time to, without what would be gained. reason: why
-    that is not stated, empty where no cause gains enough. outside: the share of the time in which
-    the job waits for what comes from outside.
+    """Return the finding of what GPUs lose most time to, without what would be gained, where causes tell
+    little of it. reason: why that is not stated, empty where no cause gains enough. outside: the
+    share of the time in which the job waits for what comes from outside. told: what causes gain.
     """
-    devices = frames["devices"]
+    devices, job, graph = frames["devices"], facts.job, facts.replay.job.graph
     if not devices.height or context.options.lossy_devices:
         return None
     length = max(int(devices["inner"].sum()), 1)
@@ -291,10 +297,17 @@ def describe_loss(
     }
     name, (does, lost) = max(losses.items(), key=lambda item: item[1][1])
     share = lost / max(devices["length"].sum(), 1)
-    if share < LEAST_LOSS:
+    transfers = facts.replay.select((Kind.NCCL,))
+    unmatched = transfers[graph.edges.key[transfers] == 0]
+    is_unmatched = len(facts.replay.processes) > 1 and (
+        2 * graph.weight[unmatched].sum() > communication
+    )
+    is_clear = name == "communication" and not is_unmatched
+    if share < LEAST_LOSS or share <= MOST_TOLD * told or (is_clear and told):
         return None
     is_steady = context.options.steady is not None
     when = "the steady state" if is_steady else "the time from their first to their last work"
+    tasks: list[int] = []
     most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
         use = find_use("idle", frames, context, job)
@@ -304,13 +317,28 @@ def describe_loss(
     elif name == "copies":
         evidence = describe_copies(frames["copies"])
         advice = "copy less, keep data on the GPU, or copy while it computes"
+    elif is_unmatched:
+        reason = (
+            f"{len(unmatched):,} of {format_count(len(transfers), 'NCCL kernel')} could not be matched "
+            "with those of other ranks: whether they wait for ranks or for data cannot be told"
+        )
+        for one in list_slow_processes(facts.replay, "gpu"):
+            tasks += [process + 1 for process in one.processes]
+            ranks = job.describe_ranks([process + 1 for process in one.processes])
+            slower = f"kernels of {ranks} take {one.ratio - 1:.1%} longer than the others' do"
+            evidence = (*evidence, slower)
+        advice = (
+            "record payloads, which name communicators: --trace=cuda,nvtx with NCCL 2.25.1 or later"
+        )
     mean = format_nanoseconds(lost / devices.height)
     longest = devices.sort(pl.col(f"{name}_end") - pl.col(f"{name}_begin")).row(-1, named=True)
     return Finding(
         "idle",
         f"GPUs {does} for {lost / length:.0%} of {when} ({mean}{' on average' if devices.height > 1 else ''}){most}.",
         share,
-        evidence=(*evidence, *filter(None, [reason])),
+        job.list_ranks(tasks),
+        job.list_devices(tasks),
+        (*evidence, *filter(None, [reason])),
         where=where,
         advice=advice,
         views=("views/idle_gaps.cfg", "views/cuda_activities.cfg"),

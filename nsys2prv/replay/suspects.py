@@ -76,8 +76,8 @@ def list_suspects(replay: Replay) -> list[Suspect]:
     return sorted(
         [
             *_try_work(replay),
-            *_try_ratios(replay, "gpu"),
-            *_try_ratios(replay, "host"),
+            *list_slow_processes(replay, "gpu"),
+            *list_slow_processes(replay, "host"),
             *_try_links(replay),
         ],
         key=lambda suspect: -suspect.gain,
@@ -220,7 +220,7 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
     return {host: tuple(members) for host, members in hosts.items()}
 
 
-def _try_ratios(replay: Replay, kind: str) -> Iterator[Suspect]:
+def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     """Yield processes that are slower than the others in nearly all that they do, however their
     work is numbered: by the medians of the durations of each kernel, or at each place.
     """
