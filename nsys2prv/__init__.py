@@ -16,7 +16,7 @@ code.
 
 from __future__ import annotations
 
-from nsys2prv._util.version import __version__
+from nsys2prv._util import __version__
 
 #: For type checkers; to import `typing` for it would make a fourth of the time until the command
 #: can be interrupted.

@@ -82,4 +82,4 @@ def test_the_version_stands_in_one_place() -> None:
         for path in ROOT.glob(pattern)
         if __version__ in path.read_text(encoding="utf-8")
     ]
-    assert result == [Path("nsys2prv/_util/version.py")]
+    assert result == [Path("nsys2prv/_util/__init__.py")]

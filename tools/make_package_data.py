@@ -30,7 +30,7 @@ def write_commit(checkout: Path, path: Path) -> bool:
     """Write the commit of a checkout, for `nsys2prv --version`; False where it is not known."""
     sys.path.insert(0, str(ROOT))
     try:
-        from nsys2prv._util.version import describe_commit
+        from nsys2prv._util import describe_commit
     finally:
         sys.path.remove(str(ROOT))
     if commit := describe_commit(checkout):

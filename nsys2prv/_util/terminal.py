@@ -1,5 +1,5 @@
-"""Lay out lines and tables for the terminal that they are printed on: nothing is left out for its
-width. In a pipe lines are as long as they are.
+"""Lay out lines and tables for the terminal that they are printed on, where nothing is left out for
+its width (in a pipe lines are as long as they are), and show progress on standard error.
 """
 
 from __future__ import annotations
@@ -8,11 +8,16 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from nsys2prv._util.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 #: Lines that the heading of a column may take.
 MOST_HEADING_LINES = 3
@@ -22,6 +27,13 @@ MOST_TURNED = 6
 NARROWEST = 40
 #: Start of a line: blanks, or a word and a gap; the text behind it is in a column.
 _BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
+#: How much of a command's time each of its phases takes, against the others.
+WEIGHTS = {"opening": 5, "reading": 45, "clocks": 15, "writing": 30, "analysing": 30, "page": 10}
+#: Phases before a job can be written or analysed.
+PREPARING = ("opening", "reading", "clocks")
+#: Seconds for which nothing is shown.
+SILENT = 1.0
+BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 
 
 class Column(Struct, frozen=True):
@@ -198,3 +210,50 @@ def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Col
         for one in names
     ]
     return [*beside, Column(column.head, [line for lines in folded for line in lines])]
+
+
+class Progress:
+    """One bar for all phases of a command, where people watch: on terminals and in notebooks. A
+    phase that is none of those ahead has a bar of its own, if no other is shown.
+    """
+
+    def __init__(self, quiet: bool, phases: Iterable[str] = ()) -> None:
+        self._off = quiet or not ("ipykernel" in sys.modules or sys.stderr.isatty())
+        self._ahead = list(phases)
+        self._bar: tqdm | None = None
+
+    @contextmanager
+    def show_phase(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yield what is told how many more of the `total` pieces of a phase are done."""
+        if self._off or (self._bar is not None and name not in self._ahead):
+            yield lambda _: None
+            return
+        if name not in self._ahead:
+            self._ahead = [name]
+        if self._bar is None:
+            from tqdm import tqdm
+
+            whole = sum(WEIGHTS[phase] for phase in self._ahead)
+            self._bar = tqdm(
+                total=whole, bar_format=BAR_FORMAT, delay=SILENT, file=sys.stderr, leave=False
+            )
+        bar, left = self._bar, float(WEIGHTS[name])
+        bar.set_description_str(name, refresh=False)
+
+        def advance(pieces: int) -> None:
+            nonlocal left
+            done = min(left, WEIGHTS[name] * pieces / max(1, total))
+            left -= done
+            bar.update(done)
+
+        try:
+            yield advance
+            bar.update(left)
+            self._ahead.remove(name)
+        except BaseException:
+            self._ahead.clear()
+            raise
+        finally:
+            if not self._ahead:
+                bar.close()
+                self._bar = None

@@ -21,7 +21,7 @@ from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
-from nsys2prv._util.progress import Progress
+from nsys2prv._util.terminal import Progress
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis import (
     clocks,

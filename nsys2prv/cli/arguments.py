@@ -188,7 +188,7 @@ class _Version(argparse.Action):
     """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsys2prv._util.version import format_version
+        from nsys2prv._util import format_version
 
         print(format_version(Path(__file__).parents[1]))
         parser.exit()

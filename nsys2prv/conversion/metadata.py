@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict, replace
 
-from nsys2prv._util.version import __version__
+from nsys2prv._util import __version__
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.events import all_kinds

@@ -22,9 +22,14 @@ from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
 from nsys2prv._util import workers
-from nsys2prv._util.cpus import count_available_cpus
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.workers import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool, SerialExecutor
+from nsys2prv._util.workers import (
+    MOST_REPORTS_OF_THREADS,
+    MOST_THREADS,
+    Pool,
+    SerialExecutor,
+    count_available_cpus,
+)
 from nsys2prv.conversion import open as opening
 from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 

@@ -14,7 +14,7 @@ from tools.commands import read_error_line, run_main, wait_for
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
-from nsys2prv._util.version import COMMIT, format_version
+from nsys2prv._util import COMMIT, format_version
 from nsys2prv.analysis.text import Style
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
