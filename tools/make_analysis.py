@@ -9,7 +9,7 @@ import io
 import os
 from pathlib import Path
 
-from nsys2prv.analysis.job import ANALYSES
+from nsys2prv.analysis.analyses import ANALYSES
 from nsys2prv.analysis.result import FINDING_KINDS
 
 ROOT = Path(__file__).parent.parent

@@ -1,4 +1,5 @@
-"""Find the time that the reports of a job cover: of each process, and of all of them together.
+"""Find what the reports of a job lack: the time that they do not cover, of each process and of all of
+them together; work that was lost; events that were not recorded.
 
 Nothing is known of a process while no report covers it: that is not idle time. A report covers its
 capture, from start to stop as it states them; all of the trace where it states none; also what was
@@ -11,7 +12,7 @@ that its processes are in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import and_
 
@@ -22,8 +23,12 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
+from nsys2prv.analysis.result import KERNEL_NAMES
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.conversion.job import Job
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.relations import all_relations
 from nsys2prv.store.event_reader import SAMPLED, EventReader
 
 #: Processes are never launched at the same moment: where all reports together lack no more than
@@ -40,6 +45,15 @@ LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
 ROUNDING = 1000
 #: Processes named in one line.
 MOST_NAMED = 4
+
+#: What names of tables begin with -> the option of nsys that records them.
+RECORDED_BY = {
+    "CUPTI_": "--trace=cuda",
+    "GPU_METRICS": "--gpu-metrics-devices=all",
+    "MPI_": "--trace=mpi",
+    "NVTX_": "--trace=nvtx",
+    "OSRT_": "--trace=osrt",
+}
 
 
 class Coverage(Struct, frozen=True):
@@ -191,3 +205,58 @@ def _count_calls_of_others(
         )
         for number, (tasks, _) in enumerate(edges)
     ]
+
+
+def explain_absence(job: Job, layouts: Collection[str]) -> str:
+    """Return why there are no events of these layouts, or no names of kernels."""
+    if KERNEL_NAMES in layouts:
+        return "the names of kernels are not in the reports, so that communication cannot be told from computation"
+    kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
+    tables = [table for kind in kinds for table in kind.tables]
+    if not tables:
+        relations = [one for one in all_relations() if set(one.layouts) & set(layouts)]
+        titles = ", ".join(one.title for one in (*kinds, *relations))
+        return f"nothing was found by comparing events ({titles})"
+    if not any(kind in job.selection.kinds for kind in kinds):
+        return f"not read: {', '.join(kind.name for kind in kinds)} left out"
+    present = {table for info in job.infos for table in info.parts}
+    there = [table for table in tables if table in present]
+    named = list(dict.fromkeys(there or tables))
+    many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
+    if there:
+        return f"no usable ones in {many}"
+    by = next((one for begin, one in RECORDED_BY.items() if named[0].startswith(begin)), None)
+    return f"not recorded: no report has {many}" + (f" (nsys profile {by})" if by else "")
+
+
+def name_lossy_processes(job: Job) -> str:
+    """Return a sentence on the processes that have lost work; empty where none has."""
+    keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
+    lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
+    names = list_some([job.model.labels[task] for task in lossy])
+    return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
+
+
+def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
+    """Return the devices of processes that have lost work: those with other work of theirs, or
+    the only one that they see.
+    """
+    infos, model = job.infos, job.model
+    machines = [placement.machine for placement in job.timeline.placements]
+    device_of = reader.rows.get_column("device")
+    devices: dict[tuple[object, ...], int] = {}
+    users: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for (report, key), thread in model.rows.items():
+        if isinstance(key, StreamKey):
+            gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
+            devices[gpu] = int(device_of[thread])
+            users[report, key.pid].add(devices[gpu])
+    lossy: set[int] = set()
+    for one in job.lost:
+        if one.hides_idle_time:
+            lossy |= users[one.report, one.process]
+            seen = infos[one.report].list_gpus(one.process)
+            if len(seen) == 1:
+                gpu = identify_gpu(infos, machines, one.report, DeviceKey(GPU, number=seen[0]))
+                lossy |= {devices[gpu]} if gpu in devices else set()
+    return tuple(sorted(lossy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -22,33 +22,15 @@ from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
 from nsys2prv._util.terminal import Progress
-from nsys2prv._util.text import format_count, list_some
-from nsys2prv.analysis import (
-    clocks,
-    collectives,
-    critical_path,
-    efficiencies,
-    findings,
-    folded_stacks,
-    idle,
-    iterations,
-    kernels,
-    metrics,
-    nvtx_operations,
-    overlap,
-    time_division,
-)
-from nsys2prv.analysis.clocks import make_clock_table
+from nsys2prv._util.text import format_count
+from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
 from nsys2prv.analysis.coverage import Coverage, find_coverage
-from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup, Steady
+from nsys2prv.analysis.device_group import AnalysisOptions, Steady
 from nsys2prv.analysis.efficiencies import HOST_THREADS, USEFUL
-from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
 from nsys2prv.analysis.iterations import find_steady_state, list_task_iterations
 from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import (
     KERNEL_NAMES,
-    Analysis,
-    Context,
     Finding,
     Result,
     Results,
@@ -59,15 +41,9 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
-from nsys2prv.events import all_kinds
-from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
-from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.nvtx_names import NamePattern
-from nsys2prv.events.system import select_io_calls
 from nsys2prv.export.report_files import find_reports
-from nsys2prv.relations import all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
@@ -77,35 +53,6 @@ if TYPE_CHECKING:
     from nsys2prv.analysis.page import Frame
 
 T = TypeVar("T")
-ANALYSES = tuple(
-    module.ANALYSIS
-    for module in (
-        findings,
-        efficiencies,
-        overlap,
-        iterations,
-        collectives,
-        kernels,
-        nvtx_operations,
-        idle,
-        folded_stacks,
-        metrics,
-        time_division,
-        clocks,
-        critical_path,
-    )
-)
-
-#: The analysis, and the kind and layout of the same name, that are there on demand.
-ON_DEMAND = critical_path.LAYOUT
-#: What names of tables begin with -> the option of nsys that records them.
-RECORDED_BY = {
-    "CUPTI_": "--trace=cuda",
-    "GPU_METRICS": "--gpu-metrics-devices=all",
-    "MPI_": "--trace=mpi",
-    "NVTX_": "--trace=nvtx",
-    "OSRT_": "--trace=osrt",
-}
 #: Columns of frames of labels.
 LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns of folded call stacks.
@@ -130,11 +77,12 @@ class OpenJob:
     """
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
-        self._job, self._stack = job, stack or ExitStack()
+        self.prepared, self._stack = job, stack or ExitStack()
         self.reader = make_event_reader(job)
-        self._saved = job.folder / "reader"
-        self.reader.save(self._saved)
-        self._units = sorted(set(self.reader.rows.units.tolist()))
+        self.saved_reader = job.folder / "reader"
+        self.reader.save(self.saved_reader)
+        self.units = sorted(set(self.reader.rows.units.tolist()))
+        self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
 
     def __enter__(self) -> OpenJob:
@@ -146,12 +94,12 @@ class OpenJob:
     @property
     def progress(self) -> Progress:
         """Return what shows the progress."""
-        return self._job.workers.progress
+        return self.prepared.workers.progress
 
     def __repr__(self) -> str:
         return (
-            f"<job of {format_count(len(self._job.infos), 'report')}: {self._job.model.describe_processes()} on "
-            f"{format_count(len(self._job.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
+            f"{format_count(len(self.prepared.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
             f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
             ".layouts, .frame(LAYOUT), .analyse(), .findings()>"
         )
@@ -197,7 +145,7 @@ class OpenJob:
 
     def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
         """Return what JSON says of the job. Notes that ask nobody to do anything are left out."""
-        reports = reports or [info.name for info in self._job.infos]
+        reports = reports or [info.name for info in self.prepared.infos]
         rows = self.rows.filter(self.rows["kind"] != SAMPLED)
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
         return {
@@ -220,28 +168,28 @@ class OpenJob:
     @property
     def rank_sources(self) -> list[str]:
         """Names of what tells the ranks, as in "MPI" or "file names"."""
-        return self._job.model.rank_sources
+        return self.prepared.model.rank_sources
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about the reports and their clocks, a line each."""
-        return collect_warnings(self._job)
+        return collect_warnings(self.prepared)
 
     @cached_property
     def quality(self) -> list[QualityNote]:
         """Notes on what the reports lack or have lost, and what to do about it."""
-        return assess_quality(self._job)
+        return assess_quality(self.prepared)
 
     @property
     def facts(self) -> dict[str, object]:
         """The begin of the job (`begins_utc`, text, empty where unknown), its GPU models with how many
         of each there are, and versions of drivers and of Nsight Systems.
         """
-        infos, begin = self._job.infos, self._job.timeline.begin_utc
+        infos, begin = self.prepared.infos, self.prepared.timeline.begin_utc
         # Reports of one host name the same GPUs.
         gpus = {
             (placement.machine, gpu.key or gpu.number): gpu.name
-            for info, placement in zip(infos, self._job.timeline.placements, strict=True)
+            for info, placement in zip(infos, self.prepared.timeline.placements, strict=True)
             for gpu in info.gpus.values()
         }
         return {
@@ -257,18 +205,21 @@ class OpenJob:
         not all reports cover, a line each.
         """
         coverage = self.coverage
-        notes = [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+        notes = [
+            *self.prepared.notes,
+            *(note for result in self.prepared.results for note in result.notes),
+        ]
         return [*notes, *filter(None, [coverage.describe_unseen(), coverage.describe()])]
 
     @cached_property
     def coverage(self) -> Coverage:
         """The time that the reports cover: of each process, and of all."""
-        return find_coverage(self._job, self.reader)
+        return find_coverage(self.prepared, self.reader)
 
     @cached_property
     def layouts(self) -> dict[str, int]:
         """The layouts that the job has events of (names for :meth:`frame`), with their number."""
-        return dict(sum((Counter(result.events) for result in self._job.results), Counter()))
+        return dict(sum((Counter(result.events) for result in self.prepared.results), Counter()))
 
     def frame(self, layout: str, *columns: str, labels: bool = True) -> pl.DataFrame:
         """Return the events of a layout, a row for each, in the order of their begins.
@@ -336,7 +287,7 @@ class OpenJob:
         if isinstance(values, NameSet):
             labels = self.labels[values.name]
         else:
-            domains = enumerate(name for name, _ in self._job.domain_codes)
+            domains = enumerate(name for name, _ in self.prepared.domain_codes)
             pairs = [*(values.labels if values else domains)]
             labels = pl.DataFrame(pairs, schema=LABELS, orient="row")
         labels = labels.with_columns(pl.col("label").cast(pl.Categorical))
@@ -350,7 +301,7 @@ class OpenJob:
             name: name_values.labels.cast(LABELS)
             if name_values.labels.height
             else pl.DataFrame(schema=LABELS)
-            for name, name_values in self._job.values.items()
+            for name, name_values in self.prepared.values.items()
         }
 
     @cached_property
@@ -359,8 +310,9 @@ class OpenJob:
         return fold_labels(self.labels["nvtx"])
 
     @cached_property
-    def _groups(self) -> Path:
-        path = self._job.folder / "groups.npy"
+    def group_table(self) -> Path:
+        """The file of the group of each NVTX name, for workers."""
+        path = self.prepared.folder / "groups.npy"
         with path.open("wb") as file:
             np.save(file, make_group_table(self.folded))
         return path
@@ -371,32 +323,6 @@ class OpenJob:
         is_unnamed = self.labels["kernels"]["label"].str.contains(UNNAMED)
         named = {KERNEL_NAMES} if 2 * is_unnamed.sum() <= len(is_unnamed) else set()
         return {*self.reader.layouts, *named}
-
-    def explain_absence(self, layouts: Sequence[str]) -> str:
-        """Return why there are no events of these layouts, or no names of kernels."""
-        if KERNEL_NAMES in layouts:
-            return "the names of kernels are not in the reports, so that communication cannot be told from computation"
-        kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
-        tables = [table for kind in kinds for table in kind.tables]
-        present = {table for info in self._job.infos for table in info.parts}
-        selected = [kind for kind in kinds if kind in self._job.selection.kinds]
-        if not tables:
-            relations = [
-                relation.title
-                for relation in all_relations()
-                if set(relation.layouts) & set(layouts)
-            ]
-            titles = [*(kind.title for kind in kinds), *relations]
-            return f"nothing was found by comparing events ({', '.join(titles)})"
-        if not selected:
-            return f"not read: {', '.join(kind.name for kind in kinds)} left out"
-        there = [table for table in tables if table in present]
-        named = list(dict.fromkeys(there or tables))
-        many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
-        if there:
-            return f"no usable ones in {many}"
-        by = next((one for begin, one in RECORDED_BY.items() if named[0].startswith(begin)), None)
-        return f"not recorded: no report has {many}" + (f" (nsys profile {by})" if by else "")
 
     def analyse(
         self,
@@ -421,17 +347,17 @@ class OpenJob:
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
         """
-        by_name = {analysis.name: analysis for analysis in ANALYSES}
-        if unknown := set(names) - set(by_name):
+        known = [analysis.name for analysis in ANALYSES]
+        if unknown := set(names) - set(known):
             raise UsageError(
-                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(by_name)}"
+                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(known)}"
             )
-        for option, value, known in (
+        for option, value, values in (
             ("useful", useful, USEFUL),
             ("host_threads", host_threads, HOST_THREADS),
         ):
-            if value not in known:
-                raise UsageError(f"{option}: {value} is none of {', '.join(known)}")
+            if value not in values:
+                raise UsageError(f"{option}: {value} is none of {', '.join(values)}")
         names = names or tuple(self.analyses)
         asked = AnalysisOptions(
             useful=useful,
@@ -444,9 +370,8 @@ class OpenJob:
         made = self._results.setdefault(key, {})
         # Those whose findings belong to the one list.
         others = [one.name for one in ANALYSES if one.has_findings] if "findings" in names else []
-        left = [by_name[name] for name in dict.fromkeys((*names, *others)) if name not in made]
-        if left:
-            made.update(self._run_analyses(left, *key))
+        if left := [name for name in (*names, *others) if name not in made]:
+            made.update(run_analyses(self, left, *key))
         results = Results((name, made[name]) for name in names)
         if "findings" in names:
             joined = join_findings(made[name].findings for name in ("findings", *others))
@@ -500,26 +425,26 @@ class OpenJob:
             raise UsageError("; ".join(result.missing) or "what-if: names no change")
         return result.tables["what_if"].frame
 
-    @cached_property
+    @property
     def steady(self) -> Steady | None:
         """The job's steady state: the time of its iterations without the first. None where it does not
         repeat itself.
         """
-        return self._find_steady_state("")
+        return self.find_steady("")[0]
 
-    def _find_steady_state(self, pattern: str) -> Steady | None:
-        """Return the steady state, and store its iterations by task. pattern: of NVTX names of iterations."""
-        found = find_steady_state(
-            self.reader, self.labels["nvtx"], pattern, self.coverage.common, self._list_iterations
-        )
-        if found is None:
-            return None
-        with self._locate_iterations(pattern).open("wb") as file:
-            np.save(file, found[1].to_numpy())
-        return found[0]
-
-    def _locate_iterations(self, pattern: str) -> Path:
-        return self._job.folder / f"iterations{'-asked' if pattern else ''}.npy"
+    def find_steady(self, pattern: str) -> tuple[Steady | None, Path | None]:
+        """Return the steady state, and the file with its iterations by task. pattern: of NVTX names of
+        iterations, "" to find them.
+        """
+        if pattern not in self._steady:
+            labels, covered = self.labels["nvtx"], self.coverage.common
+            found = find_steady_state(self.reader, labels, pattern, covered, self._list_iterations)
+            path = self.prepared.folder / f"iterations-{len(self._steady)}.npy"
+            self._steady[pattern] = (found[0], path) if found else (None, None)
+            if found:
+                with path.open("wb") as file:
+                    np.save(file, found[1].to_numpy())
+        return self._steady[pattern]
 
     def _list_iterations(self, names: NamePattern) -> pl.DataFrame:
         return pl.concat(self.run_on_groups(partial(_list_unit_iterations, names)))
@@ -539,174 +464,17 @@ class OpenJob:
         order. function: of the file of :attr:`reader` (:func:`load_event_reader`) and the group's number;
         workers run it.
         """
-        return iter(self._job.workers.run(partial(function, self._saved), self._units))
-
-    def _run_analyses(
-        self,
-        wanted: Sequence[Analysis],
-        asked: AnalysisOptions,
-        pattern: str,
-        regions: tuple[str, ...],
-    ) -> dict[str, Result]:
-        steady = (
-            None if asked.whole else self._find_steady_state(pattern) if pattern else self.steady
-        )
-        iterations = self._locate_iterations(pattern)
-        labels = self.labels["nvtx"]
-        options = replace(
-            asked,
-            iterations=iterations if steady and iterations.exists() else None,
-            synchronising=select_synchronising_calls(self.labels["cuda_api"]),
-            loading=select_labels(self.labels["cuda_api"], LOADING),
-            io=select_io_calls(self.labels["osrt"]),
-            shmem=select_shmem_calls(self.labels["nvtx"]),
-            no_profiler=select_no_profiler(self.labels["profiler_overhead"]),
-            groups=self._groups,
-            steady=steady,
-            covered=self.coverage.common,
-            lossy_devices=self._find_lossy_devices(),
-            lost_work=self._name_lossy_processes(),
-            regions=ALL
-            if regions == (ALL,)
-            else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),
-            unmatched=tuple(
-                dict.fromkeys(
-                    self._job.infos[report].name
-                    for (report, _), (kernels, matched) in self._job.silent_in_nccl.items()
-                    if 2 * matched < kernels
-                )
-            ),
-        )
-        context = Context(
-            self.reader,
-            options,
-            self.labels,
-            self.folded,
-            self.available,
-            lambda layouts: (
-                options.lost_work
-                if options.lost_work and set(layouts) & set(WORK) & self.reader.layouts
-                else self.explain_absence(layouts)
-            ),
-            make_clock_table(self._job),
-            lambda: self.graph,
-        )
-        results = {
-            analysis.name: Result(
-                analysis.name, analysis.title, missing=self._explain_inability(analysis)
-            )
-            for analysis in wanted
-        }
-        able = [analysis for analysis in wanted if not results[analysis.name].missing]
-        collected: dict[tuple[str, str], list[pl.DataFrame]] = defaultdict(list)
-        steps = len(able) + (len(self._units) if len(self._units) > 1 else len(able))
-        with self.progress.show_phase("analysing", steps) as advance:
-            for frames in self._collect_units(able, options):
-                for name, key, frame in frames:
-                    collected[name, key].append(frame)
-                advance(1)
-            for analysis in able:
-                joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
-                for name, key in collected:
-                    if name == analysis.name:
-                        joined[key] = _concat_frames(collected[name, key])
-                result = results[analysis.name]
-                analysis.conclude(joined, context, result)
-                told = any(options.lost_work in line for line in (*result.missing, *result.notes))
-                if options.lost_work and analysis.is_of_covered and not told:
-                    result.missing.append(f"figures of all GPUs: {options.lost_work}")
-                advance(1)
-        return results
-
-    def _explain_inability(self, analysis: Analysis) -> list[str]:
-        """Return why the job has not what an analysis needs; nothing where it has."""
-        uncovered = analysis.is_of_covered and not len(self.coverage.common)
-        return [
-            *([self.coverage.describe()] if uncovered else []),
-            *(
-                f"{analysis.title}: {self.explain_absence(group)}"
-                for group in analysis.needs
-                if not self.available & set(group)
-            ),
-        ]
-
-    def _name_lossy_processes(self) -> str:
-        """Return a sentence on the processes that have lost work; empty where none has."""
-        model = self._job.model
-        keys = ((one.report, one.process) for one in self._job.lost if one.hides_idle_time)
-        lossy = sorted({model.tasks[key] for key in keys if key in model.tasks})
-        names = list_some([model.labels[task] for task in lossy])
-        return f"work of {names} is lost (see the quality of the capture)" if lossy else ""
-
-    def _find_lossy_devices(self) -> tuple[int, ...]:
-        """Return the devices of processes that have lost work: those with other work of theirs, or
-        the only one that they see.
-        """
-        infos, model = self._job.infos, self._job.model
-        machines = [placement.machine for placement in self._job.timeline.placements]
-        device_of = self.reader.rows.get_column("device")
-        devices: dict[tuple[object, ...], int] = {}
-        users: dict[tuple[int, int], set[int]] = defaultdict(set)
-        for (report, key), thread in model.rows.items():
-            if isinstance(key, StreamKey):
-                gpu = identify_gpu(infos, machines, report, find_stream_device(infos[report], key))
-                devices[gpu] = int(device_of[thread])
-                users[report, key.pid].add(devices[gpu])
-        lossy: set[int] = set()
-        for one in self._job.lost:
-            if one.hides_idle_time:
-                lossy |= users[one.report, one.process]
-                seen = infos[one.report].list_gpus(one.process)
-                if len(seen) == 1:
-                    gpu = identify_gpu(infos, machines, one.report, DeviceKey(GPU, number=seen[0]))
-                    lossy |= {devices[gpu]} if gpu in devices else set()
-        return tuple(sorted(lossy))
-
-    def _collect_units(
-        self, able: Sequence[Analysis], options: AnalysisOptions
-    ) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
-        """Yield what the analyses collect, unit by unit; of a single one, which workers could not
-        share, analysis by analysis.
-        """
-        if len(self._units) == 1:
-            (number,) = self._units
-            unit = DeviceGroup(load_event_reader(self._saved), number, options, self._saved.parent)
-            yield from (_collect_frames([analysis], unit) for analysis in able)
-            return
-        names = [analysis.name for analysis in able]
-        yield from self.run_on_groups(partial(_collect_unit, names, options))
-
-
-def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(
-        [frame for frame in frames if frame.height] or frames[:1], how="diagonal_relaxed"
-    )
-
-
-def _collect_frames(
-    analyses: Sequence[Analysis], unit: DeviceGroup
-) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return what analyses collect of one unit: analysis, name of the frame, frame."""
-    return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
+        return iter(self.prepared.workers.run(partial(function, self.saved_reader), self.units))
 
 
 def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:
     """Return the iterations of one unit (a pure function over files)."""
-    unit = DeviceGroup(load_event_reader(saved), number, AnalysisOptions(), saved.parent)
-    return list_task_iterations(unit, names)
+    return list_task_iterations(make_device_group(AnalysisOptions(), saved, number), names)
 
 
 def _build_unit_graph(calls: Mapping[int, str], saved: Path, number: int) -> UnitGraph:
     """Return the graph of one unit (a pure function over files)."""
     return build_unit_graph(load_event_reader(saved), number, calls)
-
-
-def _collect_unit(
-    names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
-) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return what these analyses collect of one unit (a pure function over files)."""
-    unit = DeviceGroup(load_event_reader(saved), number, options, saved.parent)
-    return _collect_frames([one for one in ANALYSES if one.name in names], unit)
 
 
 def open_job(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import write_complete_file
 from nsys2prv._util.text import format_count
+from nsys2prv.analysis.analyses import ON_DEMAND
 from nsys2prv.analysis.comparison import (
     compare_elapsed,
     compare_jobs,
     warn_of_differences,
 )
 from nsys2prv.analysis.finished_job import FinishedJob
-from nsys2prv.analysis.job import ON_DEMAND, OpenJob, open_job
+from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import (
     JSON,

@@ -86,7 +86,7 @@ def test_figures_of_the_steady_state(tmp_path: Path) -> None:
     with open_job(
         make_two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
     ) as job:
-        job.steady = Steady(500, 1_500, (500, 1_000), "made by hand")
+        job._steady[""] = Steady(500, 1_500, (500, 1_000), "made by hand"), None
         result = job.analyse("critical_path")["critical_path"]
     causes = result.tables["causes"].frame
     assert causes["time_ns"].sum() == 1_900

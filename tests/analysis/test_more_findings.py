@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 import nsys2prv
+from nsys2prv.analysis import analyses
 from nsys2prv.analysis import job as job_module
 from nsys2prv.analysis.result import Analysis, Finding, Result, join_findings
 from nsys2prv.cli import main
@@ -35,7 +36,8 @@ TOY = Analysis(
 def test_a_finding_of_another_analysis_is_in_every_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_module, "ANALYSES", (*job_module.ANALYSES, TOY))
+    for module in (job_module, analyses):
+        monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, TOY))
     kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
     tables = {KERNEL: kernels, "StringIds": make_strings("gemm")}
     report = make_export(tmp_path / "r.sqlite", tables)

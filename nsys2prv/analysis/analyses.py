@@ -1,0 +1,180 @@
+"""Run analyses: collect frames of every device group, in any worker, and conclude from all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from msgspec.structs import replace
+
+from nsys2prv.analysis import (
+    clocks,
+    collectives,
+    critical_path,
+    efficiencies,
+    findings,
+    folded_stacks,
+    idle,
+    iterations,
+    kernels,
+    metrics,
+    nvtx_operations,
+    overlap,
+    time_division,
+)
+from nsys2prv.analysis.clocks import make_clock_table
+from nsys2prv.analysis.coverage import explain_absence, find_lossy_devices, name_lossy_processes
+from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
+from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
+from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.events.attributes import select_labels
+from nsys2prv.events.cuda import select_synchronising_calls
+from nsys2prv.events.nvtx_names import NamePattern
+from nsys2prv.events.system import select_io_calls
+from nsys2prv.store.event_reader import load_event_reader
+
+if TYPE_CHECKING:
+    from nsys2prv.analysis.job import OpenJob
+
+ANALYSES = tuple(
+    module.ANALYSIS
+    for module in (
+        findings,
+        efficiencies,
+        overlap,
+        iterations,
+        collectives,
+        kernels,
+        nvtx_operations,
+        idle,
+        folded_stacks,
+        metrics,
+        time_division,
+        clocks,
+        critical_path,
+    )
+)
+
+#: The analysis, and the kind and layout of the same name, that are there on demand.
+ON_DEMAND = critical_path.LAYOUT
+
+
+def run_analyses(
+    opened: OpenJob,
+    wanted: Sequence[str],
+    asked: AnalysisOptions,
+    pattern: str,
+    regions: tuple[str, ...],
+) -> dict[str, Result]:
+    """Return the results of analyses by name. pattern: of the NVTX names of iterations, "" to find
+    them. regions: names or glob patterns of NVTX ranges.
+    """
+    job, labels = opened.prepared, opened.labels["nvtx"]
+    steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
+    lost_work = name_lossy_processes(job)
+    options = replace(
+        asked,
+        iterations=iterations,
+        synchronising=select_synchronising_calls(opened.labels["cuda_api"]),
+        loading=select_labels(opened.labels["cuda_api"], LOADING),
+        io=select_io_calls(opened.labels["osrt"]),
+        shmem=select_shmem_calls(opened.labels["nvtx"]),
+        no_profiler=select_no_profiler(opened.labels["profiler_overhead"]),
+        groups=opened.group_table,
+        steady=steady,
+        covered=opened.coverage.common,
+        lossy_devices=find_lossy_devices(job, opened.reader),
+        lost_work=lost_work,
+        regions=ALL
+        if regions == (ALL,)
+        else tuple((name, NamePattern.from_glob(name, labels)) for name in regions),
+        unmatched=tuple(
+            dict.fromkeys(
+                job.infos[report].name
+                for (report, _), (kernels, matched) in job.silent_in_nccl.items()
+                if 2 * matched < kernels
+            )
+        ),
+    )
+
+    def explain(layouts: Sequence[str]) -> str:
+        is_lost = lost_work and set(layouts) & set(WORK) & opened.reader.layouts
+        return lost_work if is_lost else explain_absence(job, layouts)
+
+    context = Context(
+        opened.reader,
+        options,
+        opened.labels,
+        opened.folded,
+        opened.available,
+        explain,
+        make_clock_table(job),
+        lambda: opened.graph,
+    )
+    results, able = {}, []
+    for analysis in (one for one in ANALYSES if one.name in wanted):
+        absent = [group for group in analysis.needs if not opened.available & set(group)]
+        missing = [f"{analysis.title}: {explain_absence(job, group)}" for group in absent]
+        if analysis.is_of_covered and not len(opened.coverage.common):
+            missing.insert(0, opened.coverage.describe())
+        results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
+        able += [] if missing else [analysis]
+    collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
+    units = len(opened.units)
+    with opened.progress.show_phase(
+        "analysing", len(able) + (units if units > 1 else len(able))
+    ) as advance:
+        for frames in _collect_units(opened, able, options):
+            for name, key, frame in frames:
+                collected[name][key].append(frame)
+            advance(1)
+        for analysis in able:
+            joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
+            for key, parts in collected[analysis.name].items():
+                kept = [part for part in parts if part.height] or parts[:1]
+                joined[key] = pl.concat(kept, how="diagonal_relaxed")
+            result = results[analysis.name]
+            analysis.conclude(joined, context, result)
+            told = any(lost_work in line for line in (*result.missing, *result.notes))
+            if lost_work and analysis.is_of_covered and not told:
+                result.missing.append(f"figures of all GPUs: {lost_work}")
+            advance(1)
+    return results
+
+
+def _collect_units(
+    opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
+) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
+    """Yield what the analyses collect, unit by unit; of a single one, which workers could not
+    share, analysis by analysis.
+    """
+    if len(opened.units) == 1:
+        unit = make_device_group(options, opened.saved_reader, *opened.units)
+        yield from (_collect_frames([analysis], unit) for analysis in able)
+    else:
+        names = [analysis.name for analysis in able]
+        yield from opened.run_on_groups(partial(_collect_unit, names, options))
+
+
+def _collect_frames(
+    analyses: Sequence[Analysis], unit: DeviceGroup
+) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return what analyses collect of one unit: analysis, name of the frame, frame."""
+    return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
+
+
+def _collect_unit(
+    names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
+) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return what these analyses collect of one unit (a pure function over files)."""
+    unit = make_device_group(options, saved, number)
+    return _collect_frames([one for one in ANALYSES if one.name in names], unit)
+
+
+def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> DeviceGroup:
+    """Return a device group of a job. saved: the file of its reader."""
+    return DeviceGroup(load_event_reader(saved), number, options, saved.parent)
