@@ -5,7 +5,7 @@ in files.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -129,6 +129,28 @@ def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.nd
     time, total = time[order], np.cumsum(change[order])
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
     return time[last], total[last]
+
+
+def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
+    """Return a number for each set, from 0 in their order; sets with a common member, directly or
+    by way of others, have the same.
+    """
+    leaders: dict[Hashable, Hashable] = {}
+
+    def find_leader(member: Hashable) -> Hashable:
+        leaders.setdefault(member, member)
+        while leaders[member] != member:
+            leaders[member] = leaders[leaders[member]]
+            member = leaders[member]
+        return member
+
+    firsts = []
+    for first, *others in sets:
+        firsts.append(first)
+        for other in others:
+            leaders[find_leader(other)] = find_leader(first)
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(find_leader(first), len(numbers)) for first in firsts]
 
 
 def is_sorted(values: np.ndarray) -> bool:

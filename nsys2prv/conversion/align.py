@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import read_frame
 from nsys2prv._util.errors import Detail, NothingToWrite
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord
-from nsys2prv.conversion import device_states
 from nsys2prv.conversion.clocks import (
     Timeline,
     align_hosts,
@@ -33,7 +32,7 @@ from nsys2prv.conversion.clocks import (
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.read import FOR_CLOCKS, warn_of_far_rows
 from nsys2prv.events.catalogue import load_catalogue, number_domains
-from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.export import job_checks
@@ -180,11 +179,33 @@ def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
     GPUs whose states are to be written, with their reports.
     """
     _adopt_kernels(job)
-    devices = device_states.find_devices(job)
+    devices = _find_devices(job)
     _build_model(job, devices)
     clocks = [placement.map for placement in job.placements]
     job.notes += deduplicate_device_samples(job.results, job.model.rows, clocks)
     return devices
+
+
+def _find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
+    """Return the GPUs that get states, as objects of the trace: those with streams that hold
+    events.
+    """
+    if not any(kind.name == "device_state" for kind in job.selection.kinds):
+        return []
+    streams = {
+        (report, key.pid, find_stream_device(job.infos[report], key))
+        for report, key in job.list_objects()
+        if isinstance(key, StreamKey)
+    }
+    uses = {
+        ((report, pid), identify_gpu(job.infos, job.machines, report, device))
+        for report, pid, device in streams
+    }
+    # Where each process has a GPU of its own, its streams tell the same.
+    own_gpus = len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses})
+    if own_gpus and "device_state" not in job.selection.asked:
+        return []
+    return sorted({(report, device) for report, _, device in streams})
 
 
 def _number_names(job: Job) -> None:
@@ -244,9 +265,12 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
     )
     related = run_relations(book, job.folder, job.run)
     if devices:
+        # Not before it is needed.
+        from nsys2prv.conversion.states import find_device_states
+
         job.settle()
         number = 1 + max(result.task for result in (*job.results, *related))
-        job.results += device_states.find_device_states(job, number)
+        job.results += find_device_states(job, number)
     job.results += related
     # One warning is enough where the launcher's environment tells it.
     if is_complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, number_linked
 from nsys2prv._util.native import core
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import (
@@ -117,15 +117,6 @@ def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
     """Return connected components of threads by report, task and GPU."""
-    leader: dict[tuple, tuple] = {}
-
-    def find(key: tuple) -> tuple:
-        leader.setdefault(key, key)
-        while leader[key] != key:
-            leader[key] = leader[leader[key]]
-            key = leader[key]
-        return key
-
     keys = []
     for thread, thread_reports in enumerate(reports):
         own = [("device", devices[thread])] if devices[thread] is not None else []
@@ -133,11 +124,8 @@ def _number_units(
             own += [("task", tasks[thread]), *(("report", report) for report in thread_reports)]
         # One report may hold samples of all GPUs of its host, which are to be with the GPUs' work.
         own = own or [("report", thread_reports[0])]
-        for other in own[1:]:
-            leader[find(other)] = find(own[0])
-        keys.append(own[0])
-    numbers: dict[tuple, int] = {}
-    return np.array([numbers.setdefault(find(key), len(numbers)) for key in keys], np.int64)
+        keys.append(own)
+    return np.array(number_linked(keys), np.int64)
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:

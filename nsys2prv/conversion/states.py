@@ -1,25 +1,29 @@
-"""Make state records of threads and streams: a task for each report, in windows of its time.
+"""Make states of rows: state records of threads and streams, and events of the states of GPUs.
 
-For every time the state of the innermost open range of each row counts; ranges may overlap
-arbitrarily. What finds it is vectorized and about one window, first <= time < limit. Times are
-int64 ns; objects are small indices.
+A thread or stream is in the state of its innermost open range; ranges may overlap arbitrarily. A
+GPU's state tells which classes of work are under way on it, from all streams of all processes.
+
+In: runs of reports. Out: records in trace time, by tasks that go through windows of time, first <=
+time < limit. Times are int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN, Table, mask_changes
+from nsys2prv._util.columns import OPEN, Table, mask_changes, number_linked, sum_changes
 from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
-from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import QueueKey, StreamKey, ThreadKey, find_stream_device
+from nsys2prv.events.kind import Rows
+from nsys2prv.relations import write_result
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
@@ -50,6 +54,18 @@ NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
 
+#: The kind and the layout of the states of devices.
+DEVICE_STATE = "device_state"
+#: Bits of the classes of work that is under way, in the value of a state.
+NCCL, MEMORY, COMPUTE = 1, 2, 4
+#: Layout of operations -> the bit of its class.
+BITS = {
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_kernel": COMPUTE,
+    "cuda_graph": COMPUTE,
+}
+
 #: Layout -> values of its deciding names, ascending, and the state that each implies.
 NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -65,10 +81,11 @@ class StateWork(Struct, frozen=True):
     global_ids: Path
     #: States that names imply.
     name_states: NameStates
-    #: Thread -> the state in which it is outside of all ranges; only these have states.
-    states: Mapping[int, int]
-    #: Threads that have states only if a range implies one.
-    with_states: frozenset[int]
+    #: Threads that have states, ascending, and the state in which each is outside of all ranges.
+    threads: np.ndarray
+    outside: np.ndarray
+    #: Which of them have states only if a range implies one.
+    is_queue: np.ndarray
     #: Folder for its runs.
     folder: Path
     #: Begin and end (ns) of what the report captured; rows have no states outside. None: all.
@@ -77,35 +94,30 @@ class StateWork(Struct, frozen=True):
 
 def plan_state_tasks(job: Job) -> list[StateWork]:
     """Return a task for each report that has rows with states."""
-    states: dict[int, dict[int, int]] = defaultdict(dict)
-    queues: dict[int, set[int]] = defaultdict(set)
+    rows: dict[int, dict[int, tuple[int, bool]]] = defaultdict(dict)
     for (report, key), thread in job.model.rows.items():
-        if isinstance(key, QueueKey):
-            queues[report].add(thread)
         # Further rows of a thread are for ranges that overlap others, and no threads.
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
-            states[report][thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
-    runs: dict[int, list[Run]] = defaultdict(list)
-    for run in job.runs:
-        if run.shape.stream in STREAMS:
-            runs[run.report].append(run)
+            state = RUNNING if isinstance(key, ThreadKey) else IDLE
+            rows[report][thread] = state, isinstance(key, QueueKey)
+    runs = _group_by_report(run for run in job.runs if run.shape.stream in STREAMS)
     global_ids = job.folder / "ids-of-states"
     make_global_ids(job).save(global_ids)
     captured, name_states = _find_captured_times(job), _find_name_states(job)
-    first = 1 + max(result.task for result in job.results)
-    return [
-        StateWork(
-            number,
-            tuple(runs[report]),
-            global_ids,
-            name_states,
-            states[report],
-            frozenset(queues[report]),
-            job.folder,
-            captured.get(report),
-        )
-        for number, report in enumerate(sorted(states), first)
-    ]
+    tasks = []
+    for number, report in enumerate(sorted(rows), 1 + max(one.task for one in job.results)):
+        threads = np.array([(row, *of) for row, of in sorted(rows[report].items())], np.int64).T
+        own = threads[0], threads[1], threads[2].astype(bool)
+        task = number, tuple(runs[report]), global_ids, name_states, *own, job.folder
+        tasks.append(StateWork(*task, captured.get(report)))
+    return tasks
+
+
+def _group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    by_report: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_report[run.report].append(run)
+    return by_report
 
 
 def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
@@ -169,10 +181,9 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
     """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
     the other.
     """
-    threads = np.array(sorted(task.states), np.int64)
-    outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
-    outside[_find_idle_threads(task, global_ids, threads)] = NOT_CREATED
-    wanted = ~np.isin(threads, np.fromiter(task.with_states, np.int64, len(task.with_states)))
+    threads = task.threads
+    outside = np.where(_mask_idle_threads(task, global_ids), NOT_CREATED, task.outside)
+    wanted = ~task.is_queue
     records = OpenStates(outside)
     ranges = Ranges.make_empty()
     layouts, duration = load_catalogue().layouts, global_ids.duration
@@ -206,13 +217,15 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
             outside[held.object] = held.state
             # What ends at the limit is told to end with the next window.
             ranges = ranges[ranges.end >= limit]
-    objects, *columns = records.close_at_end(np.flatnonzero(wanted), duration)
+    rows = np.flatnonzero(wanted)
+    ends = np.full(len(rows), duration), np.full(len(rows), NOTHING)
+    objects, *columns = records.close_changed(rows, *ends)
     yield threads[objects], *columns
 
 
-def _find_idle_threads(task: StateWork, global_ids: GlobalIds, threads: np.ndarray) -> np.ndarray:
+def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
-    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
+    silent = task.outside == RUNNING
     for run in task.runs:
         if not silent.any():
             break
@@ -221,7 +234,7 @@ def _find_idle_threads(task: StateWork, global_ids: GlobalIds, threads: np.ndarr
             records = read_run(run)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, global_ids.objects.get_table(run.task)[objects])
+        silent &= ~np.isin(task.threads, global_ids.objects.get_table(run.task)[objects])
     return silent
 
 
@@ -418,18 +431,119 @@ class OpenStates:
         last[:-1] = np.diff(object_) != 0
         self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
         ended = np.flatnonzero(~last)
-        return _sort_by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
+        ended = ended[time[ended] < time[ended + 1]]
+        ended = ended[np.argsort(time[ended], kind="stable")]
+        return object_[ended], time[ended], time[ended + 1], state[ended]
 
-    def close_at_end(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
-        """Return the records of these objects that last until the end."""
-        return _sort_by_begin(
-            objects, self._since[objects], np.full(len(objects), end), self._state[objects]
+
+class DeviceStateWork(Struct, frozen=True):
+    """Task that derives the states of GPUs from all operations on them."""
+
+    #: Number of the task.
+    number: int
+    #: Begins of the operations.
+    runs: tuple[Run, ...]
+    #: File with what their times and numbers mean.
+    global_ids: Path
+    #: Thread of the trace -> that of its GPU.
+    gpu_of: np.ndarray
+    #: Folder for its runs.
+    folder: Path
+
+
+def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
+    """Return the states of all GPUs, by tasks from `number` on."""
+    gpu_of = np.full(job.model.tree.threads, -1)
+    gpus_of: dict[int, set[int]] = defaultdict(set)
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            device = find_stream_device(job.infos[report], key)
+            gpu_of[thread] = job.model.rows[report, device]
+            gpus_of[report].add(gpu_of[thread])
+    runs = _group_by_report(
+        run for run in job.runs if run.shape.stream == BEGIN and run.shape.name in BITS
+    )
+    global_ids = job.folder / "ids-of-operations"
+    make_global_ids(job).save(global_ids)
+    # Reports that share a GPU are of one task.
+    reports = sorted(runs)
+    groups: dict[int, list[Run]] = defaultdict(list)
+    for report, group in zip(reports, number_linked(gpus_of[one] for one in reports), strict=True):
+        groups[group] += runs[report]
+    tasks = [
+        DeviceStateWork(number + group, tuple(own), global_ids, gpu_of, job.folder)
+        for group, own in groups.items()
+    ]
+    return job.run(make_device_states, tasks)
+
+
+def make_device_states(task: DeviceStateWork) -> WorkResult:
+    """Return the states of the task's GPUs, as runs in trace time on thread indices."""
+    global_ids = load_global_ids(task.global_ids)
+    bounds = choose_window_bounds(task.runs, global_ids.clocks)
+    states = GpuStates(len(task.gpu_of))
+    with WindowReader(task.runs, global_ids) as reader:
+        pieces = (
+            states.advance(_read_operations(task, reader.read(first, last)), first, last)
+            for first, last in pairwise([*bounds, None])
         )
+        rows = (
+            Rows(DEVICE_STATE, begin, end, gpu, {"state": state})
+            for gpu, begin, end, state in pieces
+            if len(gpu)
+        )
+        return write_result(DEVICE_STATE, task.number, task.folder, rows)
 
 
-def _sort_by_begin(
-    object_: np.ndarray, begin: np.ndarray, end: np.ndarray, state: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    kept = np.flatnonzero(begin < end)
-    order = kept[np.argsort(begin[kept], kind="stable")]
-    return object_[order], begin[order], end[order], state[order]
+def _read_operations(
+    task: DeviceStateWork, operations: Mapping[RecordFormat, WindowRecords]
+) -> np.ndarray:
+    """Return GPU, bit, begin and end of operations, a row each."""
+    columns = [
+        np.array(
+            [
+                task.gpu_of[records.column("object")],
+                np.full(len(records), BITS[shape.name]),
+                records.times,
+                records.column("end"),
+            ]
+        )
+        for shape, records in operations.items()
+    ]
+    return np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1)
+
+
+class GpuStates:
+    """The state of each GPU over time, found window by window: the sum of the bits of the classes of
+    which some operation is under way.
+
+    rows: number of rows of the trace, GPUs among them.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._states = rows, OpenStates(np.zeros(rows, np.int64))
+        self._under_way = np.zeros((4, 0), np.int64)
+
+    def advance(
+        self, operations: np.ndarray, first: int, last: int | None
+    ) -> tuple[np.ndarray, ...]:
+        """Return GPU, begin, end and state (other than 0) of what ends before `last`, by begin.
+
+        operations: GPU, bit, begin and end of those that begin from `first` on and before `last`
+        (None: all others).
+        """
+        gpu, bit, begin, end = known = np.concatenate([self._under_way, operations], axis=1)
+        limit = int(end.max(initial=first)) + 1 if last is None else last
+        keys = Keys(first, limit, self._rows, (begin, end))
+        places, steps = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for one in np.unique(bit):
+            own = bit == one
+            changes = keys.join(np.tile(gpu[own], 2), np.concatenate([begin[own], end[own]]))
+            place, count = sum_changes(changes, np.repeat([1, -1], np.count_nonzero(own)))
+            places.append(place)
+            steps.append(np.diff(count > 0, prepend=False) * np.where(count > 0, one, -one))
+        place, state = sum_changes(np.concatenate(places), np.concatenate(steps))
+        inside = (place + 1) % keys.span != 0
+        self._under_way = known[:, end >= limit]
+        closed = self._states.close_changed(*keys.split(place[inside]), state[inside])
+        return tuple(column[closed[-1] != 0] for column in closed)

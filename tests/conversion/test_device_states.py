@@ -16,7 +16,7 @@ from tools.shared_gpus import COMPUTE, MEMORY, NCCL, SharedGpus, make_shared_gpu
 from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES
 
-from nsys2prv.conversion.device_states import GpuStateSweep
+from nsys2prv.conversion.states import GpuStates
 from nsys2prv.store import windows
 
 STATE = 63000070
@@ -43,7 +43,7 @@ def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
 @pytest.mark.parametrize("seed", range(20))
 def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None:
     random = np.random.default_rng(seed)
-    length, sweep = 400, GpuStateSweep()
+    length, states = 400, GpuStates(2)
     operations = [
         (int(bit), int(begin), int(min(begin + lasting, length)))
         for bit, begin, lasting in zip(
@@ -62,16 +62,9 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
         inside = [
             item for item in operations if first <= item[1] and (last is None or item[1] < last)
         ]
-        classes = {
-            bit: tuple(
-                np.array([item[place] for item in inside if item[0] == bit], np.int64)
-                for place in (1, 2)
-            )
-            for bit in (1, 2, 4)
-        }
-        ranges += list(
-            zip(*(column.tolist() for column in sweep.advance_until(classes, last)), strict=True)
-        )
+        columns = [(1, *item) for item in inside]
+        found = states.advance(np.array(columns, np.int64).reshape(-1, 4).T, first, last)
+        ranges += list(zip(*(column.tolist() for column in found[1:]), strict=True))
     for begin, end, state in ranges:
         assert begin < end
         actual[begin:end] = state
