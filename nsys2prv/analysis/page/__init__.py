@@ -110,7 +110,7 @@ def fill_page(
     style = environment.get_template("page.css").render()
     # The browser runs this script and takes these styles alone: nothing that a name in a report
     # might smuggle in.
-    texts = {"style": style, "script": join_modules(page)}
+    texts = {"style": style, "script": join_modules(_read_web(f"{page}.js"))}
     hashes = {f"{name}_hash": hash_text(text) for name, text in texts.items()}
     marked = {name: Markup(text) for name, text in texts.items()}
     return environment.get_template(f"{page}.html").render(
@@ -128,25 +128,24 @@ def fill_page(
     )
 
 
-def join_modules(page: str) -> str:
-    """Return a module of JavaScript, behind those that it needs, as one script without imports, each in a
-    block of its own. Modules import by names (``import { a, b } from "./module.js";``) and export
-    constants and classes.
+def join_modules(script: str) -> str:
+    """Return a script of JavaScript with all modules that it needs in front, without imports, each in a
+    block of its own. They import by names (``import { a, b } from "./module.js";``) and export constants
+    and classes.
     """
     blocks: dict[str, str] = {}
 
-    def add(name: str) -> None:
-        text = _read_web(f"{name}.js")
+    def add(name: str, text: str) -> None:
         for _, needed in IMPORT.findall(text):
             if needed not in blocks:
-                add(needed)
+                add(needed, _read_web(f"{needed}.js"))
         exported = ", ".join(re.findall(r"(?m)^export (?:const|class) (\w+)", text))
         text = re.sub(r"(?m)^export ", "", IMPORT.sub(r"const \1 = modules.\2;", text))
         blocks[name] = f"{{\n{text}modules.{name} = {{ {exported} }};\n}}\n"
 
-    add(page)
-    script = "".join(blocks.values())
-    return f"(async () => {{\n'use strict';\nconst modules = {{}};\n{script}}})();\n"
+    add("page", script)
+    whole = "".join(blocks.values())
+    return f"(async () => {{\n'use strict';\nconst modules = {{}};\n{whole}}})();\n"
 
 
 def hash_text(text: str) -> str:
