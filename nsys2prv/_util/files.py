@@ -33,8 +33,8 @@ except ImportError:  # not on every system
 #: Endings of files that only nsys reads, and of every file that is a report.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
-#: Endings of the files of a folder of tables; Arrow's are not read. nsys ends the names of such
-#: folders with the latter unless it is told a name.
+#: Endings of the files of a folder of tables (Arrow's are not read), and of the names that nsys gives
+#: such folders by default.
 TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = (".parquetdir", ".arrowdir", "_pqtdir", "_arwdir")
 #: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
@@ -232,7 +232,7 @@ def remove_leftovers(parent: Path) -> None:
         for entry in os.scandir(parent):
             folder = Path(entry.path)
             ours = _OURS.fullmatch(entry.name)
-            # Of another machine nothing surely tells whether its process has ended.
+            # Whether a process of another machine has ended is not known.
             if ours and ours[1] == _digest_host() and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError, ValueError):
                     if folder.lstat().st_uid == os.geteuid() and _is_dead(folder):

@@ -6,8 +6,8 @@ looks for garbage among modules while it imports them, which takes a sixth of th
 
 Where the address space is limited (``ulimit -v``), what is only reserved counts: glibc reserves 64
 MB for each of the first threads that ask for memory, three fifths of all that a conversion has.
-When there is none left libraries end the process with whatever they print, or crash, so such a
-limit is looked at before they are imported.
+When there is none left, libraries crash or end the process with messages of their own, so the limit is
+checked before they are imported.
 """
 
 from __future__ import annotations

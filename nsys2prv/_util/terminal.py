@@ -66,7 +66,7 @@ def print_text(text: str) -> None:
 
 def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[str]:
     """Return safe lines no wider than `width`; continuation lines are indented to the column of
-    their text, or by so many blanks.
+    their text, or by `hang` blanks.
     """
     safe = [escape_unprintable(line) for line in lines]
     return [part for line in safe for part in _fold_line(line, width, hang)]
@@ -138,7 +138,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def _wrap_heading(column: Column, lines: int) -> list[str]:
-    """Return a heading in at most so many lines, as narrow as it can be beside the cells."""
+    """Return a heading in at most `lines` lines, as narrow as it can be beside the cells."""
     for width in range(column.width, len(column.head)):
         wrapped = textwrap.wrap(column.head, max(width, 1), break_long_words=False)
         if len(wrapped) <= lines and max(map(len, wrapped)) <= max(width, 1):
@@ -147,13 +147,13 @@ def _wrap_heading(column: Column, lines: int) -> list[str]:
 
 
 def measure_table(columns: Sequence[Column], lines: int = MOST_HEADING_LINES) -> int:
-    """Return the width of a table whose headings take so many lines."""
+    """Return the width of a table whose headings take `lines` lines."""
     heads = (max(map(len, _wrap_heading(column, lines))) for column in columns)
     return sum(2 + max(head, one.width) for head, one in zip(heads, columns, strict=True))
 
 
 def _align(columns: Sequence[Column], lines: int) -> list[str]:
-    """Return the lines of a table, with its headings in so many lines."""
+    """Return the lines of a table, with its headings in `lines` lines."""
     heads = [_wrap_heading(column, lines) for column in columns]
     height = max(map(len, heads))
     padded = []
@@ -224,7 +224,7 @@ class Progress:
 
     @contextmanager
     def show_phase(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yield what is told how many more of the `total` pieces of a phase are done."""
+        """Yield a function to be called with the number of further pieces done, of the `total` of a phase."""
         if self._off or (self._bar is not None and name not in self._ahead):
             yield lambda _: None
             return

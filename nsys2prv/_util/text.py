@@ -14,7 +14,7 @@ MOST_COMPARED = 10_000
 #: Unit -> ns, the largest first.
 UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
-#: What moves the cursor, hides or reorders text: control characters but tab and line feed, and
+#: Characters that move the cursor, hide or reorder text: control characters but tab and line feed, and
 #: Unicode's marks of direction.
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -64,6 +64,11 @@ def parse_duration(text: str) -> int:
 def format_seconds(ns: int) -> str:
     """Return a time of a trace, in seconds."""
     return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
+
+
+def choose_decimals(length: int) -> int:
+    """Return the number of decimals of seconds that tell the ends of a span well apart. length: ns."""
+    return min(max(11 - len(str(max(length, 1))), 3), 9)
 
 
 def format_duration(ns: int) -> str:

@@ -33,8 +33,8 @@ T, R = TypeVar("T"), TypeVar("R")
 DEFAULT_ENGINE = "local"
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
-#: Up to so many workers of this machine, for a job of up to so many reports, are threads: they start
-#: at once and share what is imported, and most of the work on a large report releases Python's lock.
+#: Up to MOST_THREADS workers of this machine are threads, for a job of up to MOST_REPORTS_OF_THREADS
+#: reports: they start at once and share what is imported, and most of the work on a large report releases Python's lock.
 #: More of them would wait for that lock, and so would those that work on many small reports.
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
 #: How long to wait for a Dask scheduler, in seconds.
@@ -115,7 +115,8 @@ def make_pool(
     if engine == DEFAULT_ENGINE:
         if jobs <= 1:
             return nullcontext(make_serial_pool())
-        engine = "threads" if should_use_threads(jobs, reports) else "processes"
+        are_few = jobs <= MOST_THREADS and reports <= MOST_REPORTS_OF_THREADS
+        engine = "threads" if are_few else "processes"
     start, needed = ENGINES[engine]
     try:
         for module in needed:
@@ -125,11 +126,6 @@ def make_pool(
             f"--engine {engine} needs the package {error.name}: pip install {needed[0]}"
         ) from None
     return start(jobs, scheduler)
-
-
-def should_use_threads(jobs: int, reports: int) -> bool:
-    """True if workers of this machine finish sooner as threads than as processes."""
-    return jobs <= MOST_THREADS and reports <= MOST_REPORTS_OF_THREADS
 
 
 def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct, convert, field, to_builtins
 
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.store.event_reader import EventReader
@@ -104,7 +104,7 @@ class Finding(Struct, frozen=True):
         """
         parts = []
         for begin, end, ranks in self.moments[:1]:
-            digits = min(max(11 - len(str(max(end - begin, 1))), 3), 9)
+            digits = choose_decimals(end - begin)
             parts = [f"{begin / 1e9:.{digits}f} s to {end / 1e9:.{digits}f} s"]
             if ranks:
                 parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")

@@ -53,7 +53,7 @@ class FindingKind(Enum):
     WORSE = "corrections violate causality by {:.0f} ns in all, UTC by {:.0f} ns: UTC is kept"
 
 
-#: Kinds that say that ends tell nothing, rather than that they speak against a match.
+#: Kinds that say that ends cannot decide, rather than that they speak against a match.
 UNCLEAR_KINDS = (FindingKind.FEW_CALLS, FindingKind.AMBIGUOUS)
 #: Kinds that are notes; all others are warnings, about data left out though it should fit and about
 #: hosts that were not aligned.

@@ -170,6 +170,21 @@ def _compose_corrections(
     return result
 
 
+def find_violations(
+    estimates: list[Estimate], orders: Precedences
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which precedences are between hosts of one reference; by how much more than noise these
+    are violated (ns; -inf for others); and which of them by more than the errors of the hosts.
+    """
+    bound, reference = (
+        np.array([getattr(one, name) for one in estimates]) for name in ("bound", "reference")
+    )
+    begin, end = orders.correct(list_corrections(estimates))
+    same = reference[orders.before] == reference[orders.after]
+    excess = np.where(same, begin - end - orders.find_slack() - TOLERANCE, -np.inf)
+    return same, excess, excess > bound[orders.before] + bound[orders.after]
+
+
 def remove_violations(
     estimates: list[Estimate], orders: Precedences
 ) -> tuple[list[Estimate], list[ClockFinding]]:
@@ -178,21 +193,15 @@ def remove_violations(
     """
     estimates = list(estimates)
     slack = TOLERANCE + orders.find_slack()
-    errors = np.array([estimate.bound for estimate in estimates])
-    same = np.array([estimate.reference for estimate in estimates])
-    same = same[orders.before] == same[orders.after]
-    allowed = errors[orders.before] + errors[orders.after]
     beyond = np.zeros(len(orders), bool)
     for _ in range(SWEEPS):
-        begin, end = orders.correct(list_corrections(estimates))
-        excess = begin - end
-        beyond = same & (excess > allowed + slack)
-        wrong = same & (excess > slack) & ~beyond
+        same, excess, beyond = find_violations(estimates, orders)
+        wrong = (excess > 0) & ~beyond
         touched = np.unique(np.concatenate([orders.before[wrong], orders.after[wrong]])).tolist()
         movable = [host for host in touched if estimates[host].reference != host]
         if not movable:
             break
-        for host in sorted(movable, key=lambda host: -errors[host]):
+        for host in sorted(movable, key=lambda host: -estimates[host].bound):
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
     violations = zip(hosts.tolist(), counts.tolist(), strict=True)

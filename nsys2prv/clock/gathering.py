@@ -53,12 +53,12 @@ from nsys2prv.clock.sequences import (
     pair_calls,
 )
 
-#: At most so many collectives of a group are used; more add no information.
+#: Largest number of collectives of a group that are used; more add no information.
 MOST_COLLECTIVES = 4_000
-#: One in this many collectives and messages is held back from the estimate, to judge it by.
+#: Every 10th collective and message is held back from the estimate, to judge it by.
 HOLD_BACK = 10
-#: Calls of a group and host that are looked at where its ends are unclear: all that two hosts have
-#: in common may still tell them apart.
+#: Largest number of calls of a group and host that are kept where the ends of the group are unclear:
+#: together with other groups of the two hosts they may still be matched.
 MOST_UNCLEAR_CALLS = 512
 #: Hosts that one host is compared with before it is given up.
 MOST_TRIES = 3
@@ -72,7 +72,7 @@ class GatheredCalls(Struct, frozen=True):
 
     #: Rows of :func:`gather_per_host`.
     rows: pl.DataFrame
-    #: What was found odd on the way.
+    #: Findings about these calls.
     findings: list[ClockFinding]
     #: Calls of groups some of whose members could not be numbered, of one member of each host:
     #: noise_kind, group, clock, signature, role, is_root, begin, end.
@@ -197,7 +197,7 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     shortest = np.minimum.reduceat(duration, starts) if len(duration) else duration
     late = duration == shortest[number]
-    # Of equal durations the first alone is the last to come.
+    # Where several have the shortest duration, the first one counts as the last to come.
     at = np.flatnonzero(late)
     late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
     return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
@@ -297,7 +297,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 
 
 def _pair_hosts(calls: _UnsettledCalls, one: int, other: int) -> _Pair | None:
-    """Return the calls that two hosts have in common; None where nothing tells."""
+    """Return the calls that two hosts have in common; None where they cannot be told apart."""
     shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[noise_kind] for noise_kind, _ in shared), key=lambda noise: noise.reach)
     here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))

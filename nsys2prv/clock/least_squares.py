@@ -33,7 +33,7 @@ from nsys2prv.clock.observations import (
     take_median,
 )
 
-#: How corrections were found.
+#: Methods that find corrections.
 UTC, REFERENCE, ENDS = "UTC", "reference", "ends of collectives"
 #: Standard deviations that a bound covers.
 SIGMAS_IN_BOUND = 3.0
@@ -49,15 +49,15 @@ NOTED_UNSTEADINESS = 5_000.0
 ROUNDS = 8
 #: Scatter of up to this multiple of the modelled noise is usual.
 USUAL_SCATTER = 1.5
-#: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
-#: their residuals show.
+#: Median of ends that are late at random (exponentially distributed), as a multiple of the scatter of
+#: their residuals.
 LATE_MIDDLE = 1.25
-#: What is certain of a correction by no more than this share of what its own ends tell is not moved.
+#: Added to the diagonal of the equations, so that they can be solved where nothing determines a host.
 LEAST_CERTAINTY = 1e-12
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
 PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
-#: A part is off the line if its median is, by so many standard deviations of a median and by more
-#: than this (ns).
+#: A part is off the line if its median differs from it by more than this many standard deviations of a
+#: median, and by more than this many ns.
 BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
 
 
@@ -474,7 +474,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
                 block.end,
                 residual,
                 block.weight > 0,
-                # Ends that are beyond all reason are not this collective's.
+                # Ends that are farther off do not belong to this collective.
                 block.seen & (np.abs(residual) < NOISE[block.noise_kind].misfit),
                 np.full(block.end.shape, USUAL_SCATTER * fit.find_noise(block)),
             ]

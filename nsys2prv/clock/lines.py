@@ -38,24 +38,26 @@ from nsys2prv.clock.sequences import CallSequence, pair_calls
 
 #: Fewer calls than this prove nothing.
 FEWEST = 8
-#: Ends of one collective differ by less than this (ns) mostly, and by less than NEAR in MOST of them.
+#: The median difference of ends of one collective is less than CLOSE (ns); a share of MOST of them
+#: differs by less than NEAR (ns).
 CLOSE, NEAR, MOST = 15_000.0, 40_000.0, 0.9
 #: Ends as close as this are taken for those of one communicator.
 LINE_NOISE = replace(NOISE[NoiseKind.NCCL], misfit=20_000.0)
 #: Lines of two pairs of queues contradict each other if they are farther apart than this (ns),
 #: unless one fits better by this factor.
 CONTRADICTION, BETTER = 200_000.0, 3.0
-#: Hosts that one host is compared with before it is given up, and pairs of queues of a kind.
+#: Largest number of hosts that one host is compared with, and of pairs of queues of a kind.
 MOST_TRIES, MOST_PAIRS = 8, 4
-#: A member comes clearly last by so many times the scatter of the ends and at least by so much
-#: (ns). The others must wait for it at least so often, with one exception in so many cases.
+#: A member comes clearly last if it begins later than all others by CLEARLY times the scatter of the
+#: ends, and by LEAST_MARGIN (ns). The others must wait for it at least OFTEN times, with at most one
+#: exception in SELDOM cases.
 CLEARLY, LEAST_MARGIN, OFTEN, SELDOM = 8.0, 8_000.0, 3, 10
 #: Ends within a communicator differ less than those of others in step with it, by this factor (more
 #: with few ends); they follow the arrival of the communicator's own last member with this rank
 #: correlation.
 LEAST_RATIO, RATIO_OF_FEW, CORRELATED = 1.5, 6.0, 0.8
-#: From so many collectives on, several communicators in step would show ends that differ more, by
-#: this factor.
+#: From ENOUGH_ALIKE collectives on, the ends of several communicators in step would differ more than
+#: those within one, by a factor of ALIKE.
 ENOUGH_ALIKE, ALIKE = 200, 1.3
 #: A communicator of fewer members cannot be several.
 INDIVISIBLE = 4
@@ -78,11 +80,11 @@ class Queue(Struct, frozen=True, dict=True):
     begin: np.ndarray
     end: np.ndarray
     #: The recorded communicator, 0 for none.
-    told: int = 0
+    recorded: int = 0
 
     @cached_property
     def calls(self) -> CallSequence:
-        """Return its calls, all of which synchronise."""
+        """Return its calls, which all synchronise."""
         count = len(self.end)
         return CallSequence(self.end, np.zeros(count, np.int64), np.ones(count, bool))
 
@@ -135,7 +137,7 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
                     and not any(_may_follow(queue, members[0]) for queue in strangers)
                 )
                 for part, is_one in _divide(
-                    *_line_up(members, group.ordinals), [queue.told for queue in members]
+                    *_line_up(members, group.ordinals), [queue.recorded for queue in members]
                 ):
                     places = tuple(group.queues[at] for at in part)
                     ordinals = tuple(group.ordinals[at] for at in part)
@@ -270,10 +272,10 @@ def _compare_queues(own: Queue, other: Queue) -> tuple[float, float, float, floa
 
 
 def _divide(
-    begin: np.ndarray, end: np.ndarray, told: Sequence[int]
+    begin: np.ndarray, end: np.ndarray, recorded: Sequence[int]
 ) -> list[tuple[list[int], bool]]:
     """Return the communicators among queues (columns) whose ends follow each other, and whether
-    each is surely a single one. begin, end: see :func:`_line_up`. told: the communicator of each, 0
+    each is surely a single one. begin, end: see :func:`_line_up`. recorded: the communicator of each, 0
     if unknown.
     """
     spread = _compare_ends(end)
@@ -284,13 +286,15 @@ def _divide(
         known = spread[np.isfinite(spread)]
         is_alike = len(end) >= ENOUGH_ALIKE and known.max() <= ALIKE * known.min()
         return [(parts[0], is_alike or _do_wait_for_each_other(begin, end))]
-    names = [{told[column] for column in part} - {0} for part in parts]
+    names = [{recorded[column] for column in part} - {0} for part in parts]
     ends = np.stack([take_median(end[:, part], 1) for part in parts])
     last = np.stack([np.fmax.reduce(begin[:, part], axis=1) for part in parts])
     for one in range(len(parts)):
         for other in range(one):
-            is_told = names[one] and names[other] and names[one].isdisjoint(names[other])
-            if not is_told and not _do_correlate(last[one] - last[other], ends[one] - ends[other]):
+            is_recorded = names[one] and names[other] and names[one].isdisjoint(names[other])
+            if not is_recorded and not _do_correlate(
+                last[one] - last[other], ends[one] - ends[other]
+            ):
                 return [(list(range(end.shape[1])), False)]
     return [(part, _do_wait_for_each_other(begin[:, part], end[:, part])) for part in parts]
 

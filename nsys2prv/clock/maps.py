@@ -97,7 +97,7 @@ class Placement(Struct, frozen=True):
     machine: int
     #: Map of local times to UTC.
     map: ClockMap
-    #: What placed the report.
+    #: Clocks by which the report was placed.
     method: str
 
 
@@ -131,7 +131,7 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
     """Number the machines: one name or a GPU in common (containers have names of their own), and
     clocks that agree where both are known (containers share names).
     """
-    #: Of each machine: UTC less the monotonic clock (ns), None where not known.
+    #: UTC of each machine less the monotonic clock (ns), None where not known.
     boots: list[int | None] = []
     machines_of: dict[str, set[int]] = defaultdict(set)
     numbers = []

@@ -17,17 +17,18 @@ from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, estimate_spread,
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST_CALLS = 4
-#: Of fewer calls than this the median misfit may be small by chance: all have to fit.
+#: With fewer calls than this the median misfit may be small by chance: all have to fit.
 ENOUGH_CALLS = 16
-#: So many ends that scatter little are believed to, down to this part of the usual.
+#: From MANY_CALLS ends on, a scatter below the usual one is believed, down to 1 / SHARPER of it.
 MANY_CALLS, SHARPER = 8, 4.0
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 RIVAL_SPREAD = 1.3
-#: So many places of the other sequence are compared with a chunk; other chunks cover the rest.
+#: Largest number of places in the other sequence that a chunk is compared with; other chunks cover the
+#: rest.
 MOST_PLACES = 4_096
-#: Intervals between ends may differ by so many times the scatter of ends.
+#: Intervals between ends may differ by this many times the scatter of ends.
 INTERVAL_MISFITS = 4.0
-#: Of these the best are grown.
+#: Largest number of candidates of a chunk that are grown.
 MOST_CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
 AGREEING_SHARE = 0.9
@@ -213,18 +214,17 @@ def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
 #: By chance alone no other pairing may look so much worse more often than once in a million times;
 #: natural logarithm.
 SURE_RATING = float(np.log(1e6))
-#: A rival pairing is judged by its worst calls: this share of them, at least so many, as most may
-#: fit well in a job that repeats itself. Each must add at least so much on average, so that scatter
-#: alone adds nothing.
+#: A rival pairing is judged by its worst calls: WORST_SHARE of them, at least LEAST_WORST, as most may
+#: fit well in a job that repeats itself. Each must add LEAST_GAIN_PER_CALL on average, so that scatter
+#: adds nothing.
 WORST_SHARE, LEAST_WORST = 0.1, 3
 LEAST_GAIN_PER_CALL = 0.25
-#: About one call in so many may be missing: a call without a partner counts as a misfit of so many
-#: widths.
+#: About one call in 20 may be missing: a call without a partner counts as a misfit of 20 widths.
 MISSING_CALL_WIDTHS = 20.0
-#: So many calls are compared at once; every shift is tried for up to so many.
+#: Largest number of calls that are compared at once, and for which every shift is tried.
 WINDOW, ALL_SHIFTS = 512, 64
-#: Rivals that are compared with the pairing, each to both sides: those that fit a sequence best to
-#: itself.
+#: Largest number of rivals that are compared with the pairing, in both directions: shifts with which a
+#: sequence fits itself best.
 RIVALS = 4
 #: Distances that differ by less than this (ns) are one.
 SAME_DISTANCE = 100_000.0

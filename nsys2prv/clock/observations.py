@@ -132,7 +132,7 @@ class Corrections(Struct, frozen=True):
 class ClockFinding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
-    #: What it is about.
+    #: Kind of finding.
     kind: FindingKind
     #: Number of calls, members or ns, as `reason` says.
     count: int = 0
@@ -150,12 +150,12 @@ class ClockFinding(Struct, frozen=True):
             force_setattr(self, "reason", self.kind.value)
 
 
-#: So many kinds of findings come before others: those on calls that are out of question.
+#: Number of kinds of findings that come before others: on calls that cannot be used at all.
 FIRST_KINDS = 3
 
 
 def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
-    """Return the findings of all parts, those first on calls that are out of question."""
+    """Return the findings of all parts, those first on calls that cannot be used."""
     kinds = list(FindingKind)
     findings = (finding for part in parts for finding in part)
     return sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS))

@@ -16,10 +16,10 @@ from nsys2prv.clock import UNCLEAR_KINDS, FindingKind, Role
 from nsys2prv.clock.adjust import (
     FEWEST_BOUNDS,
     ONE_WAY,
-    TOLERANCE,
     Precedences,
     connect_parts,
     drop_needless_corrections,
+    find_violations,
     move_unconnected_parts,
     remove_violations,
     tighten_bounds,
@@ -45,13 +45,12 @@ from nsys2prv.clock.least_squares import (
 from nsys2prv.clock.maps import HostClock
 from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, ClockFinding, Corrections, Messages
 
-#: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
-#: ns.
+#: Calls that belong together contradict the clocks by no more than this (ns) plus ten times their error.
 LARGEST_CONTRADICTION = 1_000_000.0
-#: A host's ends are not used if more than this share of its precedences contradicts them; at most
-#: so many hosts are dropped.
+#: A host's ends are not used if more than this share of its precedences contradicts them; largest
+#: number of hosts that are dropped.
 CONTRADICTED_SHARE, MOST_CONTRADICTED_HOSTS = 0.05, 64
-#: The method where nothing but the order of calls tells which of them belong together.
+#: The method where calls are matched by their order alone.
 ORDER = "order of collectives"
 #: Share of collectives and messages that may be taken for misfits.
 MISFIT_SHARE = 0.05
@@ -121,7 +120,7 @@ def solve_clocks(
     if misfits:
         findings.append(ClockFinding(FindingKind.CONTRADICTED, misfits))
     verdict = own = evidence.judge(corrections)
-    # What is placed by UTC alone tells nothing against the corrections of the others.
+    # Hosts placed by UTC alone are no evidence against the corrections of the others.
     part = np.array([e.reference for e in estimates])
     if part.any():
         own = evidence.split_by_component(part).judge(corrections)
@@ -180,12 +179,7 @@ def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> i
     """Return the host with the largest share of precedences violated by more than the errors allow,
     None if no share is large.
     """
-    begin, end = orders.correct(list_corrections(estimates))
-    errors = np.array([estimate.bound for estimate in estimates])
-    same = np.array([estimate.reference for estimate in estimates])
-    compared = same[orders.before] == same[orders.after]
-    allowed = errors[orders.before] + errors[orders.after] + TOLERANCE + orders.find_slack()
-    beyond = compared & (begin - end > allowed)
+    compared, _, beyond = find_violations(estimates, orders)
     if not beyond.any():
         return None
     all_of, beyond_of = (
@@ -196,7 +190,7 @@ def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> i
         for mask in (compared, beyond)
     )
     share = np.where(beyond_of >= FEWEST_BOUNDS, beyond_of / np.maximum(all_of, 1), 0.0)
-    # Of two that contradict each other the later one: the first is the reference of the rest.
+    # If two contradict each other, the later one: the first is the reference of the others.
     host = len(share) - 1 - int(np.argmax(share[::-1]))
     return host if share[host] > CONTRADICTED_SHARE else None
 

@@ -1,5 +1,5 @@
-"""Names of events in a trace, whatever its format: the value of each, the same for the same name in
-every trace as far as that can be, and its label, one line that is safe for any reader.
+"""Give names of events their values and labels, for traces of any format: the same name has the same
+value in every trace where possible; a label is one line that is safe for any reader.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nsys2prv._util.columns import StoredFrame, join_pieces, read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 
-#: What breaks lines, reorders text or is none: control characters, line ends and marks of direction
-#: of Unicode (a regex that Python and Rust both read).
+#: Characters that break lines or reorder text: control characters, Unicode's line ends and marks of
+#: direction (a regex that Python and Rust both read).
 CONTROL_PATTERN = "[\\x00-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+"
 _CONTROL = re.compile(CONTROL_PATTERN)
 #: Longer labels are cut: Paraver draws the first few dozen characters.
@@ -293,7 +293,7 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
 def replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with braces where they have brackets.
 
-    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
+    Paraver's short names (headings of columns, the text under the mouse) leave out all from the
     first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
     the two stays.
     """

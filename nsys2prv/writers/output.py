@@ -30,7 +30,7 @@ class Output(Struct, frozen=True):
     compress: bool
 
     def begin(self, head: bytes, parts: int) -> None:
-        """Make the file with its first bytes, in front of so many parts."""
+        """Make the file with its first bytes, to be followed by `parts` parts."""
         self.path.write_bytes(b"".join(_compress([head], self.compress)))
 
     def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:

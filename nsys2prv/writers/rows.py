@@ -50,7 +50,7 @@ from nsys2prv.export.ranks import (
     find_ranks,
 )
 
-#: What follows a rank that only the order or the numbers of file names tell.
+#: Follows a rank that is known only by the order or the numbers of file names.
 BY_FILE_NAME = " (by file name)"
 #: Paraver counts objects of each sort in 16 bits.
 MOST_OBJECTS = 65_535
@@ -470,8 +470,8 @@ def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
 class GpuNumbers:
     """Numbers of physical GPUs on their machines, for the names of rows.
 
-    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
-    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
+    Under CUDA_VISIBLE_DEVICES the same CUDA ordinal means another GPU in every process. Where the report
+    has the GPU behind it, that GPU's number on its machine is used, elsewhere the ordinal itself.
     """
 
     def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
@@ -498,7 +498,7 @@ class GpuNumbers:
         return key.device
 
     def find_gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
-        """Return the physical GPU that a row is of, where the report tells."""
+        """Return the physical GPU that a row is of, where the report has it."""
         info = self.infos[report]
         if isinstance(key, StreamKey):
             number = info.find_gpu(key.pid, key.device)

@@ -1,8 +1,8 @@
 """The interface of writers of traces, and how each window is written by any worker.
 
-A writer is told what the trace holds (`begin`), then turns the records of each time window into
-bytes (`window`), in whatever process, and last writes the files beside the trace (`end`). Bytes of
-windows stand in the file in the order of time, behind what `begin` returns.
+A writer gets the contents of the trace (`begin`), then turns the records of each time window into
+bytes (`window`), in any process, and last writes the files beside the trace (`end`). The bytes of
+windows follow those that `begin` returns, in the order of time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WindowBytes(NamedTuple):
 
     #: Its bytes, in pieces.
     pieces: Iterable[np.ndarray | bytes]
-    #: Number of lines, packets, or whatever the file consists of.
+    #: Number of its lines, packets or other units.
     count: int
     #: Layout -> sampled numbers that were left out for a greater one of the same time.
     repeated: Counter[str]
@@ -71,7 +71,7 @@ class WindowBytes(NamedTuple):
 class Writer(Protocol):
     """Writes traces in one format. It is pickled after `begin`: its fields are what windows need."""
 
-    #: What the file consists of, for people.
+    #: Name of the units that the file consists of: lines, packets.
     unit: ClassVar[str]
     #: Endings of the files beside the trace.
     beside: ClassVar[tuple[str, ...]]

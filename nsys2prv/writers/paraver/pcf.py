@@ -38,7 +38,7 @@ from nsys2prv.writers.names import (
 )
 from nsys2prv.writers.paraver.check import CheckFindings, Labels, read_labels
 
-#: What is written as an escape, and the escapes.
+#: Characters that are written as escapes, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
 #: Labels written at a time.
@@ -62,7 +62,7 @@ THREAD_FUNC         State As Is
 #: Greater values are none of ours, and leave no room behind them.
 GREATEST_VALUE = 10**9
 DEFAULT_DOMAIN = "default domain"
-#: Labels write the factor of fractions with up to so many zeros, then as a power of ten.
+#: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
 #: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
 #: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
@@ -93,7 +93,7 @@ class EventType(Struct, frozen=True):
 
 def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State] = ()) -> None:
     """Write the file, in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`). There is no STATES section
-    where the trace has no states: POP's BasicAnalysis tells by it.
+    where the trace has no states: POP's BasicAnalysis looks for it.
 
     The colour column is 0 for types with named values and 7 for counters. Types in a row that share
     one frame of labels share its lines.

@@ -32,9 +32,9 @@ from nsys2prv.writers.paraver.pcf import (
 from nsys2prv.writers.rows import ObjectTree
 from nsys2prv.writers.writer import TraceContent, WindowBytes
 
-#: Padding behind texts: the compiled writer copies so many bytes at once.
+#: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
-#: A line among several batches is one number: its batch, and in the lowest so many bits its row.
+#: A line among several batches is one number: its row in the lowest 40 bits, its batch above them.
 ROW_BITS = 40
 #: Bytes of text that the compiled writer makes at a time; many times the length of a line.
 TEXT_BYTES = 1 << 24
@@ -163,8 +163,7 @@ class ParaverWriter(Struct, dict=True):
             if one.offset:
                 column = np.add(records.column(one.name), one.offset, dtype=np.int64)
             parts += [self._make_code(one.code, b":", records), column]
-        # Of ranges that begin together the longer is the outer one, whichever attributes they
-        # carry.
+        # Where ranges begin together the longer one is the outer one.
         return _make_batch(records.times, parts, -records.column("end") if layout.nests else None)
 
     def _list_written_fields(self, shape: RecordFormat) -> list[Field]:
@@ -297,7 +296,7 @@ Part = bytes | tuple[Choice, Column] | Column
 class Batch(Struct):
     """Lines that consist of the same pieces."""
 
-    #: What each line consists of.
+    #: Pieces of each line.
     pieces: Sequence[Piece]
     #: Time of each line, ns.
     times: np.ndarray
@@ -368,7 +367,7 @@ def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
     ties = [np.zeros_like(one.times) if one.ties is None else one.ties for one in batches]
     tied = np.repeat([one.ties is not None for one in batches], [len(one.times) for one in batches])
     order = np.argsort(times, kind="stable")
-    # Of the lines that have ties those of equal time change places; all others keep theirs.
+    # Lines with ties change places with others of the same time; all other lines keep theirs.
     places = np.flatnonzero(tied[order])
     lines = order[places]
     order[places] = lines[np.lexsort((np.concatenate(ties)[lines], times[lines]))]

@@ -37,7 +37,7 @@ from nsys2prv.writers.paraver.check.check_trace import TraceContents
 
 #: Views that a listing for a trace begins with.
 MOST_VIEWS_LISTED = 10
-#: What the views are called in a listing that no menu has.
+#: Title, in a listing, of the views that are in no menu.
 NO_MENU_TITLE = "In no menu (those of extra/ are written with --all)"
 #: Event types that name a kernel, and its class.
 KERNEL_TYPE, CLASS_TYPE = (
@@ -54,7 +54,7 @@ CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 #: The folder of views below Paraver's, and in it that of single views at a moment.
 INSTALLED, AT_MOMENTS = "nsys2prv", "moments"
 WORKSPACES_FILE = "workspaces.xml"
-#: What Paraver calls a workspace of events; and how it stores each of its types.
+#: Paraver's number of workspaces for event types, and the format of each of these types.
 OF_EVENTS = 2
 _STORED_TYPE = struct.Struct("<iI")
 
@@ -66,7 +66,7 @@ class ViewFit(Struct, frozen=True):
     path: str
     #: Title of the view.
     title: str
-    #: What the trace lacks for it, in words; "" where it shows something.
+    #: Description of what the trace lacks for it; "" where it shows something.
     lacking: str
 
 
@@ -213,7 +213,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
-    """Return level -> number of its rows, as the .row beside a trace tells; empty if there is none."""
+    """Return level -> number of its rows, by the .row beside a trace; empty if there is none."""
     names = name_beside(trace, ".row")
     if not names.is_file():
         return {}
@@ -231,7 +231,7 @@ class Workspace(Struct, frozen=True):
 
     #: Name in the menu.
     name: str
-    #: Of states (1) or of events (2).
+    #: Kind: of states (1) or of events (2).
     kind: int
     #: The kind of each value, and the value in base64.
     values: list[tuple[int, str]]
@@ -280,7 +280,7 @@ def write_view(
 
 def _list_workspaces(folder: Path) -> list[Workspace]:
     """Return a workspace for each menu, of views in a folder. It offers the views on traces with an
-    event type that tells that one of them shows something.
+    event type with which one of them shows something.
     """
     known = frozenset(code for codes in load_views().codes.values() for code in codes)
     by_path = {view.path: view for view in load_views().views}

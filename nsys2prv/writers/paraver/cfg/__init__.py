@@ -21,6 +21,7 @@ from msgspec import Struct, field, json
 
 from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import choose_decimals
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -161,7 +162,9 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def guards(self) -> bool:
-        """Passes no event: it lists event types of which one suffices for Paraver to load the view."""
+        """True if it passes no event and only lists event types: Paraver loads the view if the trace has one
+        of them.
+        """
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
@@ -172,7 +175,7 @@ class Composed(Window, frozen=True, tag=True):
     operation: str = ""
     #: Numbers of the two windows, from 1.
     parents: tuple[int, int] = (0, 0)
-    #: What the parents' values are multiplied by.
+    #: Factors of the parents' values.
     factors: tuple[float, float] = (1.0, 1.0)
 
 
@@ -217,7 +220,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 class Cfg(Struct, frozen=True, omit_defaults=True):
     """A view: its windows in order, and its table, if it is one."""
 
-    #: What the view shows, in lines for people.
+    #: Description of the view, in lines for people.
     description: str
     #: Windows in the file's order; others name them by their number, from 1.
     windows: tuple[Single | Composed, ...]
@@ -232,13 +235,13 @@ class View(Struct, frozen=True, omit_defaults=True):
     path: str
     #: Title of the window that it shows.
     title: str
-    #: What it shows, in sentences.
+    #: Description, in sentences.
     shows: str
     #: Unit of the values.
     unit: str
     #: In words, the events without which it shows nothing.
     needs: str
-    #: What its file says.
+    #: Contents of its file.
     cfg: Cfg
     #: Its place among the views to open first, 0 for the others.
     first: int = 0
@@ -285,8 +288,7 @@ def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None
     """
     time = ""
     if span:
-        # As many decimals as tell the two ends apart well.
-        digits = min(max(11 - len(str(max(span[1] - span[0], 1))), 3), 9)
+        digits = choose_decimals(span[1] - span[0])
         time = f" --time {span[0] / 1e9:.{digits}f}:{span[1] / 1e9:.{digits}f}"
     return f"wxparaver {quote(trace)} $(nsys2prv cfgs --view {Path(view).stem}{time})"
 

@@ -39,7 +39,7 @@ LARGE_VALUE = 100
 NAMED_BY_VIEWS = 1_000_001
 #: A list of more event types than this takes Paraver noticeable time.
 LONG_LIST = 20
-#: Of more types than this only the first and the last are named.
+#: If there are more types than this only the first and the last are named.
 MOST_TYPES_NAMED = 3
 #: The function of the row alone, independent of its records.
 ROW_FUNCTION = "Thread ID"
@@ -126,7 +126,7 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
     contents of each of its rows.
 
     A table stays as it is if its columns are given and tell more than names of the view's own, or
-    if one of its windows tells of more than a row.
+    if one of its windows covers more than one row.
     """
     table = cfg.histogram
     if table is None or table.zero or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS:
@@ -154,7 +154,7 @@ class _Windows(Struct, frozen=True):
 
     #: The view's windows, in its order.
     windows: Sequence[Window]
-    #: What the trace holds.
+    #: Contents of the trace.
     trace: Contents
     #: Event type -> name, for reasons.
     names: Mapping[int, str]
@@ -186,7 +186,7 @@ class _Windows(Struct, frozen=True):
         return [reason for number in numbers for reason in self.explain_window(number)]
 
     def _explain_records(self) -> list[list[str]]:
-        """Return the results for the windows that read records, whatever is made of them."""
+        """Return the results for all windows that read records."""
         return [
             self._explain_single(window)
             for window in self.windows

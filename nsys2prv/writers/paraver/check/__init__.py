@@ -62,9 +62,9 @@ class Rule(Struct, frozen=True):
     #: Part of the trace that it applies to.
     part: str
     severity: Severity
-    #: What is wrong, in words.
+    #: Description of the fault.
     wrong: str
-    #: What breaking it causes.
+    #: Effect of the fault in Paraver.
     effect: str
 
 
