@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.modes import RULE
 from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     GEMM,
@@ -24,7 +25,7 @@ from nsys2prv.analysis.device_group import (
     label_values,
     to_arrays,
 )
-from nsys2prv.analysis.intervals import RULE, count_durations, make_statistics, spill_durations
+from nsys2prv.analysis.intervals import count_durations, make_statistics, spill_durations
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.store.event_reader import Samples

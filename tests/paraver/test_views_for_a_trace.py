@@ -25,7 +25,7 @@ from nsys2prv.writers.paraver.check import check_trace
 from nsys2prv.writers.paraver.check.check_trace import TraceContents
 from nsys2prv.writers.paraver.views import (
     Workspace,
-    find_costliest_kernel,
+    find_kernel_to_show,
     find_views_for_trace,
     install_views,
 )
@@ -501,27 +501,34 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
         ), name
 
 
-def test_durations_open_on_the_matrix_product_that_takes_most_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(("longer", "shown"), [(1, 6), (2, 5)], ids=["most time", "bimodal"])
+def test_durations_open_on_the_matrix_product_that_tells_most(
+    longer: int,
+    shown: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     lines = []
     # Kernel, class (1: matrix products), begin, end.
     for kernel, of_class, begin, end in (
-        (7, 11, 0, 900),
-        (5, 1, 10, 200),
-        (6, 1, 210, 500),
-        (5, 1, 600, 610),
+        (7, 11, 0, 90000),
+        (6, 1, 210, 5000),
+        *(
+            (5, 1, 6000 + 100 * at, 6010 + 100 * at + 10 * (longer - 1) * (at % 2))
+            for at in range(90)
+        ),
     ):
         cpu = 1 + (of_class == 1)
         lines.append((begin, f"2:{cpu}:1:1:{cpu}:{begin}:{KERNEL}:{kernel}:63000060:{of_class}"))
         lines.append((end, f"2:{cpu}:1:1:{cpu}:{end}:{KERNEL}:0:63000060:0"))
     path = tmp_path / "o.prv"
     path.write_text(HEADER + "".join(f"{line}\n" for _, line in sorted(lines)))
-    assert find_costliest_kernel(path) == 6
+    assert find_kernel_to_show(path) == shown
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["cfgs", "--view", "kernel-duration-3dh", "--for", str(path)]) == 0
     view = Path(capsys.readouterr().out.strip()).read_text()
-    assert view.endswith("Analyzer2D.3D_FixedValue: 6\n")
+    assert view.endswith(f"Analyzer2D.3D_FixedValue: {shown}\n")
 
 
 def test_a_view_opens_at_a_moment(

@@ -46,8 +46,9 @@ KERNEL_TYPE, CLASS_TYPE = (
     )
     for name in ("kernel", "class")
 )
-#: Bytes of a trace in which the kernel that takes most time is looked for.
-BYTES_LOOKED_AT = 1 << 26
+#: Bytes of a trace in which the kernel to show is looked for; one with bimodal durations is worth it
+#: that takes this share of the time of the one that takes most.
+BYTES_LOOKED_AT, WORTH = 1 << 26, 0.1
 #: Event types of CUDA's calls and work, which nearly every trace has.
 CUDA_TYPES = frozenset(range(63_000_000, 63_001_000))
 
@@ -161,8 +162,8 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Return a view with planes of kernels so that it opens on the one matrix product that takes
-    most time; if there are none, on the kernel that does. Others stay as they are.
+    """Return a view with planes of kernels so that it opens on :func:`find_kernel_to_show`. Others
+    stay as they are.
     """
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
@@ -170,15 +171,18 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
     window = cfg.windows[table.planes - 1]
     if not isinstance(window, Single) or KERNEL_TYPE not in window.types.values:
         return cfg
-    return replace(cfg, histogram=replace(table, plane=find_costliest_kernel(trace)))
+    return replace(cfg, histogram=replace(table, plane=find_kernel_to_show(trace)))
 
 
 @lru_cache(1)
-def find_costliest_kernel(trace: Path) -> int:
-    """Return the value of the matrix product that takes most time at the begin of a trace, else of the
-    kernel that does; 0 without kernels.
+def find_kernel_to_show(trace: Path) -> int:
+    """Return the value of the kernel whose durations tell most, at the begin of a trace: of the matrix
+    products (else of all kernels) the one with bimodal durations that takes most time, if that is
+    worth it; else the one that takes most. 0 without kernels.
     """
     import polars as pl
+
+    from nsys2prv._util.modes import find_modes
 
     with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
         data = file.read(BYTES_LOOKED_AT)
@@ -196,11 +200,22 @@ def find_costliest_kernel(trace: Path) -> int:
         .with_columns(lasts=pl.col("time").shift(-1).over("cpu") - pl.col("time"))
         .filter(pl.col("kernel") > 0)
         .group_by("kernel")
-        .agg(pl.col("lasts").sum(), pl.col("product").any())
-        .sort("product", "lasts", "kernel", descending=True, nulls_last=True)
+        .agg(pl.col("lasts").drop_nulls(), pl.col("product").any(), time=pl.col("lasts").sum())
+        .sort("product", "time", "kernel", descending=True, nulls_last=True)
         .collect()
     )
-    return int(events["kernel"][0]) if events.height else 0
+    if not events.height:
+        return 0
+    first = events.row(0, named=True)
+    worth = events.filter(
+        (pl.col("product") == first["product"]) & (pl.col("time") >= WORTH * first["time"])
+    )
+    bimodal = (
+        kernel
+        for kernel, durations in zip(worth["kernel"], worth["lasts"], strict=True)
+        if find_modes(durations.to_numpy())[0]
+    )
+    return int(next(bimodal, first["kernel"]))
 
 
 def write_text(path: Path, text: str) -> None:
