@@ -68,7 +68,7 @@ def compare_with_clock_error(
 ) -> list[pl.Expr]:
     """Return a column that says whether a figure of each row (ns) is more than the clocks of the
     hosts that its collectives connect may be wrong against each other; null where that is not
-    known, no column where there is one clock. key: what the rows are of, `task` or `communicator`.
+    known, no column where there is one clock. key: column that identifies the rows, `task` or `communicator`.
     """
     bounds = context.clocks
     if bounds.height < 2:

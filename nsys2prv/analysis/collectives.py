@@ -82,8 +82,6 @@ def _add_bandwidths(unit: DeviceGroup, records: pl.DataFrame) -> pl.DataFrame:
     """Return records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
     transfers begin when their waits end.
     """
-    if not unit.has("nccl_transfer"):
-        return records.with_columns(bus_bandwidth=pl.lit(None, pl.Int64))
     speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",)).select(
         "thread", "begin", "bus_bandwidth"
     )

@@ -35,18 +35,18 @@ from nsys2prv.store.event_reader import SAMPLED, EventReader
 #: this share of the trace, all of it counts as covered. A longer stretch without any event is
 #: looked at.
 NEGLIGIBLE = 0.05
-#: Layouts of collective calls, which every member of a communicator makes; so many calls of others
-#: tell that rows of a report are missing.
+#: Layouts of collective calls, which every member of a communicator makes; number of calls of others
+#: that show that rows of a report are missing.
 COLLECTIVE_LAYOUTS, LEAST_CALLS = ("nccl_kernel", "mpi_collective"), 2
-#: The begin of captures without an event is told of when it is longer than this (ns), or than this
+#: A begin of captures without events is worth a note if it is longer than this (ns), or than this
 #: share of all.
 LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
-#: What clocks are rounded by (ns).
+#: Rounding of clocks (ns).
 ROUNDING = 1000
 #: Processes named in one line.
 MOST_NAMED = 4
 
-#: What names of tables begin with -> the option of nsys that records them.
+#: Begin of the names of tables -> the option of nsys that records them.
 RECORDED_BY = {
     "CUPTI_": "--trace=cuda",
     "GPU_METRICS": "--gpu-metrics-devices=all",

@@ -64,7 +64,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     """Add the path by cause, rank, class and kernel."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
-    # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
+    # Shares of the time of the whole job, also for ranks, classes and kernels.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
     parts = {
         name: pl.col("time_ns").filter(pl.col("cause").is_in(list(causes))).sum()

@@ -32,11 +32,11 @@ from nsys2prv.store.event_reader import HOST, EventReader
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.
 UCX, OS = ("ucx_submissions", "ucx_calls"), ("osrt", "pthread")
-#: What a device does; other communication is that of kernels whose class is Communication.
+#: Activities of a device; other communication is that of kernels whose class is Communication.
 COMPUTE, NCCL, GRAPH, MEMORY, OTHER_COMMUNICATION = range(5)
 #: Kernels that move data between ranks, or wait for it.
 COMMUNICATING = (NCCL, OTHER_COMMUNICATION)
-#: What devices do, by the names of columns.
+#: Names of columns -> activities of devices.
 BUSY = {
     "compute": (COMPUTE, GRAPH),
     "nccl": COMMUNICATING,
@@ -90,7 +90,7 @@ class Steady(Struct, frozen=True):
     end: int
     #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
-    #: What the iterations are: "NVTX ranges step #".
+    #: Description of the iterations: "NVTX ranges step #".
     found_by: str
     #: How many the job has, and which of them do not count, for people.
     found: int = 0
@@ -102,7 +102,7 @@ class Steady(Struct, frozen=True):
         return len(self.iteration_begins)
 
     def describe(self) -> str:
-        """Return what it is of: `9 of 10 iterations (NVTX ranges step #), without the first`."""
+        """Return a description: `9 of 10 iterations (NVTX ranges step #), without the first`."""
         found = max(self.found, self.count)
         return f"{self.count} of {found} iterations ({self.found_by}){self.left_out}"
 
@@ -278,7 +278,7 @@ class DeviceGroup:
         return self.remember((layouts, *threads), find) if only is None else find()
 
     def find_spans_by_thread(self, layout: str, task: int) -> dict[int, Spans]:
-        """Return when each thread of a task that has events of a layout is in such."""
+        """Return the times of events of a layout for each thread of a task that has any."""
         events = self.read_named(layout)
         of_task = events.filter(self.list_tasks(events) == task)
         main = pl.Series(self.reader.rows.main_rows[of_task["thread"].to_numpy()])

@@ -69,7 +69,7 @@ HOST_THREADS = {
     ALL: "all host threads of the processes",
 }
 NO_STEADY = ", which has no steady state"
-#: What makes rows of figures where it is recorded.
+#: Recorded activities that make rows of figures -> their layouts.
 RECORDED = {
     "work on GPUs": WORK,
     "calls of CUDA": ("cuda_api",),
@@ -143,7 +143,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
 def _add_focus(
     of_job: pl.DataFrame, span: tuple[int, int], context: Context, result: Result
 ) -> None:
-    """Add what the figures are of."""
+    """Add a table that describes the focus of the figures."""
     options, steady, tasks = context.options, context.options.steady, context.tasks
     focus = {
         "what": steady.describe() if steady else "the whole job" + NO_STEADY * (not options.whole),
@@ -168,11 +168,11 @@ def _add_focus(
 class _IdealNetworks(Struct, frozen=True):
     """The replays of the job on an ideal network."""
 
-    #: What is known of the job.
+    #: Facts of the job.
     context: Context
     #: Takes the reasons why there are no figures.
     result: Result
-    #: What is replayed (ns of the trace).
+    #: Time that is replayed (ns of the trace).
     begin: int
     end: int
 
@@ -221,7 +221,7 @@ class _IdealNetworks(Struct, frozen=True):
 
 def _split(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
     """Return efficiencies with the factors of communication efficiency in the first row; transfers
-    that take no time make nobody wait longer: what the replay is off by is no gain.
+    without duration make nobody wait longer, so the result is never worse than the measured one.
     """
     communication = f"{prefix}communication_efficiency"
     first = pl.int_range(pl.len()) == 0
@@ -336,9 +336,8 @@ def _list_device_times(devices: pl.DataFrame) -> pl.DataFrame:
 
 def _add_shares(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Return times (`NAME_ns`) also as shares of the elapsed time (`NAME_share`)."""
-    elapsed = "elapsed_ns"
     return rows.with_columns(
-        divide_columns(f"{name}_ns", elapsed).alias(f"{name}_share") for name in names
+        divide_columns(f"{name}_ns", "elapsed_ns").alias(f"{name}_share") for name in names
     )
 
 
@@ -391,9 +390,8 @@ def _rate_hosts(hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]) -> p
 def _sum_groups(
     rows: pl.DataFrame, by: list[str], members: str, busy: str, **more: pl.Expr
 ) -> pl.DataFrame:
-    """Return of each group of rows what ratios are of: how many rows there are (`members`),
-    elapsed_ns, what they have of `busy` (total, mean, greatest, mean of the best node), and could
-    have (whole).
+    """Return the terms of ratios for each group of rows: their number (`members`), elapsed_ns, their
+    `busy` time (total, mean, greatest, mean of the best node), and the time that they have (whole).
     """
     groups = rows.group_by(by, maintain_order=True)
     nodes = rows.group_by([*by, "node"] if "node" not in by else by).agg(mean=pl.col(busy).mean())

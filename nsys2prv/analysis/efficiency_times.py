@@ -1,5 +1,5 @@
-"""Measure how long devices and host threads are useful, of which efficiencies are made: in the whole
-job, in its steady state, in each iteration, and in regions.
+"""Measure how long devices and host threads are useful, for efficiencies: in the whole job, in its
+steady state, in each iteration, and in regions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OPENMP_WAITS = ("openmp_sync_wait", "openmp_mutex_wait")
 #: Parts of the job that have figures; each row of the last two has the number of an iteration, or the
 #: key of a region.
 STEADY, WHOLE_JOB, ITERATION, REGION = "steady state", "whole job", "iteration", "region"
-#: What figures of the whole job are of where no work of GPUs is recorded, but MPI.
+#: The time that figures of the whole job cover where MPI is recorded, but no work of GPUs.
 MPI_TIME = "MPI_Init to MPI_Finalize"
 PART = ["part", "key"]
-#: What a multiprocessor issues in a cycle at most: one instruction for each of its schedulers.
+#: Instructions that a multiprocessor issues in a cycle at most: one for each of its schedulers.
 ISSUED = 4
 #: Samples of metrics count in which a device computes for this share of the time.
 LEAST_COMPUTING = 0.02
@@ -97,8 +97,8 @@ def _sum_united(
 
 
 def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dict[str, float]:
-    """Return what sampled metrics tell of the time in which a device computes: instructions of a
-    multiprocessor, cycles of its clock, and how long that is (ns); nothing where they were not sampled.
+    """Return figures of sampled metrics while a device computes: instructions of a multiprocessor,
+    cycles of its clock, and the time that they cover (ns); nothing where they were not sampled.
     """
     if not unit.has("gpu_metric"):
         return {}
@@ -110,7 +110,7 @@ def _count_instructions(unit: DeviceGroup, device: int, computing: Spans) -> dic
         found = next(filter(None, clock))
         hertz = samples.values[:, clock.index(found)] * UNITS.get(found[1] or "", 1.0)
         share = samples.values[:, issue.index(True)] / 100
-        # A sample tells of the time since the one before.
+        # A sample covers the time since the one before.
         known = np.flatnonzero(~np.isnan(hertz) & ~np.isnan(share))
         time, hertz, share = samples.time[known], hertz[known[1:]], share[known[1:]]
         lasts = np.diff(time)
@@ -251,7 +251,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
 
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
     """Return for each row of `work` in which execution it was launched: of its own thread, or where that
-    has none, of the thread of its process that is longest in such; -1 for none.
+    has none, of the thread of its process that is longest in executions; -1 for none.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
     stands_for = np.full(len(unit.task_of), -1)

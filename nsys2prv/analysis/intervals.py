@@ -134,7 +134,7 @@ def unite(*sets: Spans) -> Spans:
 
 
 def take_first(sets: Mapping[str, Spans]) -> dict[str, Spans]:
-    """Return of each set what is in none before it."""
+    """Return the part of each set that is in none before it."""
     parts, taken = {}, EMPTY
     for name, spans in sets.items():
         parts[name] = spans - taken
@@ -281,7 +281,7 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
 
 def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
     """Return how many executions of spilled groups, brought together by some of their columns, lie in
-    each of so many bins from the shortest to the longest: `low_ns`, `high_ns`, `count`.
+    each of `bins` bins from the shortest to the longest: `low_ns`, `high_ns`, `count`.
     """
     frames = []
     for keys, bounds, durations in _gather_durations(groups, by):

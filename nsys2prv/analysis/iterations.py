@@ -41,9 +41,10 @@ from nsys2prv.store.event_reader import EventReader
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
-#: So many iterations make a steady state, fewer of numbered ranges; they hold this share of the kernels.
+#: Least number of iterations of a steady state, and of numbered ranges; their least share of the kernels.
 LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
-#: Of ranges that cover nearly as much time as those that cover most, the ones that are more often.
+#: Ranges that cover NEARLY as much time as those that cover most are preferred if there are MORE_OFTEN
+#: times as many.
 NEARLY, MORE_OFTEN = 0.85, 1.5
 #: Calls of libraries are no iterations.
 LIBRARY_CALL = r"^(P?MPI_|nccl[A-Z:])"
@@ -54,25 +55,25 @@ MOST_TRIED = 20
 #: Leading iterations that take longer than the median by this factor are warm-up, up to this share
 #: of all; the first one always is.
 WARM, MOST_WARM = 2.0, 0.25
-#: Two kernels one period apart have the same name in so many cases.
+#: Share of the cases in which two kernels one period apart have the same name.
 ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
-#: Nearly all periods of a steady state last no more than so many times as long as nearly all others.
+#: Nearly all periods of a steady state last at most REGULAR times as long as nearly all others.
 REGULAR = 2.0
 GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", "nccl_kernel", GRAPHS)
 PERIOD = "the period of the sequence of kernels"
-#: What repeats in less than this share of the job tells nothing of it.
+#: Repetitions in less than this share of the job are not its steady state.
 LEAST_STEADY = 0.05
-#: What the tables show.
+#: Description of the tables.
 ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
 Times are means over devices. Of each moment of a device the first counts that applies: computing
 (kernels that do not communicate, graphs), communication between ranks alone, memory operations alone, idle. The iterations are
 those of the phases of `findings`: an iteration lasts until the next one begins on the devices.
 """
-#: What the devices do -> its name for people.
+#: Columns of what devices do -> names for people.
 PARTS = {
     "compute_ns": "computing",
     "exposed_nccl_ns": "communication alone (exposed)",
@@ -87,9 +88,9 @@ class _Found(Struct, frozen=True):
     #: Begins, ascending, and the end of the last one (ns).
     begins: np.ndarray
     end: int
-    #: What they are, as in Steady.
+    #: Description, as in Steady.
     found_by: str
-    #: Of each task, as :func:`list_task_iterations` returns them; empty for periods of kernels.
+    #: Those of each task, as :func:`list_task_iterations` returns them; empty for periods of kernels.
     of_tasks: pl.DataFrame
 
 
@@ -197,7 +198,7 @@ def _join_tasks(of_tasks: pl.DataFrame, found_by: str) -> _Found | None:
         return None
     counts = of_tasks.group_by("task").agg(count=pl.len())
     if counts["count"].n_unique() > 1:
-        # Of tasks that were captured later, say: by what the task with most does at the time.
+        # Tasks that were captured later, say, are numbered by the task that has most.
         most = counts.sort("count", "task", descending=[True, False])["task"][0]
         times = of_tasks.filter(pl.col("task") == most)["begin"].to_numpy()
         middles = (times[1:] + times[:-1]) // 2
@@ -482,9 +483,7 @@ def _list_periods(names: np.ndarray) -> list[int]:
 
 
 def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
-    """Return where the longest stretch begins and ends of which each window of a period has enough
-    matches.
-    """
+    """Return begin and end of the longest stretch in which each window of a period has enough matches."""
     if len(alike) < period:
         return 0, 0
     sums = np.concatenate([[0], np.cumsum(alike)])

@@ -167,7 +167,7 @@ class OpenJob:
 
     @property
     def rank_sources(self) -> list[str]:
-        """Names of what tells the ranks, as in "MPI" or "file names"."""
+        """Sources of the ranks, as in "MPI" or "file names"."""
         return self.prepared.model.rank_sources
 
     @property

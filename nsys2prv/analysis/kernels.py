@@ -38,7 +38,7 @@ METRICS = {
     "sm_active": "SMs Active [Throughput %]",
 }
 
-#: A metric tells of a kernel what it is over so many samples or more.
+#: Samples that a kernel must last for its metrics to be known.
 FEWEST_SAMPLES = 3
 
 #: Bins of the distribution of durations, and kernels that have one.

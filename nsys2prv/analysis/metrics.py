@@ -15,9 +15,9 @@ from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.store.event_reader import UNKNOWN, Samples
 
-#: Layouts whose samples tell of the time since the sample before; those of the others, of the time
-#: until the next.
-TELL_BEFORE = ("gpu_metric",)
+#: Layouts whose samples cover the time since the sample before; those of others cover the time until
+#: the next.
+COVER_BEFORE = ("gpu_metric",)
 
 
 class Steps(Struct, frozen=True):
@@ -33,8 +33,8 @@ class Steps(Struct, frozen=True):
     known: np.ndarray
 
     def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return of each [begin, end) the value times ns over what is known of it, and how many ns
-        that are.
+        """Return the integral of the value over the known part of each [begin, end), and the length of
+        that part (ns).
         """
         last, first = self._integrate_until(end), self._integrate_until(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
@@ -57,7 +57,7 @@ def make_steps(samples: Samples, metric: int) -> Steps:
     column = samples.values[:, metric]
     has_value = ~np.isnan(column)
     time, column = samples.time[has_value], column[has_value]
-    column = column[1:] if samples.layout in TELL_BEFORE else column[:-1]
+    column = column[1:] if samples.layout in COVER_BEFORE else column[:-1]
     return Steps(time, np.maximum(column, 0), column != UNKNOWN)
 
 

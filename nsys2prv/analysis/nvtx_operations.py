@@ -34,12 +34,11 @@ from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 
 #: Layouts of ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
-#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
-#: it is not its name.
+#: Text that frameworks append to an operation's name (PyTorch's emit_nvtx).
 TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
 NUMBER = r"\d+"
-#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
-#: long run do not.
+#: Largest number of names that differ only in numbers and stay apart: layers do, steps of a long run do
+#: not.
 MOST_APART = 64
 TIME = pl.col("end") - pl.col("begin")
 IS_KERNEL, KIND, TENSOR = pl.col("what") != MEMORY, pl.col("class"), pl.col("tensor")
@@ -187,7 +186,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     operations = _compute_figures(whole, ["operation", "ranks"], has_work)
     result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
     tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
-    # In the order of a tree, whatever is in a name.
+    # In the order of a tree, whatever characters are in names.
     tree = tree.sort("path").with_columns(
         pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
     )

@@ -1,5 +1,5 @@
-"""Declare an analysis, what it is told, and what it gives: findings and tables; what ranks,
-hosts, GPUs and communicators are called in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
+"""Declare an analysis, its context, and its results: findings and tables; name ranks, hosts, GPUs and
+communicators in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
 (0,4,8,12)`).
 """
 
@@ -45,15 +45,15 @@ FINDING_KINDS = {
 
 #: Kinds of findings outside the steady state, whose shares are of the whole job.
 OUTSIDE = ("startup", "shutdown")
-#: What JSON calls the parts of a moment.
+#: Names of the parts of a moment in JSON.
 MOMENT = ("begin_ns", "end_ns", "ranks")
-#: What an analysis may need beside layouts: names of most kernels.
+#: Stands among the needs of an analysis for the names of most kernels.
 KERNEL_NAMES = "kernel names"
-#: More findings are not told.
+#: Largest number of findings.
 MOST_FINDINGS = 10
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
-#: What is said where there are no findings.
+#: Said where there are no findings.
 NOTHING = "Nothing found: no rank is persistently late, and nothing else costs much."
 
 
@@ -71,18 +71,18 @@ class Finding(Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     #: Their GPUs, as "host GPU number".
     devices: tuple[str, ...] = ()
-    #: What was measured, a sentence each.
+    #: Measurements, a sentence each.
     evidence: tuple[str, ...] = ()
-    #: What to do.
+    #: Advice.
     advice: str = ""
     #: Paraver views that show it: paths below the folder that `nsys2prv cfgs DIR` writes.
     views: tuple[str, ...] = ()
     #: Moments to look at: begin and end (ns of the trace), and ranks.
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    #: What `report --what-if` is told to replay the job without it; empty where it cannot be said.
+    #: The argument of `report --what-if` that replays the job without it; empty where there is none.
     what_if: str = ""
-    #: Whether it is a limit rather than a cause: time of which hardly anybody gains all. Limits come
-    #: behind causes.
+    #: True for a limit rather than a cause: of its time hardly anybody gains all. Limits come behind
+    #: causes.
     at_most: bool = False
     #: Where in the program it is, by call stacks; empty where these do not tell.
     where: str = ""
@@ -166,9 +166,9 @@ class Result(Struct, frozen=True):
     tables: dict[str, Table] = field(default_factory=dict)
     #: Sentences on how to read them.
     notes: list[str] = field(default_factory=list)
-    #: What the reports lack, and which figures are not given therefore.
+    #: What the reports lack, and which figures are missing for that reason.
     missing: list[str] = field(default_factory=list)
-    #: What holds the job back, greatest share first.
+    #: Causes that hold the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, name: str, title: str, frame: pl.DataFrame, about: str | None = "") -> None:
@@ -213,7 +213,7 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 class Context(Struct, frozen=True):
-    """Facts of the job that `conclude` is given. Its methods put texts in the place of numbers."""
+    """Facts of the job that `conclude` gets. Its methods replace numbers by texts."""
 
     #: Reads the job's events.
     reader: EventReader
@@ -259,7 +259,7 @@ class Context(Struct, frozen=True):
         return rows.join(devices, "task", how="left", maintain_order="left")
 
     def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with names of devices in the place of their numbers, and `node`."""
+        """Return the frame with numbers of devices replaced by their names, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
         joined = frame.drop("node", strict=False).join(
             names, on="device", how="left", maintain_order="left"
@@ -269,8 +269,8 @@ class Context(Struct, frozen=True):
         )
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
-        """Return the frame with names of ranks in the place of tasks, and columns of `tasks` that
-        say where they are.
+        """Return the frame with tasks replaced by names of ranks, and columns of `tasks` that say
+        where they are.
         """
         names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
         joined = frame.join(names, on="task", how="left", maintain_order="left")
@@ -293,8 +293,8 @@ class Context(Struct, frozen=True):
     def label_names(
         self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
     ) -> pl.DataFrame:
-        """Return the frame with labels in the place of the values of some name sets. unknown: in
-        the place of those without one; default: what they are.
+        """Return the frame with values of some name sets replaced by their labels. unknown: for
+        those without one; default: their numbers.
         """
         labels = (
             pl.concat([self.labels[one] for one in sets])
@@ -309,9 +309,7 @@ class Context(Struct, frozen=True):
 
 
 class JobRanks(Struct, frozen=True):
-    """The ranks of a job with their hosts, and the time of their devices, of which findings are
-    made.
-    """
+    """The ranks of a job with their hosts, and the time of their devices, for findings."""
 
     #: A row for each task: task, rank (null for none), node, who.
     tasks: pl.DataFrame
@@ -440,7 +438,7 @@ def _format_ordinal(number: int) -> str:
 class Analysis(Struct, frozen=True):
     """Declaration of an analysis: what it needs, and two functions."""
 
-    #: What it is called in ``--only``.
+    #: Name in ``--only``.
     name: str
     #: Heading of its tables.
     title: str

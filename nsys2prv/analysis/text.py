@@ -57,7 +57,8 @@ IN_DETAIL = frozenset(
 TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for, and sentences of what was measured of the first.
 MOST_SHORT, MOST_EVIDENCE = 5, 2
-#: So many are printed, and others if those before have fewer lines: efficiencies come after them.
+#: LEAST_SHORT findings are printed at least, and further ones as long as they take fewer lines than
+#: ROOM_FOR_FINDINGS: efficiencies come after them.
 LEAST_SHORT, ROOM_FOR_FINDINGS = 3, 19
 #: Characters of the name of a kernel in a sentence.
 LONGEST_NAME = 60
@@ -68,8 +69,8 @@ FIRST_TABLES = "efficiencies"
 #: Lines that say at the end what there is more.
 LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
-#: columns the first of these counts.
+#: Columns by which the worst rank or device is found, the first that a table has -> whether its highest
+#: value is the worst.
 WORST = {
     "parallel_efficiency": False,
     "idle_share": True,
@@ -82,7 +83,7 @@ WORST = {
 PLACES = ("rank", "device", "node")
 #: A row for all devices together, which is none of them.
 ALL = "all"
-#: More ranks or devices than these are many, and so many of the worst are shown at least.
+#: More ranks or devices than MANY are many; at least LEAST_SHOWN of the worst are shown.
 MANY, LEAST_SHOWN = 8, 3
 
 
@@ -187,7 +188,7 @@ def format_machine_line(facts: dict[str, object]) -> str:
 
 
 def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
-    """Return everything, for scripts: tables as columns. job: what the results are of."""
+    """Return everything, for scripts: tables as columns. job: description of the job."""
     analyses = {}
     for name, result in results.items():
         content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
@@ -209,7 +210,11 @@ def read_json(path: Path) -> tuple[dict[str, Any], dict[str, Result]]:
         if content["format"] != FORMAT:
             raise ValueError
         results = {
-            name: convert({"name": name, **one}, Result, dec_hook=_parse_frame)
+            name: convert(
+                {"name": name, **one},
+                Result,
+                dec_hook=lambda kind, columns: kind(columns, strict=False),
+            )
             for name, one in content["analyses"].items()
         }
         if "findings" in results:
@@ -219,10 +224,6 @@ def read_json(path: Path) -> tuple[dict[str, Any], dict[str, Result]]:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
         raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
-
-
-def _parse_frame(kind: type[pl.DataFrame], columns: Mapping[str, list[Any]]) -> pl.DataFrame:
-    return kind(columns, strict=False)
 
 
 class Style(Struct, frozen=True):
