@@ -1,13 +1,24 @@
 """Read and write sizes, counts and durations as people do; sort names naturally; make text safe for
-terminals.
+terminals, lay out lines and tables for them, where nothing is left out for their width (in a pipe
+lines are as long as they are); and show progress on standard error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 #: Names that are compared with one that is none of them.
 MOST_COMPARED = 10_000
@@ -19,6 +30,22 @@ _DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+#: Lines that the heading of a column may take.
+MOST_HEADING_LINES = 3
+#: Rows of a table that may become columns.
+MOST_TURNED = 6
+#: Columns of a terminal that are too few to lay anything out for.
+NARROWEST = 40
+#: Start of a line: blanks, or a word and a gap; the text behind it is in a column.
+_BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
+#: How much of a command's time each of its phases takes, against the others.
+WEIGHTS = {"opening": 5, "reading": 45, "clocks": 15, "writing": 30, "analysing": 30, "page": 10}
+#: Phases before a job can be written or analysed.
+PREPARING = ("opening", "reading", "clocks")
+#: Seconds for which nothing is shown.
+SILENT = 1.0
+BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 
 
 def format_count(count: int, noun: str) -> str:
@@ -96,3 +123,226 @@ def escape_unprintable(text: str) -> str:
 def escape_to_one_line(text: str) -> str:
     """Return the text as :func:`escape_unprintable` does, with its line ends and tabs replaced, too."""
     return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")
+
+
+class Column(Struct, frozen=True):
+    """Column of a table."""
+
+    #: Its heading.
+    head: str
+    #: Its texts, one for each row.
+    cells: list[str]
+    #: Whether they are texts, at the left, not numbers.
+    is_text: bool = True
+
+    @property
+    def width(self) -> int:
+        """Characters of the longest cell."""
+        return max(map(len, self.cells), default=0)
+
+
+def find_width() -> int | None:
+    """Return the columns of the terminal that standard output is, None where it is none."""
+    if not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, NARROWEST)
+
+
+def print_text(text: str) -> None:
+    """Print lines, folded to the terminal's width, with control characters escaped."""
+    print("\n".join(fold_lines(text.splitlines(), find_width())))
+
+
+def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[str]:
+    """Return safe lines no wider than `width`; continuation lines are indented to the column of
+    their text, or by `hang` blanks.
+    """
+    safe = [escape_unprintable(line) for line in lines]
+    return [part for line in safe for part in _fold_line(line, width, hang)]
+
+
+def fold_command(line: str, width: int) -> list[str]:
+    """Return the lines of a command, which can be pasted into a shell however wide it is."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    *folded, last = textwrap.wrap(
+        line, width - 2, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [*(f"{part} \\" for part in folded), last]
+
+
+def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
+    if width is None or len(line) <= width:
+        return [line]
+    if "$(" in line:
+        return fold_command(line, width)
+    begin = re.match(_BEGIN, line)
+    indent = begin.end() if begin and begin[0].strip() else width
+    if indent > width // 2:
+        indent = len(line) - len(line.lstrip()) + hang
+    # Words that are too long, such as paths, are to be copied whole.
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+
+
+def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
+    """Return the lines of a table that fits into the width: its headings broken, else its few rows
+    as columns, else its first texts shortened, else one part below the other. The first column, and
+    texts behind it, stand at the left of each part.
+    """
+    if width is None:
+        return _align(columns, 1)
+    first, *others = columns
+    names = [shorten(name, max(20, 2 * width // 5)) for name in first.cells]
+    shortened = [Column(first.head, names, first.is_text), *others]
+    for candidate in (columns, shortened):
+        for lines in range(1, MOST_HEADING_LINES + 1):
+            if measure_table(candidate, lines) <= width:
+                return _align(candidate, lines)
+        if 1 < len(candidate[0].cells) <= MOST_TURNED:
+            turned = _turn(candidate)
+            if measure_table(turned, 1) <= width:
+                return _align(turned, 1)
+    naming = shortened[:1]
+    for column in others[:-1]:
+        if not column.is_text or measure_table([*naming, column], MOST_HEADING_LINES) > width // 2:
+            break
+        naming.append(column)
+    parts = _split(naming, columns[len(naming) :], width)
+    lines = [("", *_align(part, MOST_HEADING_LINES)) for part in parts]
+    return [line for part in lines for line in part][1:]
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a text of at most this width, without its middle where it is longer."""
+    if len(text) <= width:
+        return text
+    tail = width // 3
+    return f"{text[: width - tail - 1]}…{text[len(text) - tail :]}"
+
+
+def _wrap_heading(column: Column, lines: int) -> list[str]:
+    """Return a heading in at most `lines` lines, as narrow as it can be beside the cells."""
+    for width in range(column.width, len(column.head)):
+        wrapped = textwrap.wrap(column.head, max(width, 1), break_long_words=False)
+        if len(wrapped) <= lines and max(map(len, wrapped)) <= max(width, 1):
+            return wrapped
+    return [column.head]
+
+
+def measure_table(columns: Sequence[Column], lines: int = MOST_HEADING_LINES) -> int:
+    """Return the width of a table whose headings take `lines` lines."""
+    heads = (max(map(len, _wrap_heading(column, lines))) for column in columns)
+    return sum(2 + max(head, one.width) for head, one in zip(heads, columns, strict=True))
+
+
+def _align(columns: Sequence[Column], lines: int) -> list[str]:
+    """Return the lines of a table, with its headings in `lines` lines."""
+    heads = [_wrap_heading(column, lines) for column in columns]
+    height = max(map(len, heads))
+    padded = []
+    for head, column in zip(heads, columns, strict=True):
+        texts = [*[""] * (height - len(head)), *head, *column.cells]
+        width = max(map(len, texts))
+        padded.append(
+            [f"{text:<{width}}" if column.is_text else f"{text:>{width}}" for text in texts]
+        )
+    return ["  ".join(["", *line]).rstrip() for line in zip(*padded, strict=True)]
+
+
+def _turn(columns: Sequence[Column]) -> list[Column]:
+    """Return the table with its rows as columns, named by the first of its columns."""
+    first, *others = columns
+    rows = zip(*(column.cells for column in others), strict=True)
+    return [
+        Column(first.head, [column.head for column in others]),
+        *(Column(name, list(row), False) for name, row in zip(first.cells, rows, strict=True)),
+    ]
+
+
+def _split(
+    names: Sequence[Column], columns: Sequence[Column], width: int
+) -> Iterator[list[Column]]:
+    """Yield parts of a table that fit, each with the columns that name its rows and some others."""
+    part = list(names)
+    for column in columns:
+        if len(part) > len(names) and measure_table([*part, column], MOST_HEADING_LINES) > width:
+            yield part
+            part = list(names)
+        room = width - measure_table(names, MOST_HEADING_LINES) - 2
+        if column.width > room:
+            yield _fold_cells(names, column, room)
+        else:
+            part.append(column)
+    if len(part) > len(names):
+        yield part
+
+
+def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Column]:
+    """Return the columns with further rows below those whose texts are wider than `width`."""
+    folded = [textwrap.wrap(cell, width) or [""] for cell in column.cells]
+    beside = [
+        Column(
+            one.head,
+            [
+                text
+                for cell, lines in zip(one.cells, folded, strict=True)
+                for text in (cell, *[""] * (len(lines) - 1))
+            ],
+            one.is_text,
+        )
+        for one in names
+    ]
+    return [*beside, Column(column.head, [line for lines in folded for line in lines])]
+
+
+class Progress:
+    """One bar for all phases of a command, where people watch: on terminals and in notebooks. A
+    phase that is none of those ahead has a bar of its own, if no other is shown.
+    """
+
+    def __init__(self, quiet: bool, phases: Iterable[str] = ()) -> None:
+        self._off = quiet or not ("ipykernel" in sys.modules or sys.stderr.isatty())
+        self._ahead = list(phases)
+        self._bar: tqdm | None = None
+
+    @contextmanager
+    def show_phase(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yield a function to be called with the number of further pieces done, of the `total` of a phase."""
+        if self._off or (self._bar is not None and name not in self._ahead):
+            yield lambda _: None
+            return
+        if name not in self._ahead:
+            self._ahead = [name]
+        if self._bar is None:
+            from tqdm import tqdm
+
+            whole = sum(WEIGHTS[phase] for phase in self._ahead)
+            self._bar = tqdm(
+                total=whole, bar_format=BAR_FORMAT, delay=SILENT, file=sys.stderr, leave=False
+            )
+        bar, left = self._bar, float(WEIGHTS[name])
+        bar.set_description_str(name, refresh=False)
+
+        def advance(pieces: int) -> None:
+            nonlocal left
+            done = min(left, WEIGHTS[name] * pieces / max(1, total))
+            left -= done
+            bar.update(done)
+
+        try:
+            yield advance
+            bar.update(left)
+            self._ahead.remove(name)
+        except BaseException:
+            self._ahead.clear()
+            raise
+        finally:
+            if not self._ahead:
+                bar.close()
+                self._bar = None

@@ -21,8 +21,7 @@ from nsys2prv._util.errors import Detail, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv._util.native import core
-from nsys2prv._util.terminal import Progress
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import Progress, format_count
 from nsys2prv.analysis.analyses import ANALYSES, ON_DEMAND, make_device_group, run_analyses
 from nsys2prv.analysis.coverage import Coverage, find_coverage
 from nsys2prv.analysis.device_group import AnalysisOptions, Steady

@@ -17,15 +17,17 @@ import polars as pl
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.terminal import (
+from nsys2prv._util.text import (
     Column,
+    escape_to_one_line,
+    escape_unprintable,
     find_width,
     fold_command,
     fold_lines,
     lay_out_table,
+    list_some,
     shorten,
 )
-from nsys2prv._util.text import escape_to_one_line, escape_unprintable, list_some
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding, Result
 from nsys2prv.analysis.study.model import name_metrics
 from nsys2prv.analysis.study.rows import format_efficiency, list_known_rows

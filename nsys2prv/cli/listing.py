@@ -13,8 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nsys2prv._util.terminal import Column, find_width, lay_out_table
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import Column, find_width, format_count, lay_out_table, list_some
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import explain_unread_table, rank_reason

@@ -14,7 +14,7 @@ from pathlib import Path
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, name_beside, put_in_place
-from nsys2prv._util.terminal import PREPARING, Progress
+from nsys2prv._util.text import PREPARING, Progress
 from nsys2prv._util.workers import Pool
 from nsys2prv.conversion.align import align_reports
 from nsys2prv.conversion.job import Job, open_workplace

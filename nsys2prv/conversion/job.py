@@ -23,7 +23,7 @@ from nsys2prv._util.files import (
     make_temporary_folder,
     make_working_folder,
 )
-from nsys2prv._util.terminal import Progress
+from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.conversion.clocks import Timeline

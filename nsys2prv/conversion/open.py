@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.terminal import Progress
+from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.job import Job, Workers

@@ -20,11 +20,12 @@ from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds
-from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
 from nsys2prv.writers.perfetto.pftrace import PerfettoWriter
 from nsys2prv.writers.writer import (
+    PartFilesOutput,
+    SharedFileOutput,
     TraceContent,
     WindowPlan,
     Writer,

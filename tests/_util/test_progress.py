@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from nsys2prv._util import terminal
+from nsys2prv._util import text
 
 
 class Terminal(io.StringIO):
@@ -40,7 +40,7 @@ def test_one_bar_counts_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tqdm.tqdm", Bar)
     Bar.made = []
     phases = ("opening", "reading", "writing")
-    shown = terminal.Progress(False, phases)
+    shown = text.Progress(False, phases)
     for name in phases:
         with shown.show_phase(name, 2) as advance:
             advance(1)
@@ -52,7 +52,7 @@ def test_one_bar_counts_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(dict.fromkeys(name for name, _ in bar.told)) == list(phases)
     places = [place for _, place in bar.told]
     assert places == sorted(places)
-    assert places[-1] == bar.total == sum(terminal.WEIGHTS[name] for name in phases)
+    assert places[-1] == bar.total == sum(text.WEIGHTS[name] for name in phases)
     assert bar.closed
     assert bar.delay >= 1
     with shown.show_phase("analysing", 1):

@@ -31,7 +31,7 @@ from nsys2prv._util.workers import (
     count_available_cpus,
 )
 from nsys2prv.conversion import open as opening
-from nsys2prv.writers.output import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.writer import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

@@ -19,7 +19,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import read as reading
 from nsys2prv.store import runs, work_result
-from nsys2prv.writers import output, writer
+from nsys2prv.writers import writer
 from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -98,12 +98,12 @@ def read_in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (output, "_write_all"),
+    (writer, "_write_all"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (prv, "write_pcf"),
     (work_result, "spill_rows"),
-    (output.SharedFileOutput, "begin"),
+    (writer.SharedFileOutput, "begin"),
     (writer.WindowPlan, "save"),
 ]
 

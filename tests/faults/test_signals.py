@@ -48,7 +48,7 @@ def run_and_signal(program: str) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["argparse", "nsys2prv._util.terminal", "polars", "nsys2prv.conversion.convert"]
+    "name", ["argparse", "nsys2prv._util.text", "polars", "nsys2prv.conversion.convert"]
 )
 def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()

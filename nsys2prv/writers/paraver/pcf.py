@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import polars as pl
 from msgspec import Struct
@@ -36,7 +36,9 @@ from nsys2prv.writers.names import (
     clean_label,
     replace_brackets,
 )
-from nsys2prv.writers.paraver.check import CheckFindings, Labels, read_labels
+
+if TYPE_CHECKING:
+    from nsys2prv.writers.paraver.check import Labels
 
 #: Characters that are written as escapes, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
@@ -152,6 +154,8 @@ def _unescape_character(escape: re.Match[str]) -> str:
 
 def read_pcf(path: Path) -> Labels:
     """Return the labels of a .pcf, whoever wrote it. Raises one line where it is none."""
+    from nsys2prv.writers.paraver.check import CheckFindings, read_labels
+
     with name_damaged_file(path):
         text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
     if text.startswith("#Paraver"):

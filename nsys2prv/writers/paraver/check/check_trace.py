@@ -337,23 +337,16 @@ class TraceContents:
 
     def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
         """Return the contents of each group of rows. groups: that of each row."""
-        trace = self._trace
-        pairs = [set[tuple[int, int]]() for _ in range(count)]
-        states = [set[int]() for _ in range(count)]
-        group = groups[trace.rows]
+        trace, group = self._trace, groups[self._trace.rows]
+        pairs, states = ([set() for _ in range(count)] for _ in range(2))
         events, is_state = np.flatnonzero(trace.kinds == EVENTS), trace.kinds == STATES
         bits = np.unpackbits(trace.entries["small"][events], axis=1, bitorder="little")
         entry, value = np.nonzero(bits)
-        for of_group, code, number in zip(
-            group[events[entry]].tolist(),
-            trace.numbers[events[entry]].tolist(),
-            value.tolist(),
-            strict=True,
-        ):
+        columns = group[events[entry]], trace.numbers[events[entry]], value
+        for of_group, code, number in zip(*(one.tolist() for one in columns), strict=True):
             pairs[of_group].add((code, number))
-        for of_group, state in zip(
-            group[is_state].tolist(), trace.numbers[is_state].tolist(), strict=True
-        ):
+        columns = group[is_state], trace.numbers[is_state]
+        for of_group, state in zip(*(one.tolist() for one in columns), strict=True):
             states[of_group].add(state)
         tags = frozenset(trace.numbers[trace.kinds == TAGS].tolist())
         return [
