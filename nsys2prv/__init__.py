@@ -4,7 +4,7 @@
     summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
 
     with nsys2prv.open("run/rank*.sqlite") as job:        # files, folders of reports, patterns
-        kernels = job.frame("cuda_kernel")                # polars; begin and end in ns, int64
+        kernels = job.frame("kernels")                # polars; begin and end in ns, int64
         results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
         findings = job.findings()                         # what holds the job back, worst first
 

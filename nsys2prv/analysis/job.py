@@ -38,11 +38,14 @@ from nsys2prv.analysis.result import (
 from nsys2prv.conversion.convert import prepare
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.job_reader import make_event_reader
-from nsys2prv.conversion.options import Options, Plan, choose_options
+from nsys2prv.conversion.options import Options, Plan, choose_options, find_layouts
 from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, collect_warnings
-from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.nvtx_names import NamePattern
 from nsys2prv.export.report_files import find_reports
+from nsys2prv.relations import Relation, all_relations
 from nsys2prv.replay.events import label_calls
 from nsys2prv.replay.job_graph import JobGraph, join_units
 from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
@@ -100,7 +103,7 @@ class OpenJob:
             f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
             f"{format_count(len(self.prepared.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
             f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
-            ".layouts, .frame(LAYOUT), .analyse(), .findings()>"
+            ".kinds, .frame(KIND), .analyse(), .findings()>"
         )
 
     def _repr_html_(self) -> str:
@@ -216,41 +219,71 @@ class OpenJob:
         return find_coverage(self.prepared, self.reader)
 
     @cached_property
+    def kinds(self) -> dict[str, int]:
+        """The kinds of events that the job has (names for :meth:`frame`), with the number of events
+        of their layouts.
+        """
+        sources: list[EventKind | Relation] = [*all_kinds(), *all_relations()]
+        sums = {one.name: sum(self.layouts.get(name, 0) for name in one.layouts) for one in sources}
+        return {name: count for name, count in sorted(sums.items()) if count}
+
+    @cached_property
     def layouts(self) -> dict[str, int]:
-        """The layouts that the job has events of (names for :meth:`frame`), with their number."""
+        """The layouts of records that the job has events of, with their number."""
         return dict(sum((Counter(result.events) for result in self.prepared.results), Counter()))
 
-    def frame(self, layout: str, *columns: str, labels: bool = True) -> pl.DataFrame:
-        """Return the events of a layout, a row for each, in the order of their begins.
+    def frame(self, kind: str, *columns: str, labels: bool = True) -> pl.DataFrame:
+        """Return the events of a kind, a row for each, in the order of their begins.
 
-        layout: a name of :attr:`layouts`, such as `cuda_kernel`. columns: fields of it; all if none
-        is given. labels: False leaves names as their event values.
+        kind: a name that `-t` takes, such as `kernels`, one of what is found between ranks
+        (`nccl_collectives`), or one of :attr:`layouts`. columns: fields of it; all if none is
+        given. labels: False leaves names as their event values.
 
         The frame has begin and end (ns, Int64), rank, row, node, device and stream (where the
         event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
         null where an event lacks the field. A field that is called like one of the first columns is
         called event_<name>.
 
-        Raises UsageError for an unknown layout or field; the message lists those there are.
+        Raises UsageError for an unknown kind or field; the message lists those there are.
         """
-        known = load_catalogue().layouts.get(layout)
-        if known is None:
+        layouts = self._find_layouts(kind)
+        declared = {
+            layout: {field.name: field.values for field in known.fields if not field.sums_up}
+            | ({"domain": None} if known.has_domain else {})
+            for layout, known in layouts.items()
+            if known.fields or len(layouts) == 1
+        }
+        every = dict.fromkeys(name for names in declared.values() for name in names)
+        if unknown := [name for name in columns if name not in every]:
             raise UsageError(
-                f"{layout}: no such kind of record; this job holds {', '.join(sorted(self.layouts)) or 'none'}"
+                f"{', '.join(sorted(unknown))}: no field of {kind}; it has {', '.join(every)}"
             )
-        declared = {field.name: field.values for field in known.fields if not field.sums_up}
-        declared |= {"domain": None} if known.has_domain else {}
-        wanted = columns or tuple(declared)
-        if unknown := set(wanted) - set(declared):
-            raise UsageError(
-                f"{', '.join(sorted(unknown))}: no field of {layout}; it has {', '.join(declared)}"
+        frames = [
+            self._read_layout(
+                layout, {name: of[name] for name in columns or of if name in of}, labels
             )
-        events = self.reader.read_begins(layout, wanted)
+            for layout, of in declared.items()
+        ]
+        return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("begin")
+
+    def _find_layouts(self, kind: str) -> dict[str, Layout]:
+        """Return the layouts that a name of a kind, or of one of them, means."""
+        known = load_catalogue().layouts
+        if found := [kind] if kind in known else find_layouts(kind):
+            return {layout: known[layout] for layout in found}
+        held = ", ".join(self.kinds) or "none"
+        raise UsageError(f"{kind}: no such kind of event; this job holds {held}")
+
+    def _read_layout(
+        self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
+    ) -> pl.DataFrame:
+        """Return the events of a layout with these fields, where they are, and their names."""
+        events = self.reader.read_begins(layout, tuple(fields))
         series = []
-        for name in wanted:
+        for name, values in fields.items():
             column = events[name].set(events[name] < 0, None)
-            if labels and (name == "domain" or declared[name] is not None):
-                column = self._label_values(column, declared[name])
+            if labels and (name == "domain" or values is not None):
+                column = self._label_values(column, values)
             series.append(column.alias(f"event_{name}" if name in PLACE else name))
         return self._place_events(events).with_columns(series)
 
@@ -265,15 +298,17 @@ class OpenJob:
             )
         return self.reader.read_lines(kind)
 
-    def samples(self, layout: str) -> Iterator[Samples]:
-        """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one
-        object for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN
-        where a metric was not sampled).
+    def samples(self, kind: str) -> Iterator[Samples]:
+        """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of
+        its layouts, one object for each device: time (ns, shape (n,)) and values (float, shape (n,
+        metrics), NaN where a metric was not sampled).
         """
-        for device_samples in self.reader.read_samples(layout):
-            values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
-            sampled = ~np.isnan(values).all(axis=1)
-            yield replace(device_samples, time=device_samples.time[sampled], values=values[sampled])
+        for layout, known in self._find_layouts(kind).items():
+            for device_samples in () if known.fields else self.reader.read_samples(layout):
+                values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
+                sampled = ~np.isnan(values).all(axis=1)
+                time = device_samples.time[sampled]
+                yield replace(device_samples, time=time, values=values[sampled])
 
     def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return when and where the events are."""

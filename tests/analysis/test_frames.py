@@ -104,6 +104,16 @@ def test_fields_that_are_called_as_places_are(both: tuple[OpenJob, Trace]) -> No
     assert synchronised["event_stream"].drop_nulls().len()
 
 
+def test_kinds_go_by_the_names_of_the_command_line(both: tuple[OpenJob, Trace]) -> None:
+    job, _ = both
+    frames = [job.frame(layout, "kernel") for layout in ("cuda_kernel", "nccl_kernel")]
+    kernels = job.frame("kernels", "kernel", "bytes")
+    assert kernels.height == job.kinds["kernels"] == sum(frame.height for frame in frames)
+    assert kernels["begin"].is_sorted()
+    assert kernels.columns == [*PLACE, "kernel", "bytes"]
+    assert job.frame("memory").equals(job.frame("memory_operation"))
+
+
 def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
     job, trace = both
     lines = job.lines("launch")
@@ -113,7 +123,7 @@ def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
 
 def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:
     job, _ = both
-    with pytest.raises(UsageError, match=r"no such kind of record; this job holds .*cuda_kernel"):
+    with pytest.raises(UsageError, match=r"no such kind of event; this job holds .*kernels"):
         job.frame("cuda_kernels")
     with pytest.raises(UsageError, match="grid: no field of cuda_kernel; it has kernel, class"):
         job.frame("cuda_kernel", "grid")

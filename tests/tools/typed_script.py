@@ -20,7 +20,7 @@ def write_trace(reports: list[Path], output: Path) -> list[str]:
 def longest_kernels(pattern: str) -> pl.DataFrame:
     """Return the kernels of a job, the longest first."""
     with nsys2prv.open(pattern) as job:
-        kernels = job.frame("cuda_kernel", "kernel")
+        kernels = job.frame("kernels", "kernel")
         return kernels.sort(pl.col("end") - pl.col("begin"), descending=True)
 
 
