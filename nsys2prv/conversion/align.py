@@ -6,7 +6,6 @@ In: a job that is read. Out: the same job, ready to be cut, written or analysed.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
@@ -30,7 +29,7 @@ from nsys2prv.conversion.clocks import (
     to_record,
 )
 from nsys2prv.conversion.job import Job, sum_counters
-from nsys2prv.conversion.read import FOR_CLOCKS, warn_of_far_rows
+from nsys2prv.conversion.read import warn_of_far_rows
 from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
@@ -88,15 +87,14 @@ def _align_by_clock_results(job: Job) -> ClockRecord | None:
     that the same reports have the same clocks whatever kinds are asked for; None where there are
     none.
     """
-    if not any(result.runs for result in job.clock_results):
+    if not any(result.facts for result in job.clock_results):
         return None
     observing = copy(job)
-    observing.results, observing.folder = job.clock_results, job.folder / FOR_CLOCKS
+    observing.results, observing.folder = job.clock_results, job.folder / "for-clocks"
+    observing.folder.mkdir()
     _adopt_kernels(observing)
     _build_model(observing)
-    record = _align_clocks(observing).record
-    shutil.rmtree(observing.folder, ignore_errors=True)
-    return record
+    return _align_clocks(observing).record
 
 
 def _find_captures(job: Job) -> Captures:

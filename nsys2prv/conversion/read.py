@@ -22,7 +22,7 @@ from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.lost_launches import find_lost_launches
 from nsys2prv.conversion.open import list_wanted_parts
-from nsys2prv.conversion.spans import extract_rows, find_spans
+from nsys2prv.conversion.spans import extract_rows, find_span_of_rows, find_spans
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
@@ -34,7 +34,15 @@ from nsys2prv.events.call_indexes import (
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.cuda import EARLY_WORK
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import LAUNCHES, Account, EventKind, Reason, Rows, find_function
+from nsys2prv.events.kind import (
+    LAUNCHES,
+    NCCL_CALLS,
+    Account,
+    EventKind,
+    Reason,
+    Rows,
+    find_function,
+)
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared
@@ -48,20 +56,19 @@ PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again
 #: costs nothing.
 TASK_ROWS = 400_000
-#: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
-KINDS_FOR_CLOCKS = frozenset(
-    {"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"}
-)
-#: Folder of the runs of kinds that are read for the clocks alone.
-FOR_CLOCKS = "for-clocks"
+#: Kinds of events that tell how clocks of hosts are to be aligned.
+KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
+#: What rows are read for: to be stored, for the indexes alone, or beside these for the clocks alone.
+STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
 
 
 def read_reports(job: Job) -> None:
     """Read all reports: what they hold, when it begins and ends, which launches lack work, and what
     follows from several tables of a report. Raises Unreadable.
     """
-    kinds, settings = job.selection.kinds, job.plan.settings
-    job.results = read_kinds(job, kinds, settings, job.folder)
+    kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
+    job.results = read_kinds(job, kinds, alone)
+    job.clock_results = [result.beside for result in job.results] if alone else []
     job.spans = find_spans(job)
     job.lost = find_lost_launches(job.infos, job.results, job.spans, job.workers.run)
     job.early_work = [
@@ -71,15 +78,16 @@ def read_reports(job: Job) -> None:
         for row in read_frame(result.facts[EARLY_WORK]).rows()
     ]
     job.results += derive_events(job, kinds, job.results, job.folder)
-    job.clock_results = _read_for_clocks(job)
 
 
 def read_kinds(
-    job: Job, kinds: Sequence[EventKind], settings: ReadingSettings, folder: Path
+    job: Job, kinds: Sequence[EventKind], alone: Sequence[EventKind]
 ) -> list[WorkResult]:
-    """Return the results of reading these kinds of events. Raises Unreadable."""
+    """Return the results of reading these kinds of events. alone: kinds to be read beside them for
+    the clocks alone. Raises Unreadable.
+    """
     results: list[WorkResult] = []
-    stages = plan_tasks(job.infos, kinds, folder, settings)
+    stages = plan_tasks(job.infos, kinds, alone, job.folder, job.plan.settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.workers.progress.show_phase("reading", rows) as advance:
         for number, tasks in enumerate(stages):
@@ -96,23 +104,16 @@ def read_kinds(
     return results
 
 
-def _read_for_clocks(job: Job) -> list[WorkResult]:
-    """Read the kinds of events by which the clocks of hosts are aligned, where there are several
+def _list_kinds_for_clocks(job: Job) -> list[EventKind]:
+    """Return the kinds of events by which the clocks of hosts are aligned, where there are several
     hosts and the plan leaves some of these kinds out.
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
     left_out = [kind for kind in kinds if kind not in job.selection.kinds]
     several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
-    if not (several and job.plan.observes_clocks) or not any(
-        part.rows for info in job.infos for part in list_wanted_parts(info, left_out)
-    ):
-        return []
-    names = dict.fromkeys(load_catalogue().layouts, 1)
-    settings = replace(job.plan.settings, min_durations={}, field_masks=names)
-    folder = job.folder / FOR_CLOCKS
-    folder.mkdir()
-    results = read_kinds(job, kinds, settings, folder)
-    return results + derive_events(job, kinds, results, folder)
+    parts = (part for info in job.infos for part in list_wanted_parts(info, left_out))
+    wanted = several and job.plan.observes_clocks and any(part.rows for part in parts)
+    return kinds if wanted else []
 
 
 def warn_of_far_rows(job: Job) -> list[str]:
@@ -140,8 +141,8 @@ class TablePart(Struct, frozen=True):
     kinds: tuple[str, ...]
     #: The rows.
     part: Part
-    #: False where they are read for the indexes alone.
-    wanted: bool
+    #: STORED, INDEXED or BESIDE.
+    use: str
     #: True if the kinds may look up the indexes.
     asks: bool
 
@@ -163,6 +164,8 @@ class ReadingWork(Struct, frozen=True):
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str]
+    #: Whether NCCL calls are stored: what is stored with them may look them up.
+    stores_nccl_calls: bool
     #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
     #: NCCL calls of the report that other tasks indexed.
@@ -178,6 +181,7 @@ def read_task(task: ReadingWork) -> WorkResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = WorkResult(task.number, task.report, task.rows)
+    result.beside = WorkResult(task.number, task.report, 0)
     with (
         FrameWriter(task.folder / f"launches-{task.number}.bin") as launches,
         SpillWriter(
@@ -188,30 +192,38 @@ def read_task(task: ReadingWork) -> WorkResult:
         ) as writer,
         Database(task.info.path) as database,
     ):
-        launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
-        extraction = Extraction(task.info, database, launch_index, task.settings, nccl_calls)
-
-        def save_indexes() -> None:
-            result.nccl_calls += save_nccl_calls(extraction.found_nccl_calls, launches)
-            launch_index.segments += result.launches
-            extraction.nccl_calls = NcclCallIndex((*task.nccl_calls, *result.nccl_calls))
-            extraction.found_nccl_calls = []
-            launches.flush()
-
+        launch_index, no_calls = LaunchIndex(list(task.launches)), NcclCallIndex()
+        keys = dict.fromkeys(load_catalogue().layouts, 1)
+        alone = replace(task.settings, min_durations={}, lines=False, field_masks=keys)
+        beside = Extraction(
+            task.info, database, launch_index, alone, NcclCallIndex(task.nccl_calls)
+        )
+        calls = beside.nccl_calls if task.stores_nccl_calls else no_calls
+        own = Extraction(task.info, database, launch_index, task.settings, calls)
+        finder = own if task.stores_nccl_calls else beside
         for one in task.parts:
             readers = [kinds[name] for name in one.kinds]
-            if one.asks and not (launch_index.segments or extraction.nccl_calls):
-                save_indexes()
+            extraction = beside if one.use == BESIDE else own
+            extraction.stores = one.use == STORED
+            if one.asks and not (launch_index.segments or beside.nccl_calls):
+                result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
+                launch_index.segments += result.launches + result.beside.launches
+                beside.nccl_calls = NcclCallIndex(result.nccl_calls)
+                own.nccl_calls = beside.nccl_calls if task.stores_nccl_calls else no_calls
+                launches.flush()
+            indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):
-                _read_piece(task, readers, piece, one.wanted, extraction, writer, result)
+                _read_piece(task, readers, piece, extraction, writer, result)
                 for launched in extraction.launched:
-                    result.launches += save_launches(launched, launches)
+                    indexing.launches += save_launches(launched, launches)
                 extraction.launched = []
-        result.nccl_calls += save_nccl_calls(extraction.found_nccl_calls, launches)
-    result.objects, result.domains = list(extraction.objects), list(extraction.domains)
+        if not result.nccl_calls:
+            result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
     with FrameWriter(writer.path) as frames:
-        result.names = {name: names.save(frames) for name, names in extraction.names.items()}
-        result.facts = extraction.save_facts(frames)
+        result.names = {name: names.save(frames) for name, names in own.names.items()}
+        for extraction, of_one in ((own, result), (beside, result.beside)):
+            of_one.objects, of_one.domains = list(extraction.objects), list(extraction.domains)
+            of_one.facts = extraction.save_facts(frames)
     return result
 
 
@@ -219,16 +231,13 @@ def _read_piece(
     task: ReadingWork,
     kinds: Sequence[EventKind],
     piece: Part,
-    wanted: bool,
     extraction: Extraction,
     writer: SpillWriter,
     result: WorkResult,
 ) -> None:
-    """Let the kinds, all of one table, have their rows of a piece of it. wanted: whether they are
-    to be stored.
-    """
+    """Let the kinds, all of one table, have their rows of a piece of it."""
     shared = _read_once(extraction, kinds, piece)
-    if task.counting.get(piece.table) in [kind.name for kind in kinds]:
+    if extraction.stores and task.counting.get(piece.table) in [kind.name for kind in kinds]:
         result.tables[piece.table] += (
             extraction.database.count_rows(piece) if shared is None else len(shared.met)
         )
@@ -236,19 +245,20 @@ def _read_piece(
         if shared is not None and not shared.mask_meeting(number).any():
             continue
         extraction.condition = kind.make_condition(task.info)
-        extraction.stores = wanted
-        extraction.min_duration = task.settings.min_durations.get(kind.name, 0)
+        extraction.min_duration = extraction.settings.min_durations.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
         own_rows = piece if shared is None or kind.columns else shared.narrow(number)
         account = extraction.account = Account()
         for rows in extract_rows(kind, extraction, own_rows):
-            if wanted:
-                if isinstance(rows, Rows):
-                    set_stacks_aside(extraction, rows)
-                result.store(rows, writer, account, kind.open_ended)
+            if not extraction.stores:
+                result.note_span(kind.name, find_span_of_rows(rows, kind.open_ended))
+                continue
+            if isinstance(rows, Rows):
+                set_stacks_aside(extraction, rows)
+            result.store(rows, writer, account, kind.open_ended)
         if kind.derived:
             account.skipped[Reason.FACT] += account.rows - account.dropped.total()
-        if wanted:
+        if extraction.stores:
             if not kind.rereads_rows:
                 result.of_table[piece.table] += account.rows
             result.add(kind.name, account)
@@ -269,42 +279,45 @@ def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -
 def plan_tasks(
     reports: Sequence[ReportInfo],
     selected: Sequence[EventKind],
+    alone: Sequence[EventKind],
     folder: Path,
     settings: ReadingSettings,
 ) -> tuple[list[ReadingWork], list[ReadingWork]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
-    then those that may ask them. Of a small report one task does both.
+    then those that may ask them. Of a small report one task does both. alone: kinds to be read for
+    the clocks alone.
 
     The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
     """
     settings = replace(settings, lines=any(LAUNCHES in kind.provides for kind in selected))
-    launches_needed = any(LAUNCHES in kind.needs for kind in selected)
-    providers = [
-        kind
-        for kind in all_kinds()
-        if (kind.provides and kind in selected) or (LAUNCHES in kind.provides and launches_needed)
-    ]
-    tables = {kind.tables for kind in providers}
-    # Those that read the same tables come along.
-    first = [
-        kind
-        for kind in all_kinds()
-        if kind in providers or (kind in selected and kind.tables in tables and not kind.needs)
-    ]
-    second = [kind for kind in selected if kind not in first]
-    counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
+    launching = [kind for kind in all_kinds() if LAUNCHES in kind.provides]
+    is_indexed = any(LAUNCHES in kind.needs for kind in selected)
+    indexed = [kind for kind in launching if is_indexed and kind not in selected]
+    if alone and not is_indexed:
+        alone = [*(kind for kind in launching if kind not in selected), *alone]
+    tables = {kind.tables for kind in (*selected, *indexed, *alone) if kind.provides}
+    groups: list[tuple[tuple[EventKind, ...], str, bool]] = []
+    for kinds, use in ((selected, STORED), (indexed, INDEXED), (alone, BESIDE)):
+        # Those that read the same tables come along.
+        first = [kind for kind in kinds if kind.tables in tables and not kind.needs]
+        second = [kind for kind in kinds if kind not in first]
+        for of_stage, asks in ((first, False), (second, True)):
+            groups += [(group, use, asks) for group in _group_by_table(of_stage)]
+    stores_nccl_calls = any(NCCL_CALLS in kind.provides for kind in selected)
+    counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(reports):
         portions = [
-            list(_gather_portions(info, _group_by_table(kinds), wanted, asks))
-            for kinds, asks in ((first, False), (second, True))
+            list(_gather_portions(info, [group for group in groups if group[2] == asks]))
+            for asks in (False, True)
         ]
         all_parts = [part for parts in chain.from_iterable(portions) for part in parts]
         if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
             portions = [[all_parts] if all_parts else [], []]
         for stage, of_stage in zip(stages, portions, strict=True):
-            stage += [(index, info, tuple(parts), folder, settings, counting) for parts in of_stage]
+            more = folder, settings, counting, stores_nccl_calls
+            stage += [(index, info, tuple(parts), *more) for parts in of_stage]
     numbers = count()
     first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
     return first_works, second_works
@@ -342,21 +355,22 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
 
 
 def _gather_portions(
-    info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str], asks: bool
+    info: ReportInfo, groups: Iterable[tuple[tuple[EventKind, ...], str, bool]]
 ) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    portions of at most TASK_ROWS rows. asks: whether they may look up the indexes.
+    portions of at most TASK_ROWS rows. With each group: the use of its rows, and whether it may look up
+    the indexes.
     """
     portion: list[TablePart] = []
     room = TASK_ROWS
-    for group in groups:
+    for group, *flags in groups:
         names = tuple(kind.name for kind in group)
         for part in (info.parts[table] for table in group[0].tables if table in info.parts):
             first = part.first
             while first <= part.last:
                 last = min(part.last, first + room - 1)
                 rows = Part(part.table, first, last)
-                portion.append(TablePart(names, rows, names[0] in wanted, asks))
+                portion.append(TablePart(names, rows, *flags))
                 room -= rows.rows
                 first = last + 1
                 if room <= 0:
@@ -373,7 +387,7 @@ def add_indexes(tasks: Sequence[ReadingWork], results: Iterable[WorkResult]) -> 
     segments: dict[int, list[Segment]] = defaultdict(list)
     nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
     for result in results:
-        segments[result.report] += result.launches
+        segments[result.report] += result.launches + result.beside.launches
         nccl_calls[result.report] += result.nccl_calls
     return [
         replace(

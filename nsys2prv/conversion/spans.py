@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import OPEN
+from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Rows
 from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
+from nsys2prv.events.nvtx_names import may_drop
 from nsys2prv.export.info import ENDS, TIMES, ReportInfo
 from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
 from nsys2prv.export.sqlite import Database
-from nsys2prv.store.runs import Span, SpillWriter
+from nsys2prv.store.runs import Span
 from nsys2prv.store.spilling import repair_times
 from nsys2prv.store.work_result import WorkResult
 
@@ -43,6 +42,10 @@ def find_spans(job: Job) -> dict[int, Span]:
     whether they were read or not.
     """
     known = find_known_spans(job.results)
+    for result in job.results:
+        if result.spans:
+            report = result.report
+            known[report] = _unite_spans(known.get(report), *result.spans.values())
     tasks = list(plan_span_tasks(job, known))
     found = job.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
     spans = zip((task.report for task in tasks), found, strict=True)
@@ -79,8 +82,6 @@ class SpanWork(Struct, frozen=True):
     kinds: tuple[str, ...]
     #: Span of the kinds that were; None where they have no events.
     known: Span | None
-    #: Folder for a temporary file.
-    folder: Path
     #: Settings of reading.
     settings: ReadingSettings
 
@@ -90,20 +91,20 @@ def plan_span_tasks(job: Job, known: dict[int, Span]) -> Iterator[SpanWork]:
     left out. known: span of the runs of each report that has any.
     """
     selection, asked = job.plan.selection, job.plan.settings
+    seen = {name for result in job.results for name in result.spans}
     left_out = [
         kind
         for kind in all_kinds()
         if kind.tables
-        and not (kind.opt_in or kind.rereads_rows)
+        and not (kind.opt_in or kind.rereads_rows or kind.name in seen)
         and (kind not in selection.kinds or asked.min_durations.get(kind.name))
     ]
-    names = dict.fromkeys(load_catalogue().layouts, 1)
     settings = ReadingSettings(
-        kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules, field_masks=names
+        lines=False, kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules
     )
     for report, info in enumerate(job.infos):
         if kinds := tuple(one.name for one in left_out if info.parts.keys() & set(one.tables)):
-            yield SpanWork(report, info, kinds, known.get(report), job.folder, settings)
+            yield SpanWork(report, info, kinds, known.get(report), settings)
 
 
 def find_span(task: SpanWork) -> Span | None:
@@ -178,24 +179,27 @@ def _read_span(task: SpanWork, database: Database, kind: EventKind, part: Part) 
     times where that is enough.
     """
     extraction = Extraction(task.info, database, settings=task.settings)
-    extraction.condition = kind.make_condition(task.info)
+    extraction.condition, extraction.stores = kind.make_condition(task.info), False
     rules = extraction.nvtx_rules if part.table == NVTX_TABLE else ()
-    if kind.plain_times and all(rule.replace is not None for rule in rules):
-        columns = extraction.read(part, ("start", "end"))
-        begin, end = columns["start"], columns["end"]
-        none = np.zeros(0, np.int64)
-        rows = extraction.drop_far_rows(Rows(kind.layouts[0], begin, end, none, {}))
-        kept, end = repair_times(rows, kind.open_ended, Account())
-        begin, end = begin[kept], end[kept]
-        lasts = end[end != OPEN].max(initial=NULL)
-        return (int(begin.min()), max(int(begin.max()) + 1, int(lasts))) if len(begin) else None
-    result = WorkResult(0, task.report, 0)
-    path = task.folder / f"span-of-{task.report}.bin"
-    with SpillWriter(path, task.report, 0, task.settings.field_masks) as writer:
-        for rows in extract_rows(kind, extraction, part):
-            result.store(rows, writer, extraction.account, kind.open_ended)
-    path.unlink()
-    return find_known_spans([result], extending=False).get(task.report)
+    if kind.plain_times and not may_drop(rules):
+        columns, none = extraction.read(part, ("start", "end")), np.zeros(0, np.int64)
+        rows = Rows(kind.layouts[0], columns["start"], columns["end"], none, {})
+        return find_span_of_rows(extraction.drop_far_rows(rows), kind.open_ended)
+    pieces = extract_rows(kind, extraction, part)
+    return _unite_spans(*(find_span_of_rows(rows, kind.open_ended) for rows in pieces))
+
+
+def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
+    """Return the first and the last time (ns) of rows or samples as they would be stored; None where
+    none would. open_ended: a row without an end lasts to the end of the trace.
+    """
+    if isinstance(rows, Counters):
+        time = rows.time[mask_usable(rows.time) & (rows.values != ABSENT).any(axis=1)]
+        return (int(time.min()), int(time.max())) if len(time) else None
+    kept, end = repair_times(rows, open_ended, Account())
+    begin, end = rows.begin[kept], end[kept]
+    lasts = end[end != OPEN].max(initial=NULL)
+    return (int(begin.min()), max(int(begin.max()) + 1, int(lasts))) if len(begin) else None
 
 
 def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:

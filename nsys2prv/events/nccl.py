@@ -52,6 +52,7 @@ from nsys2prv.events.nvtx import (
     name_ranges,
     select_nccl_rows,
 )
+from nsys2prv.events.nvtx_names import may_drop
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
 from nsys2prv.export.sqlite import Database
@@ -347,13 +348,16 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the ranges of NCCL's domain in the layout of the kind."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, COLUMNS, TEXTS, short=True)
-    ranges = name_ranges(extraction, columns, "range")
     payloads = read_payloads(extraction, columns)
     texts, text_codes = find_texts(extraction, columns)
     operations = list(map(find_operation, texts.to_list()))
     operation = np.array(operations, np.int64)[text_codes]
     if layout == "nccl_call":
         _index_calls(extraction, columns, operation, payloads)
+    if not extraction.stores and not may_drop(extraction.nvtx_rules):
+        yield make_rows(extraction, layout, columns)
+        return
+    ranges = name_ranges(extraction, columns, "range")
     fields = ranges.fields | payloads
     fields["operation"] = np.where(operation == 0, ABSENT, operation)
     fields["communicator"] = name_communicators(extraction, payloads["communicator"])

@@ -67,6 +67,11 @@ class NvtxRule(Struct, frozen=True):
     any_digits: bool = False
 
 
+def may_drop(rules: Sequence[NvtxRule]) -> bool:
+    """True if a rule drops names that match it."""
+    return any(rule.replace is None for rule in rules)
+
+
 class RenamedRanges(Struct):
     """Names that rules make of names."""
 

@@ -38,8 +38,6 @@ def spill_rows(
     open_ended: a row without an end lasts to the end of the trace.
     """
     layout = load_catalogue().layouts[rows.layout]
-    if layout.is_state:
-        rows = replace(rows, end=rows.begin + 1)
     kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
@@ -101,6 +99,8 @@ def repair_times(
     """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
     after the begin by at least 1 ns, or OPEN.
     """
+    if load_catalogue().layouts[rows.layout].is_state:
+        rows = replace(rows, end=rows.begin + 1)
     chosen = slice(None) if rows.selection is None else rows.selection
     if are_all_usable(rows.begin) and are_all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end

@@ -28,7 +28,7 @@ from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, TIME, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL
-from nsys2prv.store.runs import LINE, Run, SpillWriter
+from nsys2prv.store.runs import LINE, Run, Span, SpillWriter
 from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
 
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
@@ -75,6 +75,10 @@ class WorkResult(Struct):
     lines: Counter[str] = field(default_factory=Counter)
     #: Lines that are not stored, by (kind of lines, reason).
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Objects and facts of what was read for the clocks alone; and the spans of the events of kinds
+    #: that are not stored.
+    beside: WorkResult | None = None
+    spans: dict[str, Span] = field(default_factory=dict)
 
     def add(self, kind: str, account: Account) -> None:
         """Add to the account of a kind of event."""
@@ -101,6 +105,12 @@ class WorkResult(Struct):
         stored = sum(run.count for run in runs if run.shape.stream != LINE)
         self.events[rows.layout] += stored
         account.records += stored
+
+    def note_span(self, kind: str, span: Span | None) -> None:
+        """Note the span of events of a kind that are not stored."""
+        if span is not None:
+            first, last = self.spans.get(kind, span)
+            self.spans[kind] = min(first, span[0]), max(last, span[1])
 
     def leave_out(self, name: str, reason: str, count: int) -> None:
         """Count records or lines that are not stored."""
