@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ MOSTLY_LAST = 0.3
 OF_LONGEST = 4
 #: A range takes longer than on the others if it does so many times as long each time.
 LONGER = 1.05
+#: What is said of a call of the operating system in pauses of hosts.
+OF_CALL = re.compile(r"\d+% of it in (?!NVTX )")
+#: So many more kernels than the others have are worth a word.
+FEW_MORE = 0.02
 
 
 class CulpritTexts(NamedTuple):
@@ -141,7 +146,7 @@ def _compare_kernels(
         f"{facts.places.name_kernel(int(table.keys[place]))}{inside}: {format_nanoseconds(own[place])} against "
         f"{format_nanoseconds(usual[place])}"
     )
-    if own_count.sum() != count.sum():
+    if abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum():
         evidence += f"; for as many of each name they take {format_nanoseconds(alike.sum())}"
     slower, more = own.sum() - alike.sum(), alike.sum() - usual.sum()
     return (own.sum() / max(alike.sum(), 1) if slower > more else 0.0), evidence
@@ -180,7 +185,9 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
                 )
     if described := describe_parts(longer):
         evidence.append(f"what is longer than the others': {described}")
-    if longer.get("unknown", 0) > whole / 2 or not (name or sums.height):
+    pauses = places.describe_pauses(places.keep_name(edges, saved)[0])
+    evidence += [said for said in pauses if OF_CALL.match(said)]
+    if longer.get("unknown", 0) > whole / 2 or not (name or described):
         evidence.append(facts.describe_unrecorded("what the host does there"))
     inside = places.find_groups(edges) == group
     is_inside = bool(name) and inside.any()

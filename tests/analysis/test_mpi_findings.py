@@ -103,7 +103,7 @@ def draw_work(late: dict[int, float]) -> np.ndarray:
             "what the host does there is not recorded",
         ),
         ("nvtx", "100% in no recorded call", "NVTX range solve, 39 times: 1."),
-        ("io", "in file or network I/O", "what the host does there is not recorded"),
+        ("io", "in file or network I/O", "75% of it in write"),
         ("at once", "100% in no recorded call", "what the host does there is not recorded"),
     ],
 )
