@@ -24,10 +24,12 @@ NEARLY_ALL = 0.85
 OF_CHOSEN = 0.7
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
-#: What is longer stands out by so many standard errors, by so many times what the others but one
-#: differ by, or by one moment that is so many times what
+#: What is longer stands out by so many standard errors, by fewer and so many times what the others but
+#: one differ by, or by one moment that is so many times what
 #: nearly all differ by at most, and as the longest one of the others but one.
-MANY_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 4.0, 6.0, 2.0
+MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 3.0, 4.0, 6.0, 2.0
+#: So few repetitions have no standard error.
+FEW = 8
 #: Whether what is longer is so in nearly all repetitions is asked of the longest work, with this
 #: share of the time.
 NEARLY_ALL_TIME = 0.8
@@ -115,20 +117,26 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
     """Return whether the excess time of each of some processes is more than chance: in the mean of
     all its work, at a moment far beyond the usual, or in nearly all repetitions.
     """
-    if suspect.ratio or suspect.is_link:
+    if suspect.is_link:
         return True
     table, count = replay.tabulate(KINDS[suspect.kind]), len(replay.processes)
     mean, error, most = table.excess.mean, table.excess.error, table.excess.most
     own = np.searchsorted(replay.processes, suspect.processes)
+    if suspect.ratio:
+        return _count_errors(table, int(own[0]), own) > SOME_ERRORS
     others = np.delete(np.arange(count), own)
     # One of the others may be a culprit too.
     usual, error_of_usual = np.median(mean[others]), np.median(error[others])
     place = max(len(others) - 2, 0)
+    least = SOME_ERRORS * np.sqrt(error[own] + error_of_usual) if len(table.edges) > FEW else 0.0
     beyond = FAR_BEYOND * table.excess.usually
     beyond = max(beyond, BEYOND_OTHERS * np.sort(most[others])[place])
     unclear = own[
         (mean[own] - usual <= MANY_ERRORS * np.sqrt(error[own] + error_of_usual))
-        & (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
+        & (
+            (mean[own] - usual <= APART * np.sort(np.abs(mean[others] - usual))[place])
+            | (mean[own] - usual <= least)
+        )
         & (most[own] <= beyond)
     ]
     certain = NormalDist().inv_cdf(1 - BY_CHANCE / count)

@@ -136,6 +136,13 @@ def test_a_late_rank_is_named_with_its_cost_and_place(
     assert f"{focus['part']} ranks are in MPI for {share:.1%}" in printed
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_rank_is_blamed_for_chance(seed: int, tmp_path: Path) -> None:
+    work = STEP * (1 + np.random.default_rng(seed).exponential(0.15, (3, 25)))
+    with nsys2prv.open(write_job(tmp_path, work.astype(np.int64)), quiet=True) as job:
+        assert not [one for one in job.findings() if one.ranks]
+
+
 def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Path) -> None:
     reports = write_job(tmp_path, np.full((RANKS, STEPS), STEP))
     assert main(["report", "-q", *map(str, reports), "--html", str(tmp_path / "p.html")]) == 0
