@@ -15,12 +15,12 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together, is_sorted, mask_changes
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together, mask_changes
 from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows
-from nsys2prv.export.source import NULL, Columns, name_rows
+from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows, name_rows
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
 #: Calls that tell how stacks are numbered.
@@ -35,7 +35,6 @@ SEPARATOR = ";"
 STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_sample_stack")
 #: Facts: the stack of each call and sample that has one, and the texts of stacks.
 STACKS, STACK_TEXTS = "stacks", "stack_texts"
-FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
 LIBRARIES = ("a library", "MPI", "a CUDA library")
 #: Whose functions are callers where no function of the program is known, those that have names; else
@@ -43,8 +42,6 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
 #: Of more stacks than this those that were read are not kept for the next rows.
 MOST_STACKS = 1 << 20
-#: Odd numbers of 64 bits by which frames are mixed.
-MIX = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB, 0x2545F4914F6CDD1D)
 _BEHIND = re.compile(r"(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
@@ -63,8 +60,6 @@ class Stacks:
         #: Those that were read last: ids, ascending, all from `_low` to `_high`, and their numbers.
         self._ids, self._numbers = np.zeros((2, 0), np.int64)
         self._low, self._high = 0, -1
-        #: Sums of the distinct stacks, ascending, and the number of each.
-        self._sums, self._of_sum = np.zeros((2, 0), np.int64)
         #: Of each distinct stack what tells it, as in `Rows.stack`.
         self.keys = np.zeros(0, np.int64)
         #: Of each distinct stack its callers, the innermost first: names of the set `caller`.
@@ -94,11 +89,9 @@ class Stacks:
         """Return the callers of rows by the numbers of their stacks: fields named by their level, of
         the levels that there are; ABSENT where a row has none.
         """
-        rows, fields = np.flatnonzero(numbers >= 0), {}
-        for level in np.flatnonzero((self.callers != ABSENT).any(axis=0)).tolist():
-            callers = fields[field.format(level + 1)] = np.full(len(numbers), ABSENT)
-            callers[rows] = self.callers[:, level][numbers[rows]]
-        return fields
+        levels = np.flatnonzero((self.callers != ABSENT).any(axis=0)).tolist()
+        callers = np.vstack([self.callers, np.full((1, CALLER_LEVELS), ABSENT)])
+        return {field.format(level + 1): callers[:, level][numbers] for level in levels}
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
         """Return whose code runs, by the innermost frame that is none of the system; ABSENT where a
@@ -123,44 +116,29 @@ class Stacks:
             self._low, self._high = low, low - 1
             self._ids, self._numbers = np.zeros((2, 0), np.int64)
         spans = (low, self._low - 1), (self._high + 1, high)
-        read = [
-            self._number(rows)
-            for span in spans
-            if span[0] <= span[1]
-            for rows in self._extraction.database.read_by_key(
-                self._table, "id", span, FRAME_COLUMNS
-            )
-        ]
+        read_stacks = self._extraction.database.read_stacks
+        read = [read_stacks(self._table, *span) if span[0] <= span[1] else None for span in spans]
         self._low, self._high = min(low, self._low), max(high, self._high)
-        if read:
-            ids, numbers = map(np.concatenate, zip((self._ids, self._numbers), *read, strict=True))
-            order = slice(None) if is_sorted(ids) else np.argsort(ids, kind="stable")
-            self._ids, self._numbers = ids[order], numbers[order]
+        numbers = [one and self._number(one) for one in read]
+        before, after = ((one.ids if one else self._ids[:0]) for one in read)
+        self._ids = np.concatenate([before, self._ids, after])
+        before, after = (self._numbers[:0] if one is None else one for one in numbers)
+        self._numbers = np.concatenate([before, self._numbers, after])
 
-    def _number(self, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of whole stacks, and their numbers; describe those that are new."""
-        stack, depth, symbol, module = (rows[name] for name in FRAME_COLUMNS)
-        begins = mask_changes(stack)
-        if (~begins[1:] & (depth[1:] < depth[:-1])).any():
-            order = np.lexsort((depth, stack))
-            depth, symbol, module = (one[order] for one in (depth, symbol, module))
-        first = np.flatnonzero(begins)
-        # Stacks of equal sums are alike: of 64 bits that are as good as random.
-        mixed = (symbol * MIX[0] + module * MIX[1] + depth * MIX[2]).view(np.uint64)
-        mixed ^= mixed >> np.uint64(31)
-        sums = np.add.reduceat(mixed.view(np.int64) * MIX[3], first)
-        distinct, place, codes = np.unique(sums, return_index=True, return_inverse=True)
-        new = np.flatnonzero(~np.isin(distinct, self._sums, assume_unique=True))
+    def _number(self, read: StackRows) -> np.ndarray:
+        """Return the numbers of stacks; describe those that are new."""
+        new = np.flatnonzero(~np.isin(read.sums, self.keys, assume_unique=True))
         if len(new):
-            lengths = np.diff(first, append=len(stack))[place[new]]
-            begins = np.cumsum(lengths) - lengths
-            within = np.arange(lengths.sum()) + np.repeat(first[place[new]] - begins, lengths)
-            at, count = np.searchsorted(self._sums, distinct[new]), len(self._sums)
-            self._sums = np.insert(self._sums, at, distinct[new])
-            self._of_sum = np.insert(self._of_sum, at, np.arange(count, count + len(new)))
-            self.keys = np.append(self.keys, distinct[new])
-            self._describe(begins, *(one[within] for one in (depth, symbol, module)))
-        return stack[first], self._of_sum[np.searchsorted(self._sums, distinct)][codes]
+            self.keys = np.append(self.keys, read.sums[new])
+            number = np.full(len(read.sums), -1)
+            number[new] = np.arange(len(new))
+            stack = np.repeat(number, read.lengths)
+            depth, symbol, module = read.frames.T
+            order = np.lexsort((depth, stack))[np.count_nonzero(stack < 0) :]
+            stack, depth, symbol, module = (one[order] for one in (stack, depth, symbol, module))
+            self._describe(np.searchsorted(stack, np.arange(len(new))), depth, symbol, module)
+        order = np.argsort(self.keys)
+        return order[np.searchsorted(self.keys, read.sums, sorter=order)][read.codes]
 
     def _describe(
         self, first: np.ndarray, depth: np.ndarray, symbol: np.ndarray, module: np.ndarray
@@ -280,19 +258,17 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     )
     if not chosen:
         return 0
-    chains = [chain + more for chain, _ in chosen for more in (0, 1)]
-    frames = set()
-    for rows in database.read_by_key(table, "id", (min(chains), max(chains)), FRAME_COLUMNS):
-        names = map(find_bare_name, extraction.read_strings(rows["symbol"]))
-        frames |= set(zip(rows["id"].tolist(), names, strict=True))
-    called = extraction.read_strings(np.array([name for _, name in chosen]))
-    fits = [
-        sum(
-            (chain + more, strip_version(name)) in frames
-            for (chain, _), name in zip(chosen, called, strict=True)
-        )
-        for more in (0, 1)
-    ]
+    chains = [chain for chain, _ in chosen]
+    stacks = database.read_stacks(table, min(chains), max(chains) + 1)
+    symbols = np.split(stacks.frames[:, 1], np.cumsum(stacks.lengths)[:-1])
+    functions = [set(map(find_bare_name, extraction.read_strings(one))) for one in symbols]
+    of_id = {
+        id_: functions[code]
+        for id_, code in zip(stacks.ids.tolist(), stacks.codes.tolist(), strict=True)
+    }
+    called = map(strip_version, extraction.read_strings(np.array([name for _, name in chosen])))
+    named = list(zip(chains, called, strict=True))
+    fits = [sum(name in of_id.get(chain + more, ()) for chain, name in named) for more in (0, 1)]
     return int(fits[1] > 0 and fits[1] >= fits[0])
 
 

@@ -11,6 +11,8 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import mask_changes
+
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
 #: NULL in SQL, which has no literal for its number.
@@ -191,6 +193,43 @@ def decode_texts(series: pl.Series) -> pl.Series:
     except pl.exceptions.PolarsError:
         texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
         return pl.Series(series.name, texts, dtype=pl.String)
+
+
+#: Columns of tables of call stacks, which have a row for each frame.
+FRAME_COLUMNS = ("id", "stackDepth", "symbol", "module")
+#: Odd numbers by which frames are mixed, as in native/stacks.c.
+MIX = (0x14D049BB133111EB, 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x2545F4914F6CDD1D)
+
+
+class StackRows(Struct, frozen=True):
+    """Call stacks of a table, and the distinct ones among them, numbered from 0."""
+
+    #: Id of each stack, ascending.
+    ids: np.ndarray
+    #: Number of the distinct stack that it is.
+    codes: np.ndarray
+    #: Of each distinct stack what tells it from others: 64 bits as good as random.
+    sums: np.ndarray
+    #: Of each distinct stack the number of its frames.
+    lengths: np.ndarray
+    #: Depth, symbol and module of the frames of the distinct stacks, in any order within a stack.
+    frames: np.ndarray
+
+    @classmethod
+    def from_frames(cls, rows: Columns) -> StackRows:
+        """Return the stacks of rows with :data:`FRAME_COLUMNS`, as the compiled core does."""
+        order = np.argsort(rows["id"], kind="stable")
+        ids = rows["id"][order]
+        frames = np.stack([rows[name][order] for name in FRAME_COLUMNS[1:]], axis=1)
+        first = np.flatnonzero(mask_changes(ids))
+        mixed = (frames * np.array(MIX[:3])).sum(axis=1).view(np.uint64)
+        mixed ^= mixed >> np.uint64(31)
+        sums = np.add.reduceat(mixed.view(np.int64) * MIX[3], first)
+        distinct, place, codes = np.unique(sums, return_index=True, return_inverse=True)
+        pieces = np.split(frames, first[1:])
+        chosen = [pieces[one] for one in place.tolist()]
+        lengths = np.array([len(one) for one in chosen], np.int64)
+        return cls(ids[first], codes, distinct, lengths, np.concatenate([frames[:0], *chosen]))
 
 
 class Extent(Struct, frozen=True):

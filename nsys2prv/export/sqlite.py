@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +29,7 @@ from nsys2prv.export.report_files import (
     remove_quoted_content,
 )
 from nsys2prv.export.source import (
+    FRAME_COLUMNS,
     NULL,
     Columns,
     DistinctTexts,
@@ -38,6 +38,7 @@ from nsys2prv.export.source import (
     Shared,
     SomeRows,
     SqlNames,
+    StackRows,
     name_rows,
     number_distinct,
     quote_name,
@@ -163,9 +164,6 @@ class Database:
         self.path = Path(path)
         self.size = check_file(self.path)
         self.tables: dict[str, SourceTable] = {}
-        #: Table and key -> whether it is in their order; a key, and from which rowid on there is it.
-        self._ordered: dict[tuple[str, str], bool] = {}
-        self._found: dict[tuple[str, str], tuple[int, int]] = {}
         try:
             uri = make_database_uri(self.path)
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None)
@@ -467,62 +465,21 @@ class Database:
         )
         return None if columns.damaged else Shared(part, columns, met)
 
-    def read_by_key(
-        self, table: str, key: str, span: tuple[int, int], integers: tuple[str, ...]
-    ) -> Iterator[Columns]:
-        """Yield columns of the rows with keys from the first to the last of a span, those of one
-        key together. Of a table in the order of its keys no others are looked at.
+    def read_stacks(self, table: str, low: int, high: int) -> StackRows:
+        """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
+        Of a table in the order of the ids no others are looked at.
         """
-        whole = self.get_whole_table(table)
-        if not self._is_ordered(table, key):
-            pieces = [self.read(piece, integers) for piece in whole.split(LONG_TABLE)]
-            pieces = [one.where((one[key] >= span[0]) & (one[key] <= span[1])) for one in pieces]
-            order = np.argsort(np.concatenate([one[key] for one in pieces]), kind="stable")
-            columns = {
-                name: np.concatenate([one[name] for one in pieces])[order] for name in integers
-            }
-            yield Columns(len(order), columns, {})
-            return
-        first = self._find_key(table, key, span[0])
-        end = self._find_key(table, key, span[1] + 1)
-        length = LONG_TABLE
-        while first < end:
-            last = min(first + length, end) - 1
-            rows, after = self.read(Part(table, first, last), integers), end
-            if last + 1 < end and rows.rows:
-                # What follows may have rows of the last key.
-                within = int(np.searchsorted(rows[key], rows[key][-1]))
-                after = first + within
-                if rows.rows < last + 1 - first:
-                    after = self._find_key(table, key, int(rows[key][-1]))
-                columns = {name: column[:within] for name, column in rows.integers.items()}
-                rows = Columns(within, columns, {})
-            if rows.rows:
-                yield rows
-            # Of a key with more rows than were read as many more are read.
-            length, first = (LONG_TABLE, after) if after > first else (2 * length, first)
-        self._found[table, key] = span[1] + 1, end
-
-    def _is_ordered(self, table: str, key: str) -> bool:
-        """True if rows all over a table are in the order of a key."""
-        name = table, key
-        if name not in self._ordered:
-            keys = self.sample_integers({table: key})
-            self._ordered[name] = bool(keys) and keys == sorted(keys)
-        return self._ordered[name]
-
-    def _find_key(self, table: str, key: str, wanted: int) -> int:
-        """Return the rowid from which on keys are not less than one, in a table in their order."""
-        extent = self.tables[table].extent
-        before, low = self._found.get((table, key), (wanted + 1, extent.first))
-        start = f"SELECT {quote_name(key)} FROM {name_rows(table)} WHERE {extent.rowid} >="
-
-        def is_reached(rowid: int) -> bool:
-            rows = self.query(f"{start} {rowid} LIMIT 1")
-            return not rows or not isinstance(rows[0][0], int) or rows[0][0] >= wanted
-
-        rowids = range(low if before <= wanted else extent.first, extent.last + 1)
-        return rowids.start + bisect_left(rowids, True, key=is_reached)
+        source, stacks = self.tables[table], None
+        try:
+            if self._pages and source.extent.rowid:
+                stacks = self._pages.read_stacks(table, source.root, source.describe, low, high)
+        except DamagedPage as error:
+            raise self.make_unreadable_error(error, table) from None
+        if stacks is None:
+            where = f"{{id}} BETWEEN {low} AND {high}"
+            rows = self._read_by_sql(self.get_whole_table(table), FRAME_COLUMNS, (), where)[0]
+            stacks = StackRows.from_frames(rows)
+        return stacks
 
     def select_rows(self, part: Part, where: str = "") -> str:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one

@@ -21,7 +21,16 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
-from nsys2prv.export.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quote_name
+from nsys2prv.export.source import (
+    FRAME_COLUMNS,
+    NO_TEXTS,
+    NULL,
+    Columns,
+    DistinctTexts,
+    Part,
+    StackRows,
+    quote_name,
+)
 
 COMBINATIONS = "combinations_looked_at"
 #: Conditions are evaluated for distinct combinations of values if there are at most so many, or at
@@ -277,3 +286,23 @@ class Pages:
         )
         values = {name: numbers[name] for name in looked_at.values if name in fields}
         return columns, values | types
+
+    def read_stacks(
+        self, name: str, root: int, describe: Describe, low: int, high: int
+    ) -> StackRows | None:
+        """Return the call stacks of a table with ids from `low` to `high`; None where SQLite has to
+        read them.
+        """
+        opened = self.table(name, root, describe)
+        if opened is None:
+            return None
+        table, fields = opened
+        columns = [fields[one].column(INTEGERS, None, None, None) for one in FRAME_COLUMNS]
+        try:
+            read = table.stacks(low, high, columns)
+        except core.StandAside:
+            return None
+        if read is None:
+            return None
+        *numbers, frames = (np.frombuffer(one, np.int64) for one in read)
+        return StackRows(*numbers, frames.reshape(-1, 3))

@@ -220,7 +220,10 @@ class SpillWriter:
         """
         offset = self._open_file.tell()
         self._open_file.write(memoryview(records).cast("B"))
-        return self._make_run(shape, offset, records["time"], greatest_time, object_, values)
+        place = shape, self.path, offset, len(records), self.report, self.task
+        times = records["time"]
+        bounds = int(times[0]), int(times[-1]), greatest_time
+        return Run(*place, *bounds, times[::SAMPLE_EVERY].copy(), object_, values)
 
     def append_columns(
         self,
@@ -235,28 +238,19 @@ class SpillWriter:
 
         They are put together a block at a time, which stays in the processor's cache.
         """
-        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"][rows]
+        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"]
         every = isinstance(rows, slice)
+        count = len(times) if every else len(rows)
         used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
-        block = np.empty(min(len(times), BLOCK_RECORDS), dtype)
-        for first in range(0, len(times), BLOCK_RECORDS):
-            records = block[: len(times) - first]
+        block = np.empty(min(count, BLOCK_RECORDS), dtype)
+        for first in range(0, count, BLOCK_RECORDS):
+            records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
             self._open_file.write(memoryview(records).cast("B"))
-        return self._make_run(shape, offset, times, greatest_time, object_, 0)
-
-    def _make_run(
-        self,
-        shape: RecordFormat,
-        offset: int,
-        times: np.ndarray,
-        greatest_time: int,
-        object_: int,
-        values: int,
-    ) -> Run:
-        place = shape, self.path, offset, len(times), self.report, self.task
-        bounds = int(times[0]), int(times[-1]), greatest_time
-        return Run(*place, *bounds, times[::SAMPLE_EVERY].copy(), object_, values)
+        samples = times[::SAMPLE_EVERY].copy() if every else times[rows[::SAMPLE_EVERY]]
+        bounds = int(samples[0]), int(times[-1 if every else rows[-1]]), greatest_time
+        place = shape, self.path, offset, count, self.report, self.task
+        return Run(*place, *bounds, samples, object_)
 
     def close(self) -> None:
         """Close the file."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
+from nsys2prv._util.columns import ABSENT, OPEN, is_sorted
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.export.source import NULL, are_all_usable, mask_usable
@@ -26,6 +26,8 @@ from nsys2prv.store.runs import (
 
 #: The greatest number that is stored in 32 bits.
 GREATEST_NARROW = (1 << 32) - 1
+#: Records among which several objects are mostly seen.
+LOOKED_AT = 64
 
 
 def spill_rows(
@@ -41,10 +43,11 @@ def spill_rows(
     kept, end = repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
+        ascending = rows.selection is None and bool((rows.begin[1:] > rows.begin[:-1]).all())
         mask = writer.field_masks.get(layout.name, -1)
         for present, unknown, chosen in _split_by_fields(layout, rows.columns, kept, mask):
             shape = RecordFormat(BEGIN, layout.name, present, unknown=unknown)
-            yield from _spill_events(rows, shape, chosen, end, plain, writer)
+            yield from _spill_events(rows, shape, chosen, end, ascending, plain, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
 
@@ -168,11 +171,11 @@ def _split_by_fields(
     carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
     for place, has in enumerate(held):
         carried |= np.left_shift(has, place, dtype=carried.dtype)
-    combinations, codes = factorize(carried)
-    for code, combination in enumerate(combinations.tolist()):
+    combinations = np.unique(carried).tolist()
+    for combination in combinations:
         own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
         alone = len(combinations) == 1
-        chosen = slice(None) if alone else np.flatnonzero(codes == code)
+        chosen = slice(None) if alone else np.flatnonzero(carried == combination)
         own |= always
         yield own & known, own >> fields, _select_rows(kept, chosen)
 
@@ -192,10 +195,10 @@ class _NonNegativeColumns(dict):
     def __missing__(self, name: str) -> np.ndarray:
         column = np.ascontiguousarray(self.source[name], np.int64)
         # As unsigned numbers, negative ones are the greatest.
-        if int(column.view(np.uint64).max()) <= GREATEST_NARROW:
-            self.narrow.add(name)
-        else:
+        if int(column.view(np.uint64).max()) > GREATEST_NARROW:
             column = np.maximum(column, 0)
+        if int(column.max()) <= GREATEST_NARROW:
+            self.narrow.add(name)
         self[name] = column
         return column
 
@@ -210,14 +213,18 @@ def _spill_events(
     shape: RecordFormat,
     kept: slice | np.ndarray,
     end: np.ndarray,
+    ascending: bool,
     plain: _NonNegativeColumns,
     writer: SpillWriter,
 ) -> Iterator[Run]:
-    """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows."""
+    """Store the `kept` rows. shape: theirs, but for `wide`. end: of all rows. ascending: True if
+    each of these begins after the one before.
+    """
     layout, present = load_catalogue().layouts[shape.name], shape.field_mask
-    begin, ends = rows.begin[kept], end[kept]
-    order = _order_outer_first(begin, ends)
-    kept, ends = _select_rows(kept, order), ends[order]
+    order, ends = slice(None), end[kept]
+    if not ascending:
+        order = _order_outer_first(rows.begin[kept], ends)
+        kept, ends = _select_rows(kept, order), ends[order]
     wide = sum(
         1 << bit
         for bit, field in enumerate(layout.fields)
@@ -230,11 +237,12 @@ def _spill_events(
         "domain": rows.domain,
         **{field.name: plain[field.name] for field in list_present_fields(layout, present)},
     }
-    object_ = find_only_object(rows.object[kept])
+    object_ = find_only_object(rows.object, kept)
     greatest = int(ends.max())
     if greatest == OPEN:
         greatest = int(ends[ends != OPEN].max(initial=NULL))
-    greatest = max(greatest, int(begin.max()) + 1)
+    last = len(rows.begin) - 1 if isinstance(kept, slice) else kept[-1]
+    greatest = max(greatest, int(rows.begin[last]) + 1)
     yield writer.append_columns(replace(shape, wide=wide), columns, kept, greatest, object_)
     shape = RecordFormat(END, layout.name, present)
     if layout.is_state:
@@ -264,10 +272,11 @@ def append_events(
     )
 
 
-def find_only_object(objects: np.ndarray) -> int:
-    """Return the one object of all records, -1 for several."""
-    first, greatest = int(objects.min()), int(objects.max())
-    return first if first == greatest else -1
+def find_only_object(objects: np.ndarray, rows: slice | np.ndarray = slice(None)) -> int:
+    """Return the one object of these rows, -1 for several."""
+    some = objects[rows if isinstance(rows, slice) else rows[:LOOKED_AT]][:LOOKED_AT]
+    first = int(some[0])
+    return first if (some == first).all() and (objects[rows] == first).all() else -1
 
 
 def make_end_records(begins: np.ndarray, end: np.ndarray, shape: RecordFormat) -> np.ndarray:

@@ -11,7 +11,8 @@ from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_call, make_export, make_global_tid, make_os_call
 
 from nsys2prv.events.stacks import find_owner, label_frame
-from nsys2prv.export.sqlite import LONG_TABLE, Database
+from nsys2prv.export.source import FRAME_COLUMNS, StackRows
+from nsys2prv.export.sqlite import Database
 
 CALLER, SAMPLE_OWNER, OWN_FUNCTION, ITS_CALLER = 70000000, 67000103, 67000104, 67000105
 APP, CUDA, CUDART = "/home/u/app", "/usr/lib/libcuda.so.550", "/usr/lib/libcudart.so.12"
@@ -151,16 +152,22 @@ def test_labels_of_frames(name: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["ascending", "shuffled"])
-def test_rows_are_found_by_their_keys_in_any_order(tmp_path: Path, order: str) -> None:
-    keys = np.repeat(np.arange(1, LONG_TABLE), 3)
+def test_stacks_are_found_by_their_ids_in_any_order(tmp_path: Path, order: str) -> None:
+    numbers = np.random.default_rng(1)
+    rows = [
+        {"id": stack, "stackDepth": depth, "symbol": depth % 3, "module": 10 + kind}
+        for stack, kind in enumerate(numbers.integers(1, 5, 3000).tolist())
+        for depth in range(kind)
+    ]
+    rows_of = {stack: list(of) for stack, of in itertools.groupby(rows, lambda row: row["id"])}
     if order == "shuffled":
-        np.random.default_rng(1).shuffle(keys)
-    rows = [{"id": key, "stackDepth": place} for place, key in enumerate(keys.tolist())]
-    first, last = 5, LONG_TABLE // 2
+        numbers.shuffle(rows)
     with Database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
-        found = list(database.read_by_key("T", "id", (first, last), ("id", "stackDepth")))
-    places = np.flatnonzero((keys >= first) & (keys <= last))
-    assert sorted(np.concatenate([one["stackDepth"] for one in found]).tolist()) == places.tolist()
-    ids = [one["id"].tolist() for one in found]
-    assert all(one == sorted(one) for one in ids)
-    assert all(before[-1] < after[0] for before, after in itertools.pairwise(ids))
+        stacks = database.read_stacks("T", 5, 2900)
+        columns = database.read(database.get_whole_table("T"), FRAME_COLUMNS, where="{id} >= 2000")
+    assert stacks.ids.tolist() == list(range(5, 2901))
+    frames = np.split(stacks.frames, np.cumsum(stacks.lengths)[:-1])
+    for stack, code in zip(stacks.ids.tolist(), stacks.codes.tolist(), strict=True):
+        found = [(stack, *frame) for frame in frames[code].tolist()]
+        assert sorted(found) == [tuple(row.values()) for row in rows_of[stack]]
+    assert set(StackRows.from_frames(columns).sums) == set(stacks.sums)

@@ -2,7 +2,7 @@
  * number in the file.
  *
  *     cc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -DBLOCK_BYTES=1 -I nsys2prv/_util/native \
- *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
+ *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/stacks.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
  *     ./fuzz_pages PAGES SEED FILE...
  *
  * Mutates pages of these databases until so many were. With BLOCK_BYTES=1 pages are read one by one into buffers of just their size, so that
@@ -18,6 +18,7 @@
 
 #include "bytes.h"
 #include "records.h"
+#include "stacks.h"
 
 enum { MOST_MUTATIONS = 24, MOST_ASKED = 16, MOST_ROWS = 4096, TABLES = 8, STATUSES = 6 };
 
@@ -102,6 +103,13 @@ static void read_table(const PageFile *file, uint32_t root) {
     decoded_rows += row;
     free_decoder(decoder);
     free_texts(&texts);
+    Column frames[FRAME_COLUMNS];
+    for (size_t k = 0; k < FRAME_COLUMNS; k++)
+        frames[k] = (Column){.field = (int32_t)any(12) - 1, .kind = INTEGERS, .is_rowid = !any(8), .null = INT64_MIN};
+    Stacks stacks = {0};
+    bool sorted;
+    statuses[read_stacks(file, &leaves, frames, first, last, &stacks, &sorted, &damaged)]++;
+    free_stacks(&stacks);
     free_leaves(&leaves);
 }
 

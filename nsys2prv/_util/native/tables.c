@@ -2,6 +2,7 @@
 #include "module.h"
 
 #include "records.h"
+#include "stacks.h"
 
 static PyObject *StandAside, *Damaged;
 
@@ -387,6 +388,44 @@ done:
     return result;
 }
 
+static PyObject *take_numbers(const Numbers *numbers) {
+    return PyBytes_FromStringAndSize((const char *)numbers->values, (Py_ssize_t)(numbers->count * sizeof *numbers->values));
+}
+
+static PyObject *find_stacks(TableObject *self, PyObject *arguments) {
+    long long low, high;
+    PyObject *given, *result = NULL;
+    Asked asked = {0};
+    Py_ssize_t rows = -1;
+    Stacks stacks = {0};
+    bool sorted = false;
+    uint32_t damaged = 0;
+    Status status;
+    if (!PyArg_ParseTuple(arguments, "LLO!", &low, &high, &PyList_Type, &given))
+        return NULL;
+    if (take_columns(given, &asked, &rows) < 0)
+        goto done;
+    for (Py_ssize_t k = 0; k < asked.count; k++)
+        if (asked.count != FRAME_COLUMNS || asked.columns[k].kind != INTEGERS) {
+            PyErr_SetString(PyExc_ValueError, "the columns of frames are integers: id, depth, symbol, module");
+            goto done;
+        }
+    Py_BEGIN_ALLOW_THREADS
+    status = read_stacks(&self->file->file, &self->leaves, asked.columns, low, high, &stacks, &sorted, &damaged);
+    Py_END_ALLOW_THREADS
+    if (status != OK)
+        raise_status(status, damaged);
+    else if (!sorted)
+        result = Py_NewRef(Py_None);
+    else
+        result = Py_BuildValue("NNNNN", take_numbers(&stacks.ids), take_numbers(&stacks.codes), take_numbers(&stacks.sums),
+                               take_numbers(&stacks.lengths), take_numbers(&stacks.frames));
+done:
+    free_stacks(&stacks);
+    release(&asked);
+    return result;
+}
+
 static PyGetSetDef TABLE_ATTRIBUTES[] = {
     {"leaves", (getter)leaves_of, NULL, "How many leaf pages there are.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -401,6 +440,11 @@ static PyMethodDef TABLE_METHODS[] = {
      "and of each column how many are NULL and how many of another kind than the column.\n\n"
      "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
      "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside, Damaged."},
+    {"stacks", (PyCFunction)find_stacks, METH_VARARGS,
+     "stacks(low, high, columns): read the call stacks with ids from low to high. columns: as of decode, without buffers: id, depth, symbol\n"
+     "and module of frames. Returns as int64 the ids, the number of the distinct stack of each, and of the distinct stacks what tells\n"
+     "each from others, its number of frames, and their depths, symbols and modules; None where rows are not in the order of ids, or\n"
+     "have other values than integers. Raises StandAside, Damaged."},
     {NULL, NULL, 0, NULL},
 };
 
