@@ -115,12 +115,6 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
     def add(name: str, outer: str, inclusive: np.ndarray) -> None:
         # A column at a time: of very many ranges all columns together would be most of the memory.
-        if not inclusive.any():
-            for column in (name, outer):
-                names[column], tree[column] = (
-                    np.zeros(size, np.int64) for size in (len(tasks), count)
-                )
-            return
         exclusive = inclusive - _sum_groups(above, inclusive[inner], len(parent))
         for column, values in ((name, inclusive), (outer, exclusive)):
             names[column] = _sum_groups(by_name, values, len(tasks))

@@ -87,6 +87,11 @@ class ReportClock(Struct, frozen=True):
     #: UUIDs of the GPUs of the host.
     gpus: frozenset[str] = frozenset()
 
+    @property
+    def boot(self) -> int | None:
+        """Return UTC less the monotonic clock, ns."""
+        return None if None in (self.utc_ns, self.system_ns) else self.utc_ns - self.system_ns
+
 
 class Placement(Struct, frozen=True):
     """One report's map to UTC, its machine (equal numbers = one machine) and the method that placed
@@ -105,38 +110,28 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
     """Return where each report is placed. One without any clock is UNPLACED, at 0: the caller knows
     where the others' events begin.
     """
-    machines = _number_machines(reports)
-    anchors: dict[int, ReportClock] = {}
-    for report, machine in zip(reports, machines, strict=True):
-        if _has_both_clocks(report):
-            anchors.setdefault(machine, report)
+    machines, boots = _number_machines(reports)
     placements = []
     for report, machine in zip(reports, machines, strict=True):
-        anchor = anchors.get(machine)
         offset, method = 0, UNPLACED
-        if anchor is not None and _has_both_clocks(report):
-            offset = anchor.utc_ns + report.system_ns - anchor.system_ns
-            method = "host clock + UTC"
+        if report.boot is not None:
+            offset, method = boots[machine] + report.system_ns, "host clock + UTC"
         elif report.utc_ns is not None:
             offset, method = report.utc_ns, "UTC"
         placements.append(Placement(machine, ClockMap(offset), method))
     return placements
 
 
-def _has_both_clocks(report: ReportClock) -> bool:
-    return report.utc_ns is not None and report.system_ns is not None
-
-
-def _number_machines(reports: list[ReportClock]) -> list[int]:
-    """Number the machines: one name or a GPU in common (containers have names of their own), and
-    clocks that agree where both are known (containers share names).
+def _number_machines(reports: list[ReportClock]) -> tuple[list[int], list[int | None]]:
+    """Return the machine of each report: one name or a GPU in common (containers have names of their
+    own), and clocks that agree where both are known (containers share names); and the first known
+    `boot` of each machine.
     """
-    #: UTC of each machine less the monotonic clock (ns), None where not known.
     boots: list[int | None] = []
     machines_of: dict[str, set[int]] = defaultdict(set)
     numbers = []
     for report in reports:
-        boot = report.utc_ns - report.system_ns if _has_both_clocks(report) else None
+        boot = report.boot
         names = [f"host {report.host}", *report.gpus]
         number = min(
             (
@@ -153,7 +148,7 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
         for name in names:
             machines_of[name].add(number)
         numbers.append(number)
-    return numbers
+    return numbers, boots
 
 
 #: Comments at the head of a clock file.
