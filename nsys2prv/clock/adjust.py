@@ -44,6 +44,8 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 LARGEST_UNMOVED = 10_000.0
 #: First and last time of a correction that is valid at all times.
 AT_ALL_TIMES = {"first": -np.inf, "last": np.inf}
+#: Bounds kept of each side: the tightest of as many parts of the span.
+PARTS_OF_SPAN = 64
 #: Values that are not bounded at all, ns.
 UNBOUNDED = 1e12
 #: Steeper than this no line is, unless all others are forbidden.
@@ -259,7 +261,7 @@ def _find_feasible_changes(
     error of its drift. `leaving` precedences start at the host, the others end there.
     """
     first, last = estimate.first, estimate.last
-    bounds = _bound_changes(begin, end, leaving, slack)
+    bounds = _bound_changes(begin, end, leaving, slack).thin(first, last)
     return find_feasible_region(bounds, first, last, estimate.rate)
 
 
@@ -355,6 +357,14 @@ class Bounds(Table, frozen=True):
     def relax(self, by: float) -> Bounds:
         """Return bounds that leave `by` more on their side, ns."""
         return replace(self, values=self.values + np.where(self.is_upper, by, -by))
+
+    def thin(self, begin: float, end: float) -> Bounds:
+        """Return the tightest bound of each side in each of PARTS_OF_SPAN parts of the span."""
+        share = (self.times - begin) / max(end - begin, 1.0)
+        part = np.clip(share * PARTS_OF_SPAN, 0, PARTS_OF_SPAN - 1).astype(np.int64)
+        part = np.where(self.is_upper, part, part + PARTS_OF_SPAN)
+        order = np.lexsort((np.where(self.is_upper, self.values, -self.values), part))
+        return self[order[np.flatnonzero(np.diff(part[order], prepend=-1))]]
 
 
 def find_feasible_region(

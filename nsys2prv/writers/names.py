@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ def assign_values(
     sets: Mapping[str, NameSet],
     met: Mapping[str, Mapping[int, NameFile]],
     labellers: Mapping[str, Labeller],
-    base: Mapping[str, pl.DataFrame] = MappingProxyType({}),
+    base: Mapping[str, pl.DataFrame],
 ) -> dict[str, NameValues]:
     """Give every name met its value. met: set -> reading task -> file of its names. base: set ->
     label and value of earlier traces.
