@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.finding_texts import ADVICE, KINDS
-from nsys2prv.analysis.host_time import describe_unrecorded
+from nsys2prv.analysis.host_time import TEXTS, describe_unrecorded
 from nsys2prv.analysis.places import Places
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.replay.causes import Cause
@@ -19,6 +18,9 @@ from nsys2prv.replay.pipelines import Pipeline, find_pipeline
 from nsys2prv.replay.whatif import Replay, sum_lasts
 
 NONE = np.zeros(0, np.int64)
+#: Kind of cause, or of what is found of it -> what helps; what helps against calls, by parts of names.
+ADVICE: dict[str, str] = TEXTS["advice"]
+CALLS: dict[str, str] = TEXTS["calls"]
 
 
 class CauseContext(Struct, frozen=True, dict=True):
@@ -72,10 +74,10 @@ class CauseContext(Struct, frozen=True, dict=True):
         advice: str = "",
         at_most: bool = False,
     ) -> Finding:
-        """Return a finding. key: of KINDS. worst: edges, and what each costs (ns): the moment to look at
+        """Return a finding. key: of `kinds` in findings.yaml. worst: edges, and what each costs (ns): the moment to look at
         is that of the most costly, unless it is given. tasks: whose fault it is. advice: default: that of the key.
         """
-        kind, views = KINDS[key]
+        kind, views = TEXTS["kinds"][key]
         evidence = [*evidence]
         if cause.alone is not None:
             evidence.append(f"{cause.alone:.1%} by itself, the rest once the other causes are gone")
@@ -88,7 +90,7 @@ class CauseContext(Struct, frozen=True, dict=True):
             self.job.list_devices(tasks or []),
             tuple(evidence),
             advice or ADVICE[key],
-            views,
+            tuple(views),
             moments or self.places.find_moment(*worst, ranks),
             at_most=at_most or not cause.is_specific,
         )

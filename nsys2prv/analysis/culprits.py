@@ -11,10 +11,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize
-from nsys2prv.analysis.cause_context import CauseContext
-from nsys2prv.analysis.finding_texts import ADVICE
+from nsys2prv.analysis.cause_context import ADVICE, CauseContext
 from nsys2prv.analysis.host_time import PARTS, compare_with_others, describe_parts
-from nsys2prv.analysis.limits import describe_copies_of
+from nsys2prv.analysis.job_causes import describe_copies_of
 from nsys2prv.analysis.places import EXPLAINS
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.stacks import label_place

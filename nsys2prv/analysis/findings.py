@@ -17,7 +17,7 @@ from msgspec import structs
 
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.cause_context import CauseContext
-from nsys2prv.analysis.cause_texts import write_finding
+from nsys2prv.analysis.culprits import describe_culprit
 from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     COMPUTE,
@@ -43,7 +43,8 @@ from nsys2prv.analysis.host_time import (
 )
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
-from nsys2prv.analysis.result import Analysis, Context, JobRanks, Result
+from nsys2prv.analysis.job_causes import describe_job_cause
+from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
@@ -53,10 +54,10 @@ from nsys2prv.analysis.time_use import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.causes import KernelFacts, find_causes
+from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
-from nsys2prv.replay.questions import Names, parse_what_ifs, replay_what_ifs
+from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
 from nsys2prv.replay.whatif import Replay
 
 #: No gain is stated where more than this share of the critical path waits for nothing that is known.
@@ -69,6 +70,10 @@ MOST_SKIPPED = 0.3
 MARGIN = 100_000
 #: GPUs that compute for more than this share of the time are what the job waits for.
 MOSTLY = 0.8
+#: Views of a finding; part of the name of a view -> the layouts of which it must show something; else
+#: those of CUDA.
+MOST_VIEWS = 2
+VIEW_NEEDS = {"nccl": ("nccl_kernel",), "mpi": MPI_LAYOUTS, "nvtx": ("nvtx_pushpop",)}
 #: Kinds of findings of what hosts do while GPUs wait for them.
 OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 #: Waiting for what comes from outside of the job is told of from this share of the time on.
@@ -244,7 +249,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         replayed = 1.0 if steady else replay.span / covered.length
         found = find_causes(replay, names.facts)
         replay.free_memory()
-        causes = [write_finding(cause, facts, names) for cause in found]
+        causes = [_write_finding(cause, facts, names) for cause in found]
         # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
         length = covered.length if steady else replay.span
         idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
@@ -271,6 +276,23 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     result.findings.extend(findings)
     if not findings:
         result.missing.append(_describe_nothing(frames))
+
+
+def _write_finding(cause: Cause, facts: CauseContext, names: Names) -> Finding:
+    """Return the finding of a cause: who or what it is, what was measured, when, and what helps."""
+    if cause.suspect:
+        finding, where = describe_culprit(cause, facts, cause.suspect), ""
+    else:
+        finding = describe_job_cause(cause, facts)
+        where = facts.places.find_function(cause.changes[0][0])
+    views = tuple(view for view in finding.views if _shows_something(view, facts))[:MOST_VIEWS]
+    what_if = describe_cause(cause, facts.replay, names)
+    return structs.replace(finding, views=views, where=where, what_if=what_if)
+
+
+def _shows_something(view: str, facts: CauseContext) -> bool:
+    needs = (layouts for part, layouts in VIEW_NEEDS.items() if part in view)
+    return bool(facts.context.reader.layouts & {*next(needs, (*WORK, "cuda_api"))})
 
 
 def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv.analysis.device_group import OS, UCX, DeviceGroup, find_io_spans, to_arrays
 from nsys2prv.analysis.intervals import Spans, measure_exclusive, take_first, unite
 from nsys2prv.analysis.result import Context
@@ -41,22 +42,10 @@ NO_PROFILER = re.compile(
 LOADING = r"(?i)^cu(?:da)?(?:Module|Library|Link)"
 #: Names of NVTX ranges that are calls of libraries of shared memory.
 SHMEM = r"^(nv)?shmemx?_"
+#: Texts of findings.
+TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Parts of time -> what people call it. Each moment counts for the first that applies.
-PARTS = {
-    "mpi": "in calls of MPI",
-    "ucx": "in calls of UCX",
-    "shmem": "in calls of NVSHMEM or OpenSHMEM",
-    "callback": "waiting for host callbacks, which hold streams",
-    "jit": "compiling code for GPUs",
-    "cuda": "in calls of CUDA",
-    "profiler": "in the profiler",
-    "io": "in file or network I/O",
-    "os": "in other calls of the operating system",
-    "off_cpu": "off the CPU",
-    "computing": "computing",
-    "ended": "past its last recorded event",
-    "unknown": "in no recorded call",
-}
+PARTS: dict[str, str] = {part: said for part, (said, _) in TEXTS["parts"].items()}
 #: What tells more of hosts -> its layouts.
 TOLD_BY = {
     "calls of the operating system": OS,

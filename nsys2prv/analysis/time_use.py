@@ -13,8 +13,7 @@ from nsys2prv._util.text import capitalize, format_count
 from nsys2prv.analysis.cause_context import CauseContext
 from nsys2prv.analysis.device_group import list_labels
 from nsys2prv.analysis.efficiency_times import MPI_TIME
-from nsys2prv.analysis.finding_texts import HOST_ADVICE, HOST_VIEWS
-from nsys2prv.analysis.host_time import PARTS, describe_parts, describe_unrecorded
+from nsys2prv.analysis.host_time import PARTS, TEXTS, describe_parts, describe_unrecorded
 from nsys2prv.analysis.result import Context, Finding, JobRanks
 from nsys2prv.analysis.stacks import describe_places
 from nsys2prv.analysis.text import format_nanoseconds, shorten_name
@@ -88,7 +87,7 @@ class TimeUse(Struct, frozen=True):
             return f"record what hosts do there: add {self.lacking}"
         if self.largest == "cuda" and SETS_UP in self.named.get("cuda", ""):
             return SET_UP_ADVICE
-        return HOST_ADVICE[self.largest]
+        return TEXTS["parts"][self.largest][1]
 
 
 def find_use(
@@ -210,7 +209,7 @@ def describe_hosts(
         where=use.where,
         advice=use.advice,
         views=tuple(
-            view for layout, view in HOST_VIEWS.items() if layout in context.reader.layouts
+            view for layout, view in TEXTS["host_views"].items() if layout in context.reader.layouts
         ),
         moments=((0, context.duration, ()),),
     )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import finding_texts
+from nsys2prv.analysis.host_time import TEXTS
 from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
 from nsys2prv.analysis.text import format_findings
 from nsys2prv.cli import main
@@ -47,8 +47,8 @@ def test_every_kind_is_explained() -> None:
 
 def test_views_of_findings_are_there() -> None:
     core = set(list_core_views())
-    named = {view for _, views in finding_texts.KINDS.values() for view in views}
-    named |= {*finding_texts.HOST_VIEWS.values()}
+    named = {view for _, views in TEXTS["kinds"].values() for view in views}
+    named |= {*TEXTS["host_views"].values()}
     assert named <= core, f"cfgs/ lacks {sorted(named - core)}"
 
 
