@@ -68,7 +68,7 @@ def read_reports(job: Job) -> None:
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
     job.results = read_kinds(job, kinds, alone)
-    job.clock_results = [result.beside for result in job.results] if alone else []
+    job.clock_results = _list_clock_results(job.results) if alone else []
     job.spans = find_spans(job)
     job.lost = find_lost_launches(job.infos, job.results, job.spans, job.workers.run)
     job.early_work = [
@@ -96,6 +96,7 @@ def read_kinds(
             try:
                 for result in job.workers.run(read_task, planned, lambda task: str(task.info.path)):
                     next(waiting)
+                    result.beside.task = result.task + sum(map(len, stages))
                     results.append(result)
                     advance(result.rows)
             except Nsys2prvError as error:
@@ -105,15 +106,30 @@ def read_kinds(
 
 
 def _list_kinds_for_clocks(job: Job) -> list[EventKind]:
-    """Return the kinds of events by which the clocks of hosts are aligned, where there are several
-    hosts and the plan leaves some of these kinds out.
+    """Return the kinds of events to be read for the clocks of hosts alone, where there are several
+    hosts: those by which these are aligned and which the plan leaves out, or wants in part.
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
     left_out = [kind for kind in kinds if kind not in job.selection.kinds]
     several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
     parts = (part for info in job.infos for part in list_wanted_parts(info, left_out))
-    wanted = several and job.plan.observes_clocks and any(part.rows for part in parts)
-    return kinds if wanted else []
+    if not (several and job.plan.observes_clocks and any(part.rows for part in parts)):
+        return []
+    least = job.plan.settings.min_durations
+    return [kind for kind in kinds if kind in left_out or least.get(kind.name)]
+
+
+def _list_clock_results(results: Sequence[WorkResult]) -> list[WorkResult]:
+    """Return results with the facts of all kinds by which clocks are aligned, also of those that
+    were read for that alone.
+    """
+    beside = [result.beside for result in results]
+    whole = {name for result in beside for name in result.facts}
+    own = (
+        replace(result, facts={name: result.facts[name] for name in result.facts.keys() - whole})
+        for result in results
+    )
+    return [*own, *beside]
 
 
 def warn_of_far_rows(job: Job) -> list[str]:
@@ -164,8 +180,6 @@ class ReadingWork(Struct, frozen=True):
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str]
-    #: Whether NCCL calls are stored: what is stored with them may look them up.
-    stores_nccl_calls: bool
     #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
     #: NCCL calls of the report that other tasks indexed.
@@ -192,24 +206,22 @@ def read_task(task: ReadingWork) -> WorkResult:
         ) as writer,
         Database(task.info.path) as database,
     ):
-        launch_index, no_calls = LaunchIndex(list(task.launches)), NcclCallIndex()
+        launch_index, nccl_calls = LaunchIndex(list(task.launches)), NcclCallIndex(task.nccl_calls)
         keys = dict.fromkeys(load_catalogue().layouts, 1)
         alone = replace(task.settings, min_durations={}, lines=False, field_masks=keys)
-        beside = Extraction(
-            task.info, database, launch_index, alone, NcclCallIndex(task.nccl_calls)
+        own, beside = (
+            Extraction(task.info, database, launch_index, settings, nccl_calls)
+            for settings in (task.settings, alone)
         )
-        calls = beside.nccl_calls if task.stores_nccl_calls else no_calls
-        own = Extraction(task.info, database, launch_index, task.settings, calls)
-        finder = own if task.stores_nccl_calls else beside
+        finder = own if task.settings.nccl_calls else beside
         for one in task.parts:
             readers = [kinds[name] for name in one.kinds]
             extraction = beside if one.use == BESIDE else own
             extraction.stores = one.use == STORED
-            if one.asks and not (launch_index.segments or beside.nccl_calls):
+            if one.asks and not (launch_index.segments or own.nccl_calls):
                 result.nccl_calls = save_nccl_calls(finder.found_nccl_calls, launches)
                 launch_index.segments += result.launches + result.beside.launches
-                beside.nccl_calls = NcclCallIndex(result.nccl_calls)
-                own.nccl_calls = beside.nccl_calls if task.stores_nccl_calls else no_calls
+                own.nccl_calls = beside.nccl_calls = NcclCallIndex(result.nccl_calls)
                 launches.flush()
             indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):
@@ -290,7 +302,8 @@ def plan_tasks(
     The second stage's tasks get their report's indices through :func:`add_indexes` once the first
     stage is done.
     """
-    settings = replace(settings, lines=any(LAUNCHES in kind.provides for kind in selected))
+    provided = {index for kind in selected for index in kind.provides}
+    settings = replace(settings, lines=LAUNCHES in provided, nccl_calls=NCCL_CALLS in provided)
     launching = [kind for kind in all_kinds() if LAUNCHES in kind.provides]
     is_indexed = any(LAUNCHES in kind.needs for kind in selected)
     indexed = [kind for kind in launching if is_indexed and kind not in selected]
@@ -304,7 +317,6 @@ def plan_tasks(
         second = [kind for kind in kinds if kind not in first]
         for of_stage, asks in ((first, False), (second, True)):
             groups += [(group, use, asks) for group in _group_by_table(of_stage)]
-    stores_nccl_calls = any(NCCL_CALLS in kind.provides for kind in selected)
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(reports):
@@ -316,8 +328,7 @@ def plan_tasks(
         if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
             portions = [[all_parts] if all_parts else [], []]
         for stage, of_stage in zip(stages, portions, strict=True):
-            more = folder, settings, counting, stores_nccl_calls
-            stage += [(index, info, tuple(parts), *more) for parts in of_stage]
+            stage += [(index, info, tuple(parts), folder, settings, counting) for parts in of_stage]
     numbers = count()
     first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
     return first_works, second_works

@@ -166,6 +166,8 @@ class ReadingSettings(Struct, frozen=True):
 
     #: True if the calls that lines begin at are in the trace.
     lines: bool = True
+    #: True if NCCL calls are in the trace: then their kernels carry what the calls tell.
+    nccl_calls: bool = True
     #: Kind -> ns; shorter ranges of it are dropped.
     min_durations: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.

@@ -448,6 +448,8 @@ def attach_payloads(
     tied = extraction.nccl_calls.match_kernels(thread, call, columns["deviceId"])
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in KERNEL_FACTS}})
     _save_messages(extraction, tied, facts)
+    if not extraction.settings.nccl_calls:
+        return dict.fromkeys((*KERNEL_FIELDS, "communicator"), np.full(len(call), ABSENT))
     payloads = {field: tied[field] for field in KERNEL_FIELDS}
     # A kernel of several operations has no number of its own.
     payloads["sequence"] = np.where(tied["fused"] == 1, payloads["sequence"], ABSENT)
