@@ -22,7 +22,7 @@ def make_clock_table(job: Job) -> pl.DataFrame:
     error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
     corrected.
     """
-    hosts = job.timeline.record.hosts if job.timeline.record else {}
+    hosts = job.clock_record.hosts if job.clock_record else {}
     return pl.DataFrame(
         [
             (

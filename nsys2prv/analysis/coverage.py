@@ -242,7 +242,7 @@ def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
     the only one that they see.
     """
     infos, model = job.infos, job.model
-    machines = [placement.machine for placement in job.timeline.placements]
+    machines = [placement.machine for placement in job.placements]
     device_of = reader.rows.get_column("device")
     devices: dict[tuple[object, ...], int] = {}
     users: dict[tuple[int, int], set[int]] = defaultdict(set)

@@ -96,7 +96,7 @@ class OpenJob:
     @property
     def progress(self) -> Progress:
         """Return what shows the progress."""
-        return self.prepared.workers.progress
+        return self.prepared.progress
 
     def __repr__(self) -> str:
         return (
@@ -187,11 +187,11 @@ class OpenJob:
         """The begin of the job (`begins_utc`, text, empty where unknown), its GPU models with how many
         of each there are, and versions of drivers and of Nsight Systems.
         """
-        infos, begin = self.prepared.infos, self.prepared.timeline.begin_utc
+        infos, begin = self.prepared.infos, self.prepared.begin_utc
         # Reports of one host name the same GPUs.
         gpus = {
             (placement.machine, gpu.key or gpu.number): gpu.name
-            for info, placement in zip(infos, self.prepared.timeline.placements, strict=True)
+            for info, placement in zip(infos, self.prepared.placements, strict=True)
             for gpu in info.gpus.values()
         }
         return {
@@ -498,7 +498,7 @@ class OpenJob:
         order. function: of the file of :attr:`reader` (:func:`load_event_reader`) and the group's number;
         workers run it.
         """
-        return iter(self.prepared.workers.run(partial(function, self.saved_reader), self.units))
+        return iter(self.prepared.run(partial(function, self.saved_reader), self.units))
 
 
 def _list_unit_iterations(names: NamePattern, saved: Path, number: int) -> pl.DataFrame:

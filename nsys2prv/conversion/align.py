@@ -17,16 +17,14 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import read_frame
 from nsys2prv._util.errors import Detail, NothingToWrite
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord
+from nsys2prv.clock.maps import UNPLACED, ClockRecord
 from nsys2prv.conversion.clocks import (
-    Timeline,
-    align_hosts,
+    find_clock_corrections,
     find_clock_error,
     find_host_clocks,
     group_comparable_reports,
-    make_timeline,
-    place_unclocked,
-    to_record,
+    make_fact_book,
+    place_reports_in_trace,
 )
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.read import warn_of_far_rows
@@ -48,7 +46,6 @@ from nsys2prv.store.samples import (
     mark_unsampled,
     scale_fractions,
 )
-from nsys2prv.store.work_result import FactBook
 from nsys2prv.writers import names as name_values
 from nsys2prv.writers.rows import build_object_model
 
@@ -57,7 +54,7 @@ def align_reports(job: Job) -> None:
     """Bring what was read of the reports into one trace: its time, its rows and its names, and what
     follows from several reports. Raises NothingToWrite where no events were read.
     """
-    with job.workers.progress.show_phase("clocks", 4) as advance:
+    with job.progress.show_phase("clocks", 4) as advance:
         job.captures = _find_captures(job)
         if record := _align_by_clock_results(job):
             job.plan = replace(job.plan, method=record)
@@ -68,7 +65,7 @@ def align_reports(job: Job) -> None:
         devices = _number_objects(job)
         _number_names(job)
         advance(1)
-        job.timeline = _align_clocks(job)
+        place_reports_in_trace(job, find_clock_corrections(job))
         mark_unsampled(job.results, job.spans, job.folder, job.clocks)
         _relate_reports(job, devices, is_complete=not missing)
     if job.plan.options.states:
@@ -94,7 +91,7 @@ def _align_by_clock_results(job: Job) -> ClockRecord | None:
     observing.folder.mkdir()
     _adopt_kernels(observing)
     _build_model(observing)
-    return _align_clocks(observing).record
+    return find_clock_corrections(observing)
 
 
 def _find_captures(job: Job) -> Captures:
@@ -152,7 +149,7 @@ def _describe_nothing_found(job: Job) -> str:
 
 def _adopt_kernels(job: Job) -> None:
     """Find communicators of NCCL kernels that do not record theirs."""
-    clocks, _ = find_host_clocks(job.infos, job.placements)
+    clocks, _ = find_host_clocks(job)
     adoption = adopt_kernels(job.results, job.captures.numbers, job.placements, clocks, job.folder)
     job.results, job.silent_in_nccl = adoption.results, adoption.processes
 
@@ -227,39 +224,13 @@ def _number_names(job: Job) -> None:
     job.domain_codes = sorted(domains.items())
 
 
-def _align_clocks(job: Job) -> Timeline:
-    """Return the timeline, on which hosts are aligned as asked for."""
-    method = job.plan.method
-    placements = place_unclocked(job.placements, job.spans, method)
-    record = method if isinstance(method, ClockRecord) else None
-    clocks, names = find_host_clocks(job.infos, job.placements)
-    if job.plan.observes_clocks and len(names) > 1:
-        maps = [placement.map for placement in placements]
-        times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
-        span = int(np.min(times)), int(np.max(times))
-        book, folder = _make_fact_book(job, maps, clocks), job.folder / "clocks"
-        alignment = align_hosts(book, method, names, span, folder, job.run)
-        record = to_record(alignment, names, job.infos, job.model.processes)
-    return make_timeline(placements, job.infos, job.spans, record)
-
-
-def _make_fact_book(
-    job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
-) -> FactBook:
-    threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
-    return FactBook(
-        job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
-    )
-
-
 def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_complete: bool) -> None:
     """Add what follows from several reports: relations, and the states of devices if wanted.
     is_complete: no rank is known to lack a report.
     """
-    groups = group_comparable_reports(job.timeline, job.infos)
     book = replace(
-        _make_fact_book(job, job.clocks, job.machines, groups),
-        clock_error=find_clock_error(job.timeline, job.infos),
+        make_fact_book(job, job.clocks, job.machines, group_comparable_reports(job)),
+        clock_error=find_clock_error(job),
     )
     related = run_relations(book, job.folder, job.run)
     if devices:

@@ -1,8 +1,8 @@
 """Place all reports in trace time: align the clocks of hosts by what their processes did together,
 and make one timeline of them.
 
-In: the placements of the reports by their own clocks, and facts of calls of several ranks. Out: a
-`Timeline`.
+In: a job whose reports are placed by their own clocks, and facts of calls of several ranks. Out: maps
+from the times of each report to those of the trace.
 """
 
 from __future__ import annotations
@@ -10,25 +10,21 @@ from __future__ import annotations
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import read_given
 from nsys2prv._util.text import list_some
 from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement, read_record
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import AUTO, NONE
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import (
     DEVICES,
-    MPI,
-    NCCL,
     Observed,
     RelationContext,
     RunTasks,
@@ -43,11 +39,6 @@ if TYPE_CHECKING:
     from nsys2prv.clock.solve import Alignment
     from nsys2prv.relations.blocks import CallPortion, MessageFile
 
-#: What --align takes beside the name of a clock file: everything observed, one model's
-#: observations, UTC alone, local times as they are.
-AUTO, UTC, NONE = "auto", "utc", "none"
-METHODS = (AUTO, UTC, MPI, NCCL, NONE)
-METHODS_WITH_OBSERVATIONS = (AUTO, MPI, NCCL)
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
 PLACED_BY_UTC = "UTC"
@@ -55,28 +46,9 @@ PLACED_BY_UTC = "UTC"
 AS_THEY_ARE = "local times as they are"
 #: Hosts and ranks named in one line.
 MOST_NAMED = 6
-#: Times (UTC, ns) before which a trace begins.
-END_OF_DATES = 250_000_000_000_000_000_000
 
 
-def parse_method(method: str) -> str | ClockRecord:
-    """Return the method or the clock file that --align names. Raises Nsys2prvError, in one line, for
-    anything else.
-    """
-    if method in METHODS:
-        return method
-    try:
-        return read_record(read_given(Path(method)).decode("utf-8"), method)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        raise Nsys2prvError(
-            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
-        ) from None
-
-
-def find_host_clocks(
-    infos: Sequence[ReportInfo], placements: Sequence[Placement]
-) -> tuple[list[int], list[str]]:
+def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
     """Return the clock that each report's times are of, and the clocks' names: of hosts, and of
     reports that no clock places or no host names.
 
@@ -85,13 +57,13 @@ def find_host_clocks(
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()
     numbers, names = [], []
-    for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
+    for report, (info, placement) in enumerate(zip(job.infos, job.placements, strict=True)):
         alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
         key = (placement.machine, report if alone else -1)
         if key not in keys:
             keys[key] = len(names)
             name = info.host or "unknown host"
-            if alone and len(infos) > 1:
+            if alone and len(job.infos) > 1:
                 name += f" {info.name}"
             used[name] += 1
             names.append(f"{name} ({used[name]})" if used[name] > 1 else name)
@@ -99,39 +71,67 @@ def find_host_clocks(
     return numbers, names
 
 
-class Timeline(Struct, frozen=True):
-    """Placement of all reports in trace time."""
-
-    #: Placement of each report in UTC.
-    placements: list[Placement]
-    #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be
-    #: corrected.
-    record: ClockRecord | None
-    #: Maps to trace time: of each report, and last the identity for runs in trace time.
-    clocks: list[ClockMap]
-    #: UTC at trace time 0, ns.
-    epoch: int
-    #: Warnings for the summary.
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def begin_utc(self) -> datetime | None:
-        """Return when the trace begins, in UTC; None where the reports do not tell."""
-        is_placed = any(placement.method != UNPLACED for placement in self.placements)
-        if not is_placed or not 0 < self.epoch < END_OF_DATES:
-            return None
-        return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
+def find_clock_corrections(job: Job) -> ClockRecord | None:
+    """Return the corrections of the hosts' clocks, as asked for; None where none are to be made."""
+    method = job.plan.method
+    if isinstance(method, ClockRecord):
+        return method
+    clocks, names = find_host_clocks(job)
+    if not job.plan.observes_clocks or len(names) < 2:
+        return None
+    maps = [placement.map for placement in _place_all(job)]
+    times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
+    span = int(np.min(times)), int(np.max(times))
+    book = make_fact_book(job, maps, clocks)
+    alignment = align_hosts(book, method, names, span, job.folder / "clocks", job.run)
+    return to_record(alignment, names, job.infos, job.model.processes)
 
 
-def place_unclocked(
-    placements: Sequence[Placement], spans: Mapping[int, Span], method: str | ClockRecord
-) -> list[Placement]:
-    """Return the placements with a place for every report: those without any clock begin with the
-    first event of the others. spans: of the events of each report, local ns.
+def make_fact_book(
+    job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
+) -> FactBook:
+    """Return the facts of a job, their times placed by these clocks."""
+    threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
+    return FactBook(
+        job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
+    )
+
+
+def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
+    """Place all reports in the time of the trace, with these corrections of the hosts' clocks."""
+    placements = _place_all(job)
+    if record is not None:
+        numbers, names = find_host_clocks(job)
+        hosts = {name: record.hosts[name] for name in names if name in record.hosts}
+        if unknown := [name for name in names if name not in hosts]:
+            job.warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
+        job.warnings += [f"clocks: {line}" for line in record.warnings]
+        host_clocks = [hosts.get(names[number]) for number in numbers]
+        placements = [
+            replace(placement, map=clock.correct(placement.map)) if clock else placement
+            for placement, clock in zip(placements, host_clocks, strict=True)
+        ]
+        record = replace(record, hosts=hosts) if len(names) > 1 else None
+    epoch = min(_find_first_times(placements, job.spans).values())
+    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
+    # the very first.
+    epoch -= any(
+        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
+        for clock in (placement.map for placement in placements)
+        if clock.slack
+    )
+    job.placements, job.clock_record, job.epoch = placements, record, epoch
+    job.clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
+
+
+def _place_all(job: Job) -> list[Placement]:
+    """Return a place for every report: those without any clock begin with the first event of the
+    others.
     """
-    if method == NONE:
+    placements = job.placements
+    if job.plan.method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
-    firsts = _find_first_times(placements, spans)
+    firsts = _find_first_times(placements, job.spans)
     placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
     start = ClockMap(min(placed, default=0))
     return [
@@ -140,48 +140,22 @@ def place_unclocked(
     ]
 
 
-def make_timeline(
-    placements: Sequence[Placement],
-    infos: Sequence[ReportInfo],
-    spans: Mapping[int, Span],
-    record: ClockRecord | None,
-) -> Timeline:
-    """Return the timeline from final placements and the record of the hosts' clocks. spans: of the
-    events of each report, local ns.
-    """
-    warnings = []
-    if record is not None:
-        numbers, names = find_host_clocks(infos, placements)
-        hosts = {name: record.hosts[name] for name in names if name in record.hosts}
-        if unknown := [name for name in names if name not in hosts]:
-            warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
-        warnings += [f"clocks: {line}" for line in record.warnings]
-        host_clocks = [hosts.get(names[number]) for number in numbers]
-        placements = [
-            replace(placement, map=clock.correct(placement.map)) if clock else placement
-            for placement, clock in zip(placements, host_clocks, strict=True)
-        ]
-        record = replace(record, hosts=hosts) if len(names) > 1 else None
-    epoch = min(_find_first_times(placements, spans).values())
-    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
-    # the very first.
-    epoch -= any(
-        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
-        for clock in (placement.map for placement in placements)
-        if clock.slack
-    )
-    clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
-    return Timeline(list(placements), record, clocks, epoch, tuple(warnings))
+def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
+    """Return the time of the first event of each report, as they are placed."""
+    return {
+        report: int(placements[report].map.to_global(np.array([first]))[0])
+        for report, (first, _) in spans.items()
+    }
 
 
-def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+def group_comparable_reports(job: Job) -> list[int]:
     """Return a number for each report; times of reports of one number can be compared with each
     other. All can where nobody looked.
     """
-    if timeline.record is None or not timeline.record.hosts:
-        return [0] * len(infos)
-    numbers, names = find_host_clocks(infos, timeline.placements)
-    hosts = timeline.record.hosts
+    if job.clock_record is None or not job.clock_record.hosts:
+        return [0] * len(job.infos)
+    numbers, names = find_host_clocks(job)
+    hosts = job.clock_record.hosts
     references = [
         hosts[name].reference or None if name in hosts and hosts[name].sure else name
         for name in names
@@ -192,23 +166,15 @@ def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) ->
     return [group_numbers[references[number]] for number in numbers]
 
 
-def find_clock_error(timeline: Timeline, infos: Sequence[ReportInfo]) -> int:
+def find_clock_error(job: Job) -> int:
     """Return the largest error (ns) of times of comparable reports against each other."""
-    if len(set(find_host_clocks(infos, timeline.placements)[0])) == 1:
+    if len(set(find_host_clocks(job)[0])) == 1:
         return 0
-    hosts = timeline.record.hosts.values() if timeline.record else ()
+    hosts = job.clock_record.hosts.values() if job.clock_record else ()
     bounds = [clock.bound_ns for clock in hosts if is_aligned(clock)]
     if len(bounds) < 2 or None in bounds:
         return ALIGNED_ERROR
     return min(sum(sorted(bounds)[-2:]), ALIGNED_ERROR)
-
-
-def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
-    """Return the time of the first event of each report, as they are placed."""
-    return {
-        report: int(placements[report].map.to_global(np.array([first]))[0])
-        for report, (first, _) in spans.items()
-    }
 
 
 def is_aligned(clock: HostClock) -> bool:

@@ -13,7 +13,6 @@ from copy import copy
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
@@ -111,7 +110,7 @@ def _cut_runs(
         )
         for report, runs in sorted(by_report.items())
     ]
-    cut = list(job.workers.run(cut_task, tasks))
+    cut = list(job.run(cut_task, tasks))
     parts = [part for part, _ in cut]
     left_out = sum_counters(part.left_out for part in parts)
     if not any(part.runs for part in parts):
@@ -125,11 +124,8 @@ def _cut_runs(
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.duration = window.end - window.origin
     *clocks, identity = job.clocks
-    smaller.timeline = replace(
-        job.timeline,
-        epoch=job.timeline.epoch + window.origin,
-        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
-    )
+    smaller.epoch = job.epoch + window.origin
+    smaller.clocks = [*(clock.delay(-window.origin) for clock in clocks), identity]
     smaller.written = +sum_counters(part.events for part in parts)
     smaller.left_out = +sum_counters([job.left_out, left_out])
     return smaller, sum(clipped for _, clipped in cut)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.files import (
@@ -25,8 +25,7 @@ from nsys2prv._util.files import (
 )
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, make_pool
-from nsys2prv.clock.maps import ClockMap, Placement
-from nsys2prv.conversion.clocks import Timeline
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.lost_launches import LostLaunches
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.events import Selection
@@ -39,6 +38,9 @@ from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, joi
 from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
+
+#: Times (UTC, ns) before which a trace begins.
+END_OF_DATES = 250_000_000_000_000_000_000
 
 
 @contextmanager
@@ -63,26 +65,6 @@ def open_workplace(
         raise describe_write_error(error, target, folders) from error
 
 
-class Workers(Struct, frozen=True):
-    """Pool that runs the tasks, with progress."""
-
-    #: Executor of the tasks.
-    pool: Pool
-    #: Display of progress on the terminal.
-    progress: Progress
-
-    def run(
-        self,
-        function: Callable,
-        tasks: Iterable,
-        what: Callable[[Any], str] = lambda _: "nsys2prv",
-    ) -> Iterator:
-        """Return results of pure functions over files, in the order of the tasks. what: names a
-        task for people.
-        """
-        return self.pool.run_in_order(function, tasks, 2 * self.pool.jobs, what)
-
-
 class Job:
     """State of a job; each stage fills in its results. What a stage finds is there when it is done,
     not before. Arrays are int64, times ns.
@@ -92,14 +74,15 @@ class Job:
     plan: Plan
     #: Folder of temporary files, where the runs are.
     folder: Path
-    #: Pool that runs the tasks.
-    workers: Workers
+    #: Pool that runs the tasks, and the display of progress.
+    pool: Pool
+    progress: Progress
     #: Notes and warnings for the summary.
     notes: list[str]
     warnings: list[str]
 
-    #: Opened: metadata of the reports, in rank order, where each is placed by its own clocks, and a
-    #: line for each that could not be read.
+    #: Opened: metadata of the reports, in rank order, where each is placed (by its own clocks until
+    #: it is aligned), and a line for each that could not be read.
     infos: list[ReportInfo]
     placements: list[Placement]
     unread: list[str]
@@ -120,8 +103,12 @@ class Job:
 
     #: Aligned: which reports were recorded together.
     captures: Captures
-    #: Timeline whose clock maps lead from local to trace time.
-    timeline: Timeline
+    #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
+    clock_record: ClockRecord | None
+    #: Maps to trace time: of every report, and last the identity for runs in trace time.
+    clocks: list[ClockMap]
+    #: UTC at trace time 0, ns.
+    epoch: int
 
     #: Numbered: Paraver's tree of nodes, tasks and threads.
     model: ObjectModel
@@ -150,8 +137,8 @@ class Job:
     #: True if this is a part of the job that was read.
     is_cut: bool = False
 
-    def __init__(self, plan: Plan, folder: Path, workers: Workers) -> None:
-        self.plan, self.folder, self.workers = plan, folder, workers
+    def __init__(self, plan: Plan, folder: Path, pool: Pool, progress: Progress) -> None:
+        self.plan, self.folder, self.pool, self.progress = plan, folder, pool, progress
         self.notes, self.warnings, self.unread = [], [], []
 
     @property
@@ -160,11 +147,12 @@ class Job:
         return self.plan.selection
 
     @property
-    def clocks(self) -> list[ClockMap]:
-        """Return the maps to trace time: of every report, and last the identity for runs that are
-        in trace time.
-        """
-        return self.timeline.clocks
+    def begin_utc(self) -> datetime | None:
+        """Return when the trace begins, in UTC; None where the reports do not tell."""
+        is_placed = any(placement.method != UNPLACED for placement in self.placements)
+        if not is_placed or not 0 < self.epoch < END_OF_DATES:
+            return None
+        return datetime.fromtimestamp(self.epoch // 1_000_000_000, timezone.utc)
 
     @property
     def machines(self) -> list[int]:
@@ -180,10 +168,15 @@ class Job:
         """Return the objects that hold events, with the reports that they are in."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
-    def run(self, function: Callable, tasks: Iterable) -> Iterator:
-        """Return results of pure functions over files, in the order of the tasks."""
-        first = ", ".join(info.name for info in self.infos[:3])
-        return self.workers.run(function, tasks, lambda _: first)
+    def run(
+        self, function: Callable, tasks: Iterable, name_task: Callable[[Any], str] | None = None
+    ) -> Iterator:
+        """Return results of pure functions over files, in the order of the tasks. name_task: names a
+        task for people, by the first reports if it is not given.
+        """
+        reports = ", ".join(info.name for info in self.infos[:3])
+        names = name_task or (lambda _: reports)
+        return self.pool.run_in_order(function, tasks, 2 * self.pool.jobs, names)
 
     def find_threads(self, result: WorkResult) -> np.ndarray:
         """Return the thread index of each local object of a result."""
@@ -250,7 +243,7 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
     and the global ids of what they refer to), and the times (ns) at which its windows begin.
     """
     global_ids = make_global_ids(job)
-    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
     return runs, global_ids, choose_window_bounds(runs, job.clocks)
 
 

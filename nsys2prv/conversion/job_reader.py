@@ -88,7 +88,7 @@ def make_row_table(job: Job) -> RowTable:
 
 def _identify_gpus(job: Job) -> dict[int, tuple]:
     """Return thread -> identity of its GPU in the trace, for streams and rows of GPUs."""
-    infos, machines = job.infos, [placement.machine for placement in job.timeline.placements]
+    infos, machines = job.infos, job.machines
     identities = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):

@@ -150,7 +150,7 @@ def make_metadata(
             "files": {path.name: size for path, size in summary.sizes.items()},
             "lines": summary.lines,
             "duration_ns": summary.duration,
-            "begins_utc_ns": job.timeline.epoch,
+            "begins_utc_ns": job.epoch,
             "tasks": summary.ranks,
             "hosts": summary.hosts,
             "gpus": summary.devices,
@@ -175,7 +175,7 @@ def make_metadata(
                 },
             }
             for info, files, placement, clock_map in zip(
-                job.infos, inputs, job.timeline.placements, job.clocks, strict=False
+                job.infos, inputs, job.placements, job.clocks, strict=False
             )
         ],
         "clock_file": clock,
@@ -278,7 +278,7 @@ def describe_inputs(job: Job) -> list[dict[str, Any]]:
     paths = [info.given for info in job.infos]
     starts = range(0, len(paths), REPORTS_OF_TASK)
     tasks = [paths[first : first + REPORTS_OF_TASK] for first in starts]
-    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+    return list(chain.from_iterable(job.run(checksum_task, tasks)))
 
 
 def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ In: paths of reports and a plan. Out: a `Job` with its `infos` and `placements`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.clock.maps import place_reports
-from nsys2prv.conversion.job import Job, Workers
+from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind
 from nsys2prv.export.communicators import name_communicators
@@ -41,8 +41,8 @@ def open_reports(
     """Return the job of these reports, which are open but not read yet."""
     paths, warnings = _drop_repetitions(reports)
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
-    inspectors = Workers(pool if shared else make_serial_pool(), progress)
-    inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors.run)
+    inspectors = pool if shared else make_serial_pool()
+    inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors)
     infos, unread = [], []
     with progress.show_phase("opening", len(paths)) as advance:
         for inspected in inspections:
@@ -64,7 +64,7 @@ def open_reports(
     )
     if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
         pool = make_serial_pool()
-    job = Job(plan, folder, Workers(pool, progress))
+    job = Job(plan, folder, pool, progress)
     communicators = name_communicators([info.communicators for info in infos])
     job.infos = [
         replace(info, communicators=rows) for info, rows in zip(infos, communicators, strict=True)
@@ -78,15 +78,16 @@ def inspect_reports(
     paths: Sequence[Path],
     folder: Path,
     keep_going: bool,
-    run_tasks: Callable[..., Iterator],
+    pool: Pool,
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Read the metadata of the reports, in their order; for one that cannot be read, the error.
 
     folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
-    cannot be exported. run_tasks: maps over tasks, in order.
+    cannot be exported.
     """
     tasks = _plan_inspection_tasks(paths, folder, keep_going)
-    return chain.from_iterable(run_tasks(inspect_task, tasks, what=_name_first_report))
+    results = pool.run_in_order(inspect_task, tasks, 2 * pool.jobs, _name_first_report)
+    return chain.from_iterable(results)
 
 
 def inspect_task(exports: Sequence[Export]) -> list[ReportInfo | Nsys2prvError]:

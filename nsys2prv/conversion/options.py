@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import read_given
 from nsys2prv._util.text import UNITS, list_some
-from nsys2prv.clock.maps import ClockRecord
-from nsys2prv.conversion import clocks
+from nsys2prv.clock.maps import ClockRecord, read_record
 from nsys2prv.events import (
     Selection,
     all_kinds,
@@ -34,8 +34,13 @@ from nsys2prv.events.kind import ALL, EventKind
 from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
 from nsys2prv.events.system import check_callstack
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.relations import Relation, all_relations
+from nsys2prv.relations import MPI, NCCL, Relation, all_relations
 
+#: What --align takes beside the name of a clock file: everything observed, one model's
+#: observations, UTC alone, local times as they are.
+AUTO, UTC, NONE = "auto", "utc", "none"
+METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+METHODS_WITH_OBSERVATIONS = (AUTO, MPI, NCCL)
 _MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
 _SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
@@ -157,6 +162,21 @@ def _parse_ranks(words: Iterable[str]) -> tuple[tuple[int, int], ...]:
             raise UsageError(f"--ranks {word}: the range is empty")
         ranges.append((first, last))
     return tuple(ranges)
+
+
+def parse_method(method: str) -> str | ClockRecord:
+    """Return the method or the clock file that --align names. Raises Nsys2prvError, in one line, for
+    anything else.
+    """
+    if method in METHODS:
+        return method
+    try:
+        return read_record(read_given(Path(method)).decode("utf-8"), method)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        raise Nsys2prvError(
+            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
+        ) from None
 
 
 class CutSpec(Struct, frozen=True):
@@ -358,7 +378,7 @@ class Options(Struct, frozen=True):
     quiet: bool = True
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
-    align: str = clocks.AUTO
+    align: str = AUTO
     demanded: tuple[str, ...] = ()
     callstack: int = 1
     nvtx_rules: str | Path | None = None
@@ -409,7 +429,7 @@ class Plan(Struct, frozen=True):
     @property
     def observes_clocks(self) -> bool:
         """True if hosts' clocks are aligned by observations."""
-        return self.method in clocks.METHODS_WITH_OBSERVATIONS
+        return self.method in METHODS_WITH_OBSERVATIONS
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:
@@ -428,7 +448,7 @@ class Plan(Struct, frozen=True):
             stacks=options.report,
             field_masks=_choose_stored_fields(cut, options, selection),
         )
-        method = clocks.parse_method(options.align)
+        method = parse_method(options.align)
         base = None
         if options.base_pcf:
             from nsys2prv.writers.paraver.pcf import read_base_names

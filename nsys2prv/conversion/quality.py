@@ -365,9 +365,9 @@ def collect_warnings(job: Job) -> list[str]:
     """Return the warnings of a job, a line each."""
     infos, results, selection = job.infos, job.results, job.selection
     warnings = list(job.warnings)
-    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
+    warnings += _warn_of_missing_kinds(infos, selection, results)
     unplaced, offsets = [], []
-    for info, placement in zip(infos, job.timeline.placements, strict=True):
+    for info, placement in zip(infos, job.placements, strict=True):
         if placement.method == UNPLACED:
             unplaced.append(info.name)
         elif info.begin_ns is not None:

@@ -70,7 +70,7 @@ def read_reports(job: Job) -> None:
     job.results = read_kinds(job, kinds, alone)
     job.clock_results = _list_clock_results(job.results) if alone else []
     job.spans = find_spans(job)
-    job.lost = find_lost_launches(job.infos, job.results, job.spans, job.workers.run)
+    job.lost = find_lost_launches(job.infos, job.results, job.spans, job.run)
     job.early_work = [
         (result.report, *row)
         for result in job.results
@@ -89,12 +89,12 @@ def read_kinds(
     results: list[WorkResult] = []
     stages = plan_tasks(job.infos, kinds, alone, job.folder, job.plan.settings)
     rows = sum(task.rows for tasks in stages for task in tasks)
-    with job.workers.progress.show_phase("reading", rows) as advance:
+    with job.progress.show_phase("reading", rows) as advance:
         for number, tasks in enumerate(stages):
             planned = add_indexes(tasks, results) if number else tasks
             waiting = iter(planned)
             try:
-                for result in job.workers.run(read_task, planned, lambda task: str(task.info.path)):
+                for result in job.run(read_task, planned, lambda task: str(task.info.path)):
                     next(waiting)
                     result.beside.task = result.task + sum(map(len, stages))
                     results.append(result)
@@ -111,7 +111,7 @@ def _list_kinds_for_clocks(job: Job) -> list[EventKind]:
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
     left_out = [kind for kind in kinds if kind not in job.selection.kinds]
-    several = len(find_host_clocks(job.infos, job.placements)[1]) > 1
+    several = len(find_host_clocks(job)[1]) > 1
     parts = (part for info in job.infos for part in list_wanted_parts(info, left_out))
     if not (several and job.plan.observes_clocks and any(part.rows for part in parts)):
         return []

@@ -134,7 +134,7 @@ class Summary(Struct, dict=True):
         by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
         are as in the summary.
         """
-        timeline, model, accounts = job.timeline, job.model, sum_accounts(job)
+        model, accounts, record = job.model, sum_accounts(job), job.clock_record
         ledger = Ledger.from_job(job, events, left_out)
         unaccounted = [
             f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
@@ -151,9 +151,7 @@ class Summary(Struct, dict=True):
             opening=writer.opening,
             processes=model.describe_processes(),
             ranks_by=model.rank_sources,
-            clock_lines=describe_clocks(
-                timeline.record, timeline.placements, len(model.tree.nodes)
-            ),
+            clock_lines=describe_clocks(record, job.placements, len(model.tree.nodes)),
             is_cut=job.is_cut,
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
@@ -167,8 +165,8 @@ class Summary(Struct, dict=True):
             unread=job.unread,
             notes=collect_notes(job),
             quality=assess_quality(job),
-            placed=_describe_placements(job.infos, timeline.placements),
-            clocks=describe_hosts(timeline.record, MOST_HOSTS) if timeline.record else [],
+            placed=_describe_placements(job.infos, job.placements),
+            clocks=describe_hosts(record, MOST_HOSTS) if record else [],
             warnings=[*collect_warnings(job), *unaccounted],
         )
 

@@ -53,7 +53,7 @@ def write_job(
     plan = WindowPlan(writer, runs, global_ids, bounds)
     count, repeated = _write_windows(job, plan, head, outputs[0], keep_runs)
     writer.end(content, outputs[0])
-    record = job.timeline.record
+    record = job.clock_record
     if record:
         clock.write_text(record.format(), encoding="utf-8")
     events = job.written - repeated
@@ -121,8 +121,8 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
         lines=frozenset(run.shape.name for run in job.runs if run.shape.stream == LINE),
         has_states=STATE in streams,
         duration=job.duration,
-        begin_utc=job.timeline.begin_utc,
-        comments=make_comment_lines(job.timeline.record),
+        begin_utc=job.begin_utc,
+        comments=make_comment_lines(job.clock_record),
     )
 
 
@@ -134,7 +134,7 @@ def _write_windows(
     """
     saved = job.folder / "windows"
     plan.save(saved)
-    output = (SharedFileOutput if job.workers.pool.one_machine else PartFilesOutput)(
+    output = (SharedFileOutput if job.pool.one_machine else PartFilesOutput)(
         trace, job.folder, trace.suffix == ".gz"
     )
     output.begin(head, len(plan.bounds))
@@ -146,9 +146,9 @@ def _write_windows(
     lines = 0
     repeated: Counter[str] = Counter()
     try:
-        with job.workers.progress.show_phase("writing", len(plan.bounds)) as advance:
+        with job.progress.show_phase("writing", len(plan.bounds)) as advance:
             write = partial(write_window, saved, output)
-            written = job.workers.run(write, range(len(plan.bounds)), lambda _: str(trace))
+            written = job.run(write, range(len(plan.bounds)), lambda _: str(trace))
             for number, (count, double) in enumerate(written):
                 output.collect(number)
                 lines += count

@@ -4,7 +4,6 @@ is one line that names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,11 @@ from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.workers import make_serial_pool
 from nsys2prv.conversion.open import inspect_reports
 from nsys2prv.export import report_files
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
-
-
-def inspect_one_by_one(function: Callable, tasks: Iterable, **_: object) -> Iterator:
-    return map(function, tasks)
 
 
 def truncate_report(report: Path, copy: Path) -> Path:
@@ -32,14 +28,14 @@ def truncate_report(report: Path, copy: Path) -> Path:
 def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
     missing = tmp_path / "none.nsys-rep"
     result = list(
-        inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, inspect_one_by_one)
+        inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, make_serial_pool())
     )
     assert [str(info).split(":")[0] for info in result[1:]] == [str(missing)]
     assert (
         len(
             list(
                 inspect_reports(
-                    [TRAINING[0], missing, TRAINING[1]], tmp_path, True, inspect_one_by_one
+                    [TRAINING[0], missing, TRAINING[1]], tmp_path, True, make_serial_pool()
                 )
             )
         )
