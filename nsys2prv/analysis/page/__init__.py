@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: An import of a module of JavaScript: names, module.
 IMPORT = re.compile(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";')
+#: A comment in lines of its own, and the indentation of code.
+COMMENT = re.compile(r"(?m)^ *(?://.*\n|/\*\*(?:.|\n)*?\*/\n)|^ +")
 
 
 def make_page(job: FinishedJob) -> str:
@@ -89,6 +91,9 @@ class Frame(Struct, frozen=True):
     #: Pixels.
     height: int = 900
 
+    def __repr__(self) -> str:
+        return f"<page of {len(self.page):,} characters, which a notebook shows>"
+
     def _repr_html_(self) -> str:
         return (
             f'<iframe srcdoc="{escape(self.page)}" sandbox="allow-scripts" '
@@ -140,7 +145,8 @@ def join_modules(script: str) -> str:
             if needed not in blocks:
                 add(needed, _read_web(f"{needed}.js"))
         exported = ", ".join(re.findall(r"(?m)^export (?:const|class) (\w+)", text))
-        text = re.sub(r"(?m)^export ", "", IMPORT.sub(r"const \1 = modules.\2;", text))
+        text = COMMENT.sub("", IMPORT.sub(r"const \1 = modules.\2;", text))
+        text = re.sub(r"(?m)^export ", "", text)
         blocks[name] = f"{{\n{text}modules.{name} = {{ {exported} }};\n}}\n"
 
     add("page", script)

@@ -150,7 +150,9 @@ class _Places:
         self._collectives = frame
         if frame.height:
             lane = map_rows(job, lanes)[frame["thread"]]
-            self._collectives = frame.with_columns(lane=pl.Series(lane, dtype=pl.Int64))
+            self._collectives = frame.with_columns(
+                lane=pl.Series(lane, dtype=pl.Int64), last=pl.col("late").max().over("collective")
+            )
 
     def place(self, finding: Finding) -> Moment | None:
         """Return the first moment of a finding with the lanes to show."""
@@ -206,11 +208,14 @@ class _Places:
         near = of_lanes.filter((pl.col("begin") >= begin) & (pl.col("begin") < until))
         if not near.height or finding.kind == "exposed_communication":
             near = of_lanes.filter((pl.col("begin") < end) & (pl.col("end") > begin))
-        if not near.height:
-            return 0, near
         by = pl.col("late")
         if finding.kind == "exposed_communication":
             by = pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
+        elif finding.ranks:
+            # One that others come later to shows nothing of those at fault.
+            near = near.filter(pl.col("late") == pl.col("last"))
+        if not near.height:
+            return 0, near
         number = int(near.sort(by, descending=True, maintain_order=True)["collective"][0])
         return number, self._collectives.filter(pl.col("collective") == number)
 

@@ -93,10 +93,10 @@ export class Drawing {
     c.fillText(`${group.open ? "▾" : "▸"} ${cutFront(c, group.label, GUTTER - 28)}`, 5, top + 8);
     c.font = FONT(9.5);
     c.fillStyle = colours.soft;
-    c.fillText(group.note, 16, top + 18);
+    c.fillText(group.note, 16, top + 20);
     c.fillStyle = colours.ground;
-    c.fillRect(GUTTER, top + 2, this.width - GUTTER, 20);
-    this.drawBins(group.lanes, top + 2, 20, this.begin, this.end);
+    c.fillRect(GUTTER, top + 2, this.width - GUTTER, 22);
+    this.drawBins(group.lanes, top + 2, 22, this.begin, this.end);
   }
   drawLane(row) {
     const { c, colours, begin, end } = this, top = row.y + this.top;

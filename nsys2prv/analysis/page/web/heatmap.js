@@ -43,14 +43,17 @@ export class HeatMap {
   }
   draw(c, width, height) {
     const colours = getColours(), cell = (width - GUTTER) / this.columns, { size } = this;
-    const every = Math.ceil(11 / size), step = Math.max(1, Math.floor(1 / cell));
+    let written = -Infinity;
+    const step = Math.max(1, Math.floor(1 / cell));
     c.textBaseline = "middle";
     c.font = FONT(10);
     this.rows.forEach(({ label }, row) => {
       const y = row * size;
-      if (row % every === 0) {
+      const middle = Math.max(y + size / 2, 6);
+      if (middle >= written + 11) {
         c.fillStyle = colours.soft;
-        c.fillText(cutFront(c, label, GUTTER - 10), 5, Math.max(y + size / 2, 6));
+        c.fillText(cutFront(c, label, GUTTER - 10), 5, middle);
+        written = middle;
       }
       for (let column = 0; column < this.columns; column += step) {
         // Of several columns on a pixel the greatest.

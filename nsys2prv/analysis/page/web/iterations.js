@@ -17,6 +17,7 @@ const MAPS = [
   ["delays", "how much others wait for it alone"], ["late", "how late it comes at collectives"], ["wait", "how long it waits for others"],
   ["compute", "how long it computes"], ["idle", "how long its GPU idles"], ["mpi", "how long it is in MPI"], ["rest", "how long it is in no such call"],
 ];
+const MOST_ROWS = 48;  // Of those with most; all where they are in order.
 const IDLE_OF = ["compute", "communication", "wait", "copies"];
 
 /** Add the time in which GPUs are idle: what is left of each iteration. */
@@ -71,7 +72,8 @@ export const showIterations = data => {
   byMost.checked = lanes.length > MANY;
   const draw = () => {
     const grid = data.grids[metric.value], text = maps.find(([name]) => name === metric.value)[1], order = [...lanes];
-    if (byMost.checked) order.sort((one, two) => sumGrid(grid, two) - sumGrid(grid, one));
+    if (byMost.checked) order.sort((one, two) => sumGrid(grid, two) - sumGrid(grid, one)).splice(MOST_ROWS);
+    find("#heat-count").textContent = order.length < lanes.length ? ` (${order.length} of ${lanes.length})` : "";
     const top = Math.max(...lanes.map(one => grid[one].reduce((most, value) => Math.max(most, value), 0))) || 1;
     find("#heat-top").textContent = formatTime(top, 1);
     heat = new HeatMap(find("#heat"), {

@@ -3,7 +3,7 @@ import { findFirstEnding } from "./data.js";
 
 export const GUTTER = 136;  // Width of the names (px).
 export const AXIS = 20;  // Height of the time axis.
-const GROUP_HEIGHT = 24, COMPACT_HEIGHT = 17, STREAM_HEIGHT = 11;
+const GROUP_HEIGHT = 27, COMPACT_HEIGHT = 17, STREAM_HEIGHT = 11;
 /** Tracks of a lane: kind, name, height, and how many rows of events that overlap are shown. */
 const TRACKS = [
   ["k", "GPU", 15, 2], ["n", "NCCL", 13, 2], ["m", "copies", 7, 1], ["x", "NVTX", 11, 3], ["h", "calls", 11, 2],
