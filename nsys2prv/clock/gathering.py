@@ -33,8 +33,8 @@ from nsys2prv.clock.matching import (
     rate_order,
 )
 from nsys2prv.clock.observations import (
+    CALLS,
     NOISE,
-    Calls,
     ClockFinding,
     Noise,
     choose_evenly,
@@ -81,8 +81,8 @@ class GatheredCalls(Struct, frozen=True):
     hosts: frozenset[int]
 
 
-def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
-    """Return some groups' calls. pivot: an instant amid all times."""
+def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
+    """Return some groups' calls, given as a frame of CALLS. pivot: an instant amid all times."""
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = number_calls(everything)
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
@@ -98,11 +98,11 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
 def gather_by_member(members: Sequence[Member], noise_kind: int, group: int) -> GatheredCalls:
     """Return the calls of one group as :func:`gather_calls` does, loading one member at a time; for
     groups without recorded numbers of calls. `members` ascend, and load frames of
-    :func:`make_call_frame`.
+    CALLS with times relative to the pivot.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
-        return gather_calls(Calls.make_empty(), 0)
+        return gather_calls(pl.DataFrame(schema=CALLS), 0)
     fits, findings = number_group(members, noise_kind, group, UTC_ERROR)
     ordinals = np.empty(0, np.int64)
     for fit in fits.values():
@@ -138,7 +138,7 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once."""
-    parts = parts or [gather_calls(Calls.make_empty(), 0)]
+    parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
     return GatheredCalls(
         concat_rows([part.rows for part in parts]),
         sort_findings(part.findings for part in parts),

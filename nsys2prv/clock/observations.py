@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import asdict, force_setattr
+from msgspec.structs import force_setattr
 
-from nsys2prv._util.columns import Table
 from nsys2prv.clock import FindingKind, NoiseKind
 
 
@@ -67,51 +66,41 @@ NOISE = {
 }
 
 
-class Calls(Table, frozen=True):
-    """Calls of collectives, one row per member and call."""
-
-    #: NoiseKind.
-    noise_kind: np.ndarray
-    #: Communicator.
-    group: np.ndarray
-    #: Participant, unique in its group.
-    member: np.ndarray
-    #: Host, 0..hosts-1.
-    clock: np.ndarray
-    #: Sequence number that the report knows exactly, or -1.
-    number: np.ndarray
-    #: Hash of operation and size, equal on all members; 0 if unknown.
-    signature: np.ndarray
-    #: Role.
-    role: np.ndarray
-    #: True for the root of a rooted collective.
-    is_root: np.ndarray
-    #: Placed time of the begin, ns.
-    begin: np.ndarray
-    #: Placed time of the end, ns.
-    end: np.ndarray
-    #: True if the member's report has the beginning of the communicator, so that its first call is
-    #: the first. None: false for all.
-    began: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        if self.began is None:
-            force_setattr(self, "began", np.zeros(len(self.begin), bool))
+#: Calls of collectives, a row for each member and call.
+CALLS = {
+    # NoiseKind.
+    "noise_kind": pl.Int64,
+    # Communicator.
+    "group": pl.Int64,
+    # Participant, unique in its group.
+    "member": pl.Int64,
+    # Host, 0..hosts-1.
+    "clock": pl.Int32,
+    # Sequence number that the report knows exactly, or -1.
+    "number": pl.Int64,
+    # Hash of operation and size, equal on all members; 0 if unknown.
+    "signature": pl.Int64,
+    # Role.
+    "role": pl.Int8,
+    # True for the root of a rooted collective.
+    "is_root": pl.Boolean,
+    # Placed times, ns.
+    "begin": pl.Int64,
+    "end": pl.Int64,
+    # True if the member's report has the beginning of the communicator, so that its first call is the
+    # first.
+    "began": pl.Boolean,
+}
+#: Messages, a row for each: its receive cannot end before its send begins. Kind of noise, clock of the
+#: sender and placed time of the send's begin (ns), clock of the receiver and time of the receive's end.
+MESSAGES = dict.fromkeys(("noise_kind", "before", "begin", "after", "end"), pl.Int64)
 
 
-class Messages(Table, frozen=True):
-    """One row per message: its receive cannot end before its send begins. Placed times in ns."""
-
-    #: NoiseKind.
-    noise_kind: np.ndarray
-    #: Clock of the sender.
-    sender: np.ndarray
-    #: Placed time of the send's begin, ns.
-    send_begin: np.ndarray
-    #: Clock of the receiver.
-    receiver: np.ndarray
-    #: Placed time of the receive's end, ns.
-    receive_end: np.ndarray
+def make_calls(**columns: np.ndarray) -> pl.DataFrame:
+    """Return calls as a frame of CALLS."""
+    return pl.DataFrame(
+        {name: pl.Series(columns[name]).cast(dtype) for name, dtype in CALLS.items()}
+    )
 
 
 class Corrections(Struct, frozen=True):
@@ -161,22 +150,11 @@ def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]
     return sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS))
 
 
-def make_call_frame(calls: Calls, pivot: int) -> pl.DataFrame:
-    """Return the calls as a frame of the columns of :class:`Calls`, with times relative to `pivot`."""
-    kinds = {"clock": pl.Int32, "role": pl.Int8, "is_root": pl.Boolean, "began": pl.Boolean}
-    return pl.DataFrame(
-        {
-            name: pl.Series(np.asarray(column)).cast(kinds.get(name, pl.Int64))
-            for name, column in asdict(calls).items()
-        }
-    ).with_columns(pl.col("begin", "end") - pivot)
-
-
-def find_shared_calls(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the frame of the calls of groups on several clocks, with `key` numbering (noise_kind,
+def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
+    """Return the calls of groups on several clocks, with times relative to `pivot`, `key` numbering (noise_kind,
     group), and `numbered`: whether the report numbers all calls of the group.
     """
-    table = make_call_frame(calls, pivot)
+    table = calls.with_columns(pl.col("begin", "end") - pivot)
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:

@@ -43,7 +43,7 @@ from nsys2prv.clock.least_squares import (
     solve_network,
 )
 from nsys2prv.clock.maps import HostClock
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, ClockFinding, Corrections, Messages
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, ClockFinding, Corrections
 
 #: Calls that belong together contradict the clocks by no more than this (ns) plus ten times their error.
 LARGEST_CONTRADICTION = 1_000_000.0
@@ -84,11 +84,12 @@ class Alignment(Struct, frozen=True):
 def solve_clocks(
     names: Sequence[str],
     parts: Sequence[GatheredCalls],
-    messages: Messages,
+    messages: pl.DataFrame,
     pivot: int,
     span: tuple[int, int],
 ) -> Alignment:
-    """Return corrections of the hosts' clocks, from the collective calls and messages between them.
+    """Return corrections of the hosts' clocks, from the collective calls and messages (a frame of
+    MESSAGES) between them.
 
     names: of the hosts. parts: calls that are gathered per host, whole groups ascending by kind of
     noise and group. pivot: an instant amid all times (ns). span: first and last placed time that
@@ -124,7 +125,7 @@ def solve_clocks(
     part = np.array([e.reference for e in estimates])
     if part.any():
         own = evidence.split_by_component(part).judge(corrections)
-    observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
+    observed_hosts = gathered.hosts.union(messages["before"], messages["after"])
     findings += _find_unconnected_hosts(estimates, observed_hosts, connecting)
     before, after, number = (
         sum(times[when][name] for times in own.values())
@@ -282,7 +283,7 @@ def _to_host_clock(
     )
 
 
-def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
+def find_precedences(hosts: pl.DataFrame, messages: pl.DataFrame, pivot: int) -> Precedences:
     """Return the precedences of messages and of collectives (the begin of the root, or of the last
     member, precedes the ends of those that waited for it). hosts: rows of :func:`gather_per_host`.
     """
@@ -306,19 +307,11 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
     return Precedences(*(column.to_numpy() for column in table))
 
 
-def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
+def _find_message_precedences(messages: pl.DataFrame, pivot: int) -> pl.DataFrame:
     pair = ("before", "after")
-    table = pl.DataFrame(
-        {
-            "noise_kind": messages.noise_kind,
-            "before": messages.sender,
-            "begin": messages.send_begin - np.int64(pivot),
-            "after": messages.receiver,
-            "end": messages.receive_end - np.int64(pivot),
-        }
-    )
     table = (
-        table.filter(pl.col("before") != pl.col("after"))
+        messages.with_columns(pl.col("begin", "end") - pivot)
+        .filter(pl.col("before") != pl.col("after"))
         .sort(*pair, "begin", "end", "noise_kind")
         .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
     )

@@ -255,11 +255,13 @@ def _solve_gathered(
 ) -> Alignment:
     """Solve for the corrections from the gathered observations."""
     # Not before they are needed: most jobs are of one host.
-    from nsys2prv.clock.observations import Messages
+    import polars as pl
+
+    from nsys2prv.clock.observations import MESSAGES
     from nsys2prv.clock.solve import solve_clocks
 
     gathered = [pickle.loads(part.read_bytes()) for part in parts]
-    read = Messages.concat([Messages.make_empty(), *(file.read() for file in messages)])
+    read = pl.concat([pl.DataFrame(schema=MESSAGES), *(file.read() for file in messages)])
     return solve_clocks(names, gathered, read, pivot, span)
 
 

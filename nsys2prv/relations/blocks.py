@@ -26,7 +26,6 @@ from nsys2prv.store.work_result import FactFile, WorkResult
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls
-    from nsys2prv.clock.observations import Calls, Messages
 
 AnyBlock = TypeVar("AnyBlock", bound="Block")
 #: Ordinals of each part that are looked at to find where to cut.
@@ -207,20 +206,22 @@ class MessageFile(Struct, frozen=True):
     #: First and last time (ns), empty of no message.
     times: tuple[int, ...]
 
-    def read(self) -> Messages:
-        """Return the messages."""
+    def read(self) -> pl.DataFrame:
+        """Return the messages, a frame of clock.observations.MESSAGES."""
         return pickle.loads(self.path.read_bytes())
 
 
 def save_messages(pairs: pl.DataFrame, noise_kind: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
-    from nsys2prv.clock.observations import Messages
-
-    pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
-    columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
-    messages = Messages(np.full(pairs.height, noise_kind), *columns)
+    messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
+        pl.lit(noise_kind).alias("noise_kind").cast(pl.Int64),
+        before=pl.col("host").cast(pl.Int64),
+        begin=pl.col("time_begin").cast(pl.Int64),
+        after=pl.col("host_there").cast(pl.Int64),
+        end=pl.col("completed").cast(pl.Int64),
+    )
     path.write_bytes(pickle.dumps(messages))
-    times = np.append(messages.send_begin, messages.receive_end)
+    times = messages.select("begin", "end").to_numpy()
     return MessageFile(path, (int(times.min()), int(times.max())) if len(times) else ())
 
 
@@ -308,9 +309,9 @@ class CallPortion(Struct, frozen=True):
         """Return times (ns) between which all of its times are."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
-    def read_calls(self) -> Calls:
+    def read_calls(self) -> pl.DataFrame:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
-        from nsys2prv.clock.observations import Calls
+        from nsys2prv.clock.observations import make_calls
 
         rows = np.concatenate([block.read() for block in self.blocks])
         column = dict(zip(CALL_COLUMNS, rows.T, strict=True))
@@ -319,7 +320,7 @@ class CallPortion(Struct, frozen=True):
         others = {block.group for block in self.blocks if not block.numbered}
         numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
-        return Calls(
+        return make_calls(
             noise_kind=np.full(len(rows), self.noise_kind),
             group=1 + self.number * MOST_GROUPS + group,
             number=np.where(numbered, column["number"], -1),
@@ -365,6 +366,5 @@ class CallPortion(Struct, frozen=True):
 
 
 def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
-    from nsys2prv.clock.observations import make_call_frame
-
-    return make_call_frame(portion.read_calls(), pivot).sort("begin", maintain_order=True)
+    calls = portion.read_calls().with_columns(pl.col("begin", "end") - pivot)
+    return calls.sort("begin", maintain_order=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from tools.clocks import (
     Clocks,
     align_hosts,
-    concatenate_calls,
     draw_end_times,
     measure_error,
     replace_columns,
-    select_rows,
     simulate_collectives,
     simulate_messages,
 )
@@ -98,8 +97,8 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
     rng = np.random.default_rng(9)
     clocks = Clocks.random(rng, 4)
     calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 200, 30))
-    alone = replace_columns(select_rows(calls, calls.clock == 3), group=99)
-    alignment = align_hosts(4, concatenate_calls(select_rows(calls, calls.clock != 3), alone))
+    alone = replace_columns(calls.filter(calls["clock"] == 3), group=99)
+    alignment = align_hosts(4, pl.concat([calls.filter(calls["clock"] != 3), alone]))
     check_alignment(alignment, clocks, [1, 2])
     last = alignment.corrections[3]
     assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (
@@ -128,8 +127,8 @@ def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
     rng = np.random.default_rng(11)
     clocks = Clocks.random(rng, 3)
     calls = simulate_collectives(rng, clocks, np.arange(3), draw_end_times(rng, 300, 60))
-    role = np.where(calls.number % 2 == 0, int(Role.FROM_ROOT), int(Role.TO_ROOT))
-    alignment = align_hosts(3, replace_columns(calls, role=role, is_root=calls.member == 0))
+    role = np.where(calls["number"] % 2 == 0, int(Role.FROM_ROOT), int(Role.TO_ROOT))
+    alignment = align_hosts(3, replace_columns(calls, role=role, is_root=calls["member"] == 0))
     for host in (1, 2):
         assert (
             measure_error(alignment, clocks, host) <= alignment.corrections[host].bound_ns < 150_000
@@ -145,7 +144,7 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
     clocks = Clocks(np.array([0.0, late]), np.zeros(2))
     calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 300, 60))
     alignment = align_hosts(
-        2, replace_columns(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0)
+        2, replace_columns(calls, role=int(Role.FROM_ROOT), is_root=calls["member"] == 0)
     )
     moved = alignment.corrections[1]
     if late < 0:
@@ -175,7 +174,7 @@ def test_violations_are_counted() -> None:
         skew=200e3,
     )
     verdict = align_hosts(2, calls).verdict
-    end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
+    end, begin = (calls[one].to_numpy().reshape(100, 2) for one in ("end", "begin"))
     missed = np.maximum(begin[:, ::-1] - end, 0)
     is_held = np.arange(100) % 10 == 9
     for use, which in (("used", ~is_held), ("held back", is_held)):
@@ -194,7 +193,7 @@ def test_ends_that_messages_contradict_are_not_used() -> None:
     rng = np.random.default_rng(13)
     clocks = Clocks(np.zeros(2), np.zeros(2))
     calls = simulate_collectives(rng, clocks, np.arange(2), np.arange(1, 301) * 1e8)
-    calls = replace_columns(calls, number=calls.number + (calls.member == 1), signature=0)
+    calls = replace_columns(calls, number=calls["number"] + (calls["member"] == 1), signature=0)
     assert measure_error(align_hosts(2, calls), clocks, 1) > 9e7
     sent = simulate_messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
     alignment = align_hosts(2, calls, sent)
@@ -213,7 +212,7 @@ def test_ends_that_scatter_by_milliseconds_are_not_taken_for_one_moment() -> Non
         calls = simulate_collectives(
             rng, clocks, np.arange(3), ends, numbered=False, noise_kind=NoiseKind.MPI
         )
-        scattered = calls.end + rng.exponential(3e6, len(calls.end)).astype(np.int64)
+        scattered = calls["end"] + rng.exponential(3e6, len(calls["end"])).astype(np.int64)
         calls = replace_columns(calls, end=scattered, signature=1, began=1)
         alignment = align_hosts(3, calls)
         for host, found in enumerate(alignment.corrections[1:], 1):
@@ -225,8 +224,8 @@ def test_wild_ends_are_outvoted() -> None:
     rng = np.random.default_rng(14)
     clocks = Clocks.random(rng, 4)
     calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 500, 60))
-    wild = rng.random(len(calls.end)) < 0.05
-    calls = replace_columns(calls, end=calls.end + wild * rng.integers(0, 10_000_000, len(wild)))
+    wild = rng.random(len(calls["end"])) < 0.05
+    calls = replace_columns(calls, end=calls["end"] + wild * rng.integers(0, 10_000_000, len(wild)))
     check_alignment(align_hosts(4, calls), clocks, [1, 2, 3])
 
 
@@ -261,9 +260,10 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     rng = np.random.default_rng(17)
     clocks = Clocks.random(rng, 2)
     calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 200, 60))
-    backwards = np.arange(len(calls.end)) % 50 == 0
+    backwards = np.arange(len(calls["end"])) % 50 == 0
     alignment = align_hosts(
-        2, replace_columns(calls, end=np.where(backwards, calls.begin - 5, calls.end))
+        2,
+        replace_columns(calls, end=np.where(backwards, calls["begin"] - 5, calls["end"])),
     )
     check_alignment(alignment, clocks, [1])
     assert [(f.kind, f.count) for f in alignment.findings] == [

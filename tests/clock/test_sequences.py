@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from tools.clocks import (
     Clocks,
     align_hosts,
-    concatenate_calls,
     draw_end_times,
     find_pivot,
     measure_error,
     replace_columns,
-    select_rows,
     simulate_collectives,
 )
 
 from nsys2prv.clock import UTC_ERROR, FindingKind, NoiseKind
-from nsys2prv.clock.observations import NOISE, Calls, ClockFinding, find_shared_calls
-from nsys2prv.clock.observations import Messages as NoMessages
+from nsys2prv.clock.observations import NOISE, ClockFinding, find_shared_calls
 from nsys2prv.clock.sequences import CallSequence, number_calls, pair_calls
 
 COUNT, MEMBERS = 400, 4
@@ -26,7 +24,7 @@ COUNT, MEMBERS = 400, 4
 
 def simulate_unnumbered(
     seed: int, ends: np.ndarray | None = None
-) -> tuple[Calls, np.ndarray, np.ndarray]:
+) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
     """Return unnumbered calls, and which collective and which member each is of."""
     rng = np.random.default_rng(seed)
     calls = simulate_collectives(
@@ -39,7 +37,7 @@ def simulate_unnumbered(
     return calls, np.repeat(np.arange(COUNT), MEMBERS), np.tile(np.arange(MEMBERS), COUNT)
 
 
-def make_strangers(seed: int, member: int, count: int) -> Calls:
+def make_strangers(seed: int, member: int, count: int) -> pl.DataFrame:
     rng = np.random.default_rng(seed + 1_000)
     return replace_columns(
         simulate_collectives(
@@ -55,18 +53,19 @@ def make_strangers(seed: int, member: int, count: int) -> Calls:
 
 
 def recognize(
-    calls: Calls, truth: np.ndarray
+    calls: pl.DataFrame, truth: np.ndarray
 ) -> tuple[dict[int, set[int]], int, list[ClockFinding]]:
     """Return the true collectives of each ordinal, how many calls have one, and the findings.
 
     truth: the collective of each call, -1 for none.
     """
-    table, findings = find_shared_calls(calls, find_pivot(calls, NoMessages.make_empty()))
+    table, findings = find_shared_calls(calls, find_pivot(calls))
     known = {
-        (int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)
+        (int(m), int(b)): int(t)
+        for m, b, t in zip(calls["member"], calls["begin"], truth, strict=True)
     }
     table, found = number_calls(table)
-    pivot = find_pivot(calls, NoMessages.make_empty())
+    pivot = find_pivot(calls)
     meant: dict[int, set[int]] = {}
     for ordinal, member, begin in table.select("ordinal", "member", "begin").iter_rows():
         meant.setdefault(ordinal, set()).add(known[member, begin + pivot])
@@ -103,7 +102,7 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
     }[case]
     if case == "signatures unknown":
         calls = replace_columns(calls, signature=0)
-    meant, count, findings = recognize(select_rows(calls, masks), number[masks])
+    meant, count, findings = recognize(calls.filter(masks), number[masks])
     assert all(len(true) == 1 for true in meant.values())
     assert not {finding.kind for finding in findings} - {FindingKind.PARTIAL}
     # All calls that the compared member has as well.
@@ -116,7 +115,7 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
 def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
     calls, number, member = simulate_unnumbered(7)
     other = make_strangers(7, bad, COUNT)
-    calls = concatenate_calls(select_rows(calls, member != bad), other)
+    calls = pl.concat([calls.filter(member != bad), other])
     if numbered:
         calls = replace_columns(calls, number=np.append(number[member != bad], np.arange(COUNT)))
     alignment = align_hosts(MEMBERS, calls)
@@ -147,7 +146,7 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
     if by == "jitter":
         calls = replace_columns(calls, signature=1)
     is_kept = (member != 2) | (number >= 100) | (not cut)
-    meant, count, findings = recognize(select_rows(calls, is_kept), number[is_kept])
+    meant, count, findings = recognize(calls.filter(is_kept), number[is_kept])
     assert all(len(true) == 1 for true in meant.values())
     assert count == is_kept.sum()
     assert not findings
@@ -173,7 +172,7 @@ def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginn
             replace_columns(calls, number=np.repeat(np.arange(count), MEMBERS)),
         )
     )
-    reach = np.ptp(calls.end[calls.member == 0])
+    reach = np.ptp(calls.filter(member=0)["end"].to_numpy())
     for host in range(1, MEMBERS):
         for item in (unsure, sure, numbered):
             assert item.corrections[host].reference == 0
@@ -197,19 +196,17 @@ def test_three_calls_of_each_of_three_communicators_tell_together_what_none_tell
     rng = np.random.default_rng(14)
     clocks = Clocks.random(rng, 2)
     ends = np.cumsum(rng.uniform(3e6, 7e6, 9))
-    calls = concatenate_calls(
-        *(
-            replace_columns(
-                simulate_collectives(
-                    rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6
-                ),
-                signature=1,
-            )
-            for group in range(3)
+    calls = pl.concat(
+        replace_columns(
+            simulate_collectives(
+                rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6
+            ),
+            signature=1,
         )
+        for group in range(3)
     )
     alone, pooled = (
-        align_hosts(2, select_rows(calls, calls.group == 0)).corrections[1],
+        align_hosts(2, calls.filter(calls["group"] == 0)).corrections[1],
         align_hosts(2, calls).corrections[1],
     )
     assert (alone.method, pooled.method) == ("order of collectives", "ends of collectives")
@@ -230,9 +227,9 @@ def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_h
         began=True,
     )
     number = np.repeat(np.arange(12), 3)
-    is_kept = (number != 0) | (calls.member != 0)
-    is_kept &= (number != 11) | (calls.member != 1)
-    for correction in align_hosts(3, select_rows(calls, is_kept)).corrections[1:]:
+    member = calls["member"].to_numpy()
+    is_kept = ((number != 0) | (member != 0)) & ((number != 11) | (member != 1))
+    for correction in align_hosts(3, calls.filter(is_kept)).corrections[1:]:
         assert not correction.sure or correction.reference == correction.host
 
 
@@ -247,24 +244,22 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
         clocks = Clocks.random(rng, 3)
         count = int(rng.integers(6, 40))
         ends = np.cumsum(18.4e6 + rng.uniform(-spread, spread, count))
-        calls = concatenate_calls(
-            *(
-                replace_columns(
-                    simulate_collectives(
-                        rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False
-                    ),
-                    signature=1,
-                )
-                for group in range(2)
+        calls = pl.concat(
+            replace_columns(
+                simulate_collectives(
+                    rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False
+                ),
+                signature=1,
             )
+            for group in range(2)
         )
         number = np.tile(np.repeat(np.arange(count), 3), 2)
         first, last = (
-            rng.integers(0, 3, 3)[calls.member],
-            count - rng.integers(0, 3, 3)[calls.member],
+            rng.integers(0, 3, 3)[calls["member"]],
+            count - rng.integers(0, 3, 3)[calls["member"]],
         )
         is_kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
-        alignment = align_hosts(3, select_rows(calls, is_kept))
+        alignment = align_hosts(3, calls.filter(is_kept))
         for correction in alignment.corrections[1:]:
             if (
                 correction.reference != correction.host

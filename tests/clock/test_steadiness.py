@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from tools.clocks import (
     EPOCH,
     Clocks,
@@ -38,10 +37,9 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
             noise_kind=NoiseKind.MPI,
             late=0.0,
         )
-        late = np.round(rng.exponential(200e3, len(calls.end))).astype(np.int64) * (
-            calls.clock == late_host
-        )
-        alignment = align_hosts(3, replace_columns(calls, end=calls.end + late))
+        is_late = calls["clock"].to_numpy() == late_host
+        late = np.round(rng.exponential(200e3, calls.height)).astype(np.int64) * is_late
+        alignment = align_hosts(3, replace_columns(calls, end=calls["end"] + late))
         inside += all(
             measure_error(alignment, clocks, host) <= alignment.corrections[host].bound_ns
             for host in (1, 2)
@@ -58,14 +56,14 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 2)
         calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 300, 30))
-        bent = [
-            np.round(np.maximum(times - EPOCH - 15e9, 0) * 5e-6).astype(np.int64)
-            * (calls.clock == 1)
-            for times in (calls.begin, calls.end)
-        ]
-        alignment = align_hosts(
-            2, replace_columns(calls, begin=calls.begin + bent[0], end=calls.end + bent[1])
-        )
+        bent = {
+            name: times
+            + np.round(np.maximum(times - EPOCH - 15e9, 0) * 5e-6).astype(np.int64)
+            * (calls["clock"].to_numpy() == 1)
+            for name in ("begin", "end")
+            for times in (calls[name].to_numpy(),)
+        }
+        alignment = align_hosts(2, replace_columns(calls, **bent))
         # The best line leaves a sixth of the bend's 75 us at the middle and at the ends, up to a
         # third with the noise.
         correction = alignment.corrections[1]
@@ -98,10 +96,10 @@ def test_messages_connect_hosts_though_a_rate_changes() -> None:
                 host == 1
             )
 
-        sent = replace(
-            sent,
-            send_begin=bent(sent.send_begin, sent.sender),
-            receive_end=bent(sent.receive_end, sent.receiver),
+        columns = {name: sent[name].to_numpy() for name in sent.columns}
+        sent = sent.with_columns(
+            begin=bent(columns["begin"], columns["before"]),
+            end=bent(columns["end"], columns["after"]),
         )
         correction = align_hosts(2, messages=sent).corrections[1]
         assert correction.reference == 0

@@ -7,12 +7,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
-from tools.clocks import concatenate_calls
 
 from nsys2prv.clock import NoiseKind
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
-from nsys2prv.clock.observations import Calls, make_call_frame
+from nsys2prv.clock.observations import make_calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.relations import blocks, nccl_collectives
 from nsys2prv.relations.blocks import write_blocks
@@ -46,28 +46,29 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
         for member, kept in rows.items()
     }
 
-    def make_calls(member: int) -> Calls:
+    def make_member_calls(member: int) -> pl.DataFrame:
         zero = np.zeros(len(rows[member]), np.int64)
-        return Calls(
-            zero + NoiseKind.NCCL,
-            zero + 7,
-            zero + member,
-            zero + member // 2,
-            zero - 1,
-            sizes[rows[member]],
-            zero,
-            zero.astype(bool),
-            end[member] - 15_000,
-            end[member],
+        return make_calls(
+            noise_kind=zero + NoiseKind.NCCL,
+            group=zero + 7,
+            member=zero + member,
+            clock=zero + member // 2,
+            number=zero - 1,
+            signature=sizes[rows[member]],
+            role=zero,
+            is_root=zero == 1,
+            begin=end[member] - 15_000,
+            end=end[member],
+            began=zero == 1,
         )
 
-    together = gather_calls(concatenate_calls(*map(make_calls, rows)), 0)
+    together = gather_calls(pl.concat(map(make_member_calls, rows)), 0)
     alone = gather_by_member(
         [
             Member(
                 member,
                 len(kept),
-                lambda member=member: make_call_frame(make_calls(member), 0),
+                lambda member=member: make_member_calls(member),
                 clock=member // 2,
             )
             for member, kept in rows.items()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.clock import NoiseKind, Role
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import HostClock
-from nsys2prv.clock.observations import Calls, Messages
+from nsys2prv.clock.observations import CALLS, MESSAGES, make_calls
 from nsys2prv.clock.solve import Alignment, solve_clocks
 
 SECOND = 1_000_000_000
@@ -65,7 +66,7 @@ def simulate_collectives(
     numbered: bool = True,
     noise_kind: int = NoiseKind.NCCL,
     skew: float = 5e6,
-) -> Calls:
+) -> pl.DataFrame:
     """Return the calls of every member in every collective.
 
     Each end jitters in [0, jitter); the last member (`slowest`, or a random one) ends `late` later
@@ -90,16 +91,18 @@ def simulate_collectives(
     rate, shift = clocks.drift[clock], clocks.offset[clock]
     shown = [EPOCH + np.round(t + shift + rate * t).astype(np.int64).ravel() for t in (begin, end)]
     size = end.size
-    return Calls(
-        np.full(size, noise_kind),
-        np.full(size, group),
-        member.ravel(),
-        clock.ravel(),
-        number.ravel(),
-        signature.ravel(),
-        np.full(size, int(Role.ALL)),
-        np.zeros(size, bool),
-        *shown,
+    return make_calls(
+        noise_kind=np.full(size, noise_kind),
+        group=np.full(size, group),
+        member=member.ravel(),
+        clock=clock.ravel(),
+        number=number.ravel(),
+        signature=signature.ravel(),
+        role=np.full(size, int(Role.ALL)),
+        is_root=np.zeros(size, bool),
+        begin=shown[0],
+        end=shown[1],
+        began=np.zeros(size, bool),
     )
 
 
@@ -112,7 +115,7 @@ def simulate_messages(
     delay: float = 5e3,
     queue: float = 50e3,
     noise_kind: int = NoiseKind.MPI,
-) -> Messages:
+) -> pl.DataFrame:
     """Return `count` messages of each pair (sender, receiver), each at least `delay` on the way and
     an exponential `queue` more.
     """
@@ -129,43 +132,26 @@ def simulate_messages(
                 clocks.to_local_time(receiver, received),
             )
         )
-    return Messages(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return pl.concat(pl.DataFrame(dict(zip(MESSAGES, part, strict=True))) for part in parts)
 
 
-def select_rows(table: Calls | Messages, selection: np.ndarray) -> Calls | Messages:
-    """Return the rows of a table at these indices or in this mask."""
-    return type(table)(*(getattr(table, name)[selection] for name in table.__struct_fields__))
-
-
-def concatenate_calls(*tables: Calls) -> Calls:
-    """Return the rows of all tables, one after the other."""
-    return Calls(
-        *(
-            np.concatenate([getattr(table, name) for table in tables])
-            for name in Calls.__struct_fields__
-        )
-    )
-
-
-def replace_columns(table: Calls, **columns: np.ndarray | int) -> Calls:
+def replace_columns(table: pl.DataFrame, **columns: np.ndarray | pl.Series | int) -> pl.DataFrame:
     """Return the calls with some columns replaced; a number fills the column."""
-    return replace(
-        table,
-        **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()},
+    filled = {name: np.broadcast_to(column, table.height) for name, column in columns.items()}
+    return table.with_columns(
+        pl.Series(name, one).cast(CALLS[name]) for name, one in filled.items()
     )
 
 
-def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
+def find_span(*observations: pl.DataFrame) -> tuple[int, int] | None:
     """Return the first and the last of all times, None of nothing."""
-    times = [
-        t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
-    ]
-    return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
+    times = np.concatenate([one.select("begin", "end").to_numpy().ravel() for one in observations])
+    return (int(times.min()), int(times.max())) if len(times) else None
 
 
-def find_pivot(calls: Calls, messages: Messages) -> int:
+def find_pivot(*observations: pl.DataFrame) -> int:
     """Return the middle of all observed times, in whole ns; 0 without any."""
-    span = find_span(calls, messages)
+    span = find_span(*observations)
     return (span[0] + span[1]) // 2 if span else 0
 
 
@@ -197,15 +183,16 @@ class Correction:
 
 def align_hosts(
     hosts: int,
-    calls: Calls | None = None,
-    messages: Messages | None = None,
+    calls: pl.DataFrame | None = None,
+    messages: pl.DataFrame | None = None,
     span: tuple[int, int] | None = None,
 ) -> Alignment:
     """Align these hosts, with all calls in one part.
 
     Bounds hold for `span`, by default that of the observations.
     """
-    calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
+    calls = pl.DataFrame(schema=CALLS) if calls is None else calls
+    messages = pl.DataFrame(schema=MESSAGES) if messages is None else messages
     pivot = find_pivot(calls, messages)
     bounds = span or find_span(calls, messages) or (pivot, pivot)
     names = [str(host) for host in range(hosts)]
@@ -214,9 +201,9 @@ def align_hosts(
     for host, clock in enumerate(alignment.corrections):
         times = np.concatenate(
             [
-                calls.end[calls.clock == host],
-                messages.send_begin[messages.sender == host],
-                messages.receive_end[messages.receiver == host],
+                calls.filter(clock=host)["end"],
+                messages.filter(before=host)["begin"],
+                messages.filter(after=host)["end"],
             ]
         )
         observed = (int(times.min()), int(times.max())) if len(times) else None
