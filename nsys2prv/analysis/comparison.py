@@ -10,7 +10,7 @@ from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, divide_columns
-from nsys2prv.analysis.study.rows import list_known_rows
+from nsys2prv.analysis.study.model import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
 #: Times that differ by a smaller share are alike; iterations that take so many times the median are

@@ -29,8 +29,7 @@ from nsys2prv._util.text import (
     shorten,
 )
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding, Result
-from nsys2prv.analysis.study.model import name_metrics
-from nsys2prv.analysis.study.rows import format_efficiency, list_known_rows
+from nsys2prv.analysis.study.model import format_efficiency, list_known_rows, name_metrics
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20

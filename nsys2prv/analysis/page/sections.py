@@ -14,7 +14,7 @@ from nsys2prv._util.text import format_count
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page.excerpts import Moment
 from nsys2prv.analysis.result import NOTHING, OUTSIDE, Finding
-from nsys2prv.analysis.study.rows import Row, list_known_rows, rate_efficiency
+from nsys2prv.analysis.study.model import Row, list_known_rows, rate_efficiency
 from nsys2prv.analysis.text import format_machine_line, format_nanoseconds
 from nsys2prv.analysis.time_division import HOST_PARTS, PARTS
 from nsys2prv.conversion.quality import QualityNote, format_quality

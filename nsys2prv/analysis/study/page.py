@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import fill_page
 from nsys2prv.analysis.study import tables
-from nsys2prv.analysis.study.rows import FAIR, GOOD, ROW_OF, SIGNS, Row, rate_efficiency
+from nsys2prv.analysis.study.model import FAIR, GOOD, ROW_OF, SIGNS, Row, rate_efficiency
 from nsys2prv.analysis.study.summary import summarise_study, write_title
 from nsys2prv.analysis.study.tables import (
     GPU_TIME,
@@ -33,9 +32,6 @@ from nsys2prv.analysis.study.tables import (
 REPORT_TITLE = " - nsys2prv report</title>"
 #: Bytes at the begin of a page in which its title is.
 HEAD = 4096
-#: Factors that are plotted: those of devices, and of MPI.
-DEVICE_FACTORS = ("parallel", "load_balance", "communication", "orchestration", "computation_scalability")  # fmt: skip
-MPI_FACTORS = ("parallel", "load_balance", "communication", "serialisation", "transfer")
 
 
 def make_study_page(
@@ -64,7 +60,7 @@ def make_study_page(
         label=partial(find_label, study),
         regions=regions,
         region_rows=group_regions(study, regions),
-        plots=list(list_plots(study)),
+        plots=list_plotted(study),
         links=links,
         signs=SIGNS,
         rate=rate_efficiency,
@@ -94,51 +90,22 @@ def _find_page(run: Path, folder: Path) -> str:
     return ""
 
 
-def list_plots(study: Study) -> Iterator[dict[str, Any]]:
-    """List plots of lines over runs (lines.js draws them): speed-up, factors, regions; and the times of
-    iterations.
-    """
-    runs, names = study["runs"], name_runs(study, False)
-    counts = list(map(count_units, runs))
-    x: dict[str, Any] = {"x": [*range(len(counts))], "names": names, "axis": "runs"}
-    has_scale = len(set(counts)) == len(counts) > 1
-    if has_scale:
-        unit = "GPUs" if runs[-1]["devices"] else "ranks"
-        x = {
-            "x": list(map(math.log2, counts)),
-            "names": [f"{one:,}" for one in counts],
-            "axis": unit,
-        }
-
-    def plot(title: str, unit: str, lines: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
-        known = {name: line for name, line in lines.items() if set(line) - {None}}
-        guide = {f"{100 * GOOD:.0f} % (POP)": [GOOD] * len(runs)} if unit == "share" else {}
-        return {"title": title, "unit": unit, "lines": known, "guide": guide, **x}
-
-    def find(path: str) -> list[float | None]:
-        return [ROW_OF[path].find_value(run["metrics"]) for run in runs]
-
-    if has_scale and any(find("speedup")):
-        reference = count_units(find_reference(study))
-        ideal = {"ideal": [count / reference for count in counts]}
-        yield {**plot("Speed-up", "ratio", {"measured": find("speedup")}), "guide": ideal}
-    for part, factors, of in (("device", DEVICE_FACTORS, "devices"), ("mpi", MPI_FACTORS, "MPI")):
-        lines = {ROW_OF[f"{part}.{one}"].bare_name: find(f"{part}.{one}") for one in factors}
-        yield plot(f"Factors of {of}", "share", lines)
-    if regions := list_region_figures(study):
-        of_runs = [{row.path: values for row, values in one.rows} for _, one in regions]
-        best, time = (
-            ("device.global", GPU_TIME) if has_devices(study) else ("mpi.parallel", HOST_TIME)
-        )
-        for path, title, unit in ((best, ROW_OF[best].name, "share"), ("elapsed_ns", time, "time")):
-            lines = {
-                name: [one[path][number] if path in one else None for one in of_runs]
-                for number, name in enumerate(regions[0][1].heads)
-            }
-            yield plot(f"Regions: {title}", unit, lines)
-    times = [run.get("iteration_ns") or [] for run in runs]
-    most = max(map(len, times), default=0)
-    if most > 1:
-        numbers = [str(number) for number in range(1, most + 1)]
-        x = {"x": [*range(most)], "names": numbers, "axis": "iteration of the focus"}
-        yield plot("Time of each iteration", "time", dict(zip(names, times, strict=True)))
+def list_plotted(study: Study) -> dict[str, Any]:
+    """Return the figures that plots.js plots over the runs, and over their iterations."""
+    runs, regions = study["runs"], list_region_figures(study)
+    best, time = ("device.global", GPU_TIME) if has_devices(study) else ("mpi.parallel", HOST_TIME)
+    return {
+        "names": name_runs(study, False),
+        "counts": list(map(count_units, runs)),
+        "unit": "GPUs" if runs[-1]["devices"] else "ranks",
+        "reference": count_units(find_reference(study)),
+        "good": GOOD,
+        "figures": {
+            row.path: (row.bare_name, values) for row, values in list_run_figures(study).rows
+        },
+        "regions": regions[0][1].heads if regions else [],
+        "ofRegions": [{row.path: values for row, values in one.rows} for _, one in regions],
+        "best": best,
+        "titles": [ROW_OF[best].name, time],
+        "times": [run.get("iteration_ns") or [] for run in runs],
+    }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.study.rows import BETWEEN_NODES, ROW_OF, Row, rate_efficiency
+from nsys2prv.analysis.study.model import BETWEEN_NODES, ROW_OF, Row, rate_efficiency
 from nsys2prv.analysis.study.tables import (
     Study,
     count_units,

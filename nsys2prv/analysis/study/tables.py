@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import escape_to_one_line, format_count, list_some
 from nsys2prv.analysis.result import OUTSIDE, Finding
-from nsys2prv.analysis.study.rows import ROWS, Row, format_efficiency, list_known_rows
+from nsys2prv.analysis.study.model import ROWS, Row, format_efficiency, list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
 Study = Mapping[str, Any]

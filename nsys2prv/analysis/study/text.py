@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from nsys2prv._util.text import Column, fold_lines, lay_out_table, measure_table, shorten
-from nsys2prv.analysis.study.rows import BETWEEN_NODES, FAIR, GOOD
+from nsys2prv.analysis.study.model import BETWEEN_NODES, FAIR, GOOD
 from nsys2prv.analysis.study.summary import summarise_study, write_title
 from nsys2prv.analysis.study.tables import (
     Study,

@@ -5,6 +5,7 @@ import { countNoun, formatBytes, formatCount, formatShare, formatTime, makeTimeT
 import { getRampColour } from "./heatmap.js";
 import { findEvent, layOut, locateEvent } from "./layout.js";
 import { chooseTicks, spreadNames } from "./lines.js";
+import { listPlots } from "./plots.js";
 import { makeFilterable, makeTable } from "./tables.js";
 
 const failures = window.failures = [];
@@ -34,8 +35,14 @@ check("nothing", chooseTicks([], false).length > 1, true);
 check("names of lines stand below each other", spreadNames([50, 48, 20, 300], 256), [62, 48, 20, 256]);
 check("at the bottom too", spreadNames([250, 251, 252], 256), [228, 242, 256]);
 
+const study = { names: ["a", "b"], counts: [4, 8], unit: "GPUs", reference: 4, good: .8, figures: { speedup: ["Speed-up", [1, 1.5]], "device.parallel": ["Parallel", [.9, null]] },
+  regions: ["forward"], ofRegions: [{ elapsed_ns: [5] }, {}], best: "device.global", titles: ["Global", "Time"], times: [[7, 8], [9]] };
+check("plots", listPlots(study).map(({ title, lines, x }) => [title, lines, x]), [["Speed-up", { measured: [1, 1.5] }, [2, 3]], ["Factors of devices", { Parallel: [.9, null] }, [2, 3]],
+  ["Regions: Time", { forward: [5, null] }, [2, 3]], ["Time of each iteration", { a: [7, 8], b: [9] }, [0, 1]]]);
+check("runs of equal sizes", listPlots({ ...study, counts: [4, 4] })[0].names, ["a", "b"]);
+
 // ---- data -------------------------------------------------------------------------------------
-/** A number as pack.py writes it. */
+/** A number as data.py writes it. */
 const encode = number => { const bytes = []; do { bytes.push(number % 128 + (number > 127 ? 128 : 0)); number = Math.floor(number / 128); } while (number); return bytes; };
 const columns = { k: ["begin", "end", "name", "before", "stream"], n: ["begin", "end", "name", "before", "stream", "bytes", "communicator", "collective", "late", "wait"],
   h: ["begin", "end", "name", "thread", "collective", "late", "wait"], x: ["begin", "end", "name", "thread"], messages: ["begin", "end", "from", "to", "bytes", "on_gpu"] };

@@ -15,8 +15,8 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import load_environment, make_job_page, make_page
+from nsys2prv.analysis.page.data import encode_varints
 from nsys2prv.analysis.page.excerpts import choose_excerpts
-from nsys2prv.analysis.page.pack import encode_varints
 from nsys2prv.cli import main
 
 ROOT = Path(__file__).parents[3]

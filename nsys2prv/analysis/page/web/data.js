@@ -1,4 +1,4 @@
-// The data of the page: one compressed block of JSON and columns of numbers, as pack.py writes it.
+// The data of the page: one compressed block of JSON and columns of numbers, as data.py writes it.
 
 /** Read columns of numbers into an object: the first two are begin, by difference, and length. */
 const readColumns = (bytes, at, count, names, into) => {

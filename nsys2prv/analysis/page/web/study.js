@@ -3,9 +3,10 @@ import { showAligned } from "./aligned.js";
 import { loadJobs, prepareButtons, prepareForPrint, preparePage, reportReady } from "./common.js";
 import { find } from "./dom.js";
 import { drawLines } from "./lines.js";
+import { listPlots } from "./plots.js";
 
 preparePage();
-find(".plots").append(...JSON.parse(find("#plot-data").textContent).filter(({ lines }) => Object.keys(lines).length).map(drawLines));
+find(".plots").append(...listPlots(JSON.parse(find("#plot-data").textContent)).map(drawLines));
 const draw = showAligned(await loadJobs());
 prepareForPrint(draw);
 reportReady();
