@@ -34,8 +34,9 @@ LEAST_NAMED = 0.1
 MOST_IN_FIRST = 0.8
 #: A rank has a place to itself that has so much of its time.
 NEARLY_ALL = 0.9
-#: Fewer pauses of a process tell nothing of requests.
-FEWEST_PAUSES = 10
+#: Fewer pauses of a process tell nothing of requests, which come at random: the longest wait is so many
+#: times as long as the median, or more.
+FEWEST_PAUSES, REGULAR = 10, 4
 #: What is said of hosts that wait most of the time, where it is not known for what.
 OFF_CPU = re.compile(r"the host is \d+% off the CPU")
 #: A pause that is spent in such a call waits for requests, or for another process.
@@ -289,6 +290,7 @@ def _describe_pause(
         title = f"{who}: {facts.waiting} wait for its host {where}."
     # Where nothing repeats and nothing is recorded, a pause may be one for requests.
     may_wait = bool(waits) or not (pauses or facts.context.options.steady)
+    is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
     evidence = [", ".join([measured, *pauses])]
     if may_wait and (bound := _replay_requests(facts, key)) and bound < cause.gain:
         evidence.append(
@@ -304,7 +306,7 @@ def _describe_pause(
         facts.replay.list_saved(cause.changes),
         tasks=tasks,
         advice=ADVICE[advice],
-        at_most=may_wait,
+        at_most=may_wait and not is_regular,
     )
 
 
