@@ -5,7 +5,8 @@ with those before it done, because their gains do not add up.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -181,30 +182,45 @@ def _list_candidates(replay: Replay, facts: KernelFacts) -> Iterator[Cause]:
     def try_changes(kind: str, changes: Changes, place: tuple[Kind, int] | None = None) -> Cause:
         return Cause(kind, replay.compute_gain(changes, LEAST_GAIN), changes, place=place)
 
-    has_gpus = bool(len(replay.select(GPU)))
-    if len(replay.processes) > 1:
-        yield try_changes("imbalance", replay.balance(GPU if has_gpus else HOST))
-        yield try_changes("messages", replay.expect_messages())
-    yield try_changes("transfers", replay.transfer_at_once())
-    if has_gpus:
-        host_time = try_changes("host_time", replay.scale_all(HOST_TIME))
-        launching = replay.compute_gain(remove_launches(replay))
-        is_most = launching >= OF_HOST_TIME * host_time.gain
-        yield replace(host_time, kind="launching") if is_most else host_time
-    yield try_changes("pageable", replay.pin_copies(facts.pageable, facts.pinned))
-    yield try_changes("tensor_cores", replay.use_tensor_cores(facts.without_tensor_cores))
-    for family in FAMILIES:
-        yield try_changes(family, remove_family(replay, family))
+    has_gpus = has_gpu_work(replay)
+    for kind, make in JOB_CHANGES.items():
+        if kind in OF_SEVERAL and len(replay.processes) < 2:
+            continue
+        cause = try_changes(kind, make(replay, facts))
+        if kind == "host_time":
+            launching = replay.compute_gain(remove_launches(replay))
+            is_most = launching >= OF_HOST_TIME * cause.gain
+            cause = replace(cause, kind="launching") if is_most else cause
+        if has_gpus or kind != "host_time":
+            yield cause
     # Without GPUs the time between calls is the work of the job.
     for place in _list_places(replay, (Kind.GAP, Kind.CALL) if has_gpus else (Kind.CALL,)):
         yield try_changes("place", replay.remove_place(*place), place)
 
 
-def remove_family(replay: Replay, family: str) -> Changes:
+def has_gpu_work(replay: Replay) -> bool:
+    """Return whether GPUs do something in the job."""
+    return bool(len(replay.select(GPU)))
+
+
+def _remove_family(family: str, replay: Replay, _: KernelFacts) -> Changes:
     """Let the calls of a family take no time, but for the first of each name in a process."""
     labels = replay.job.calls
     calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
     return replay.remove_calls(calls, repeated=True)
+
+
+#: Kind of cause of the whole job -> its change, and those of jobs of several processes alone.
+JOB_CHANGES: dict[str, Callable[[Replay, KernelFacts], Changes]] = {
+    "imbalance": lambda replay, _: replay.balance(GPU if has_gpu_work(replay) else HOST),
+    "messages": lambda replay, _: replay.expect_messages(),
+    "transfers": lambda replay, _: replay.transfer_at_once(),
+    "host_time": lambda replay, _: replay.scale_all(HOST_TIME),
+    "pageable": lambda replay, facts: replay.pin_copies(facts.pageable, facts.pinned),
+    "tensor_cores": lambda replay, facts: replay.use_tensor_cores(facts.without_tensor_cores),
+    **{family: partial(_remove_family, family) for family in FAMILIES},
+}
+OF_SEVERAL = ("imbalance", "messages")
 
 
 def remove_launches(replay: Replay) -> Changes:

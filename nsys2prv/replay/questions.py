@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import list_some
-from nsys2prv.replay.causes import Cause, KernelFacts, remove_family
+from nsys2prv.replay.causes import JOB_CHANGES, Cause, KernelFacts, has_gpu_work
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.suspects import (
     KINDS,
@@ -25,8 +25,19 @@ from nsys2prv.replay.suspects import (
     work_as_others,
 )
 from nsys2prv.replay.unit_graph import make_place, split_place
-from nsys2prv.replay.whatif import GPU, HOST_TIME, Changes, Replay
+from nsys2prv.replay.whatif import GPU, Changes, Replay
 
+#: Kind of cause of the whole job -> the words for its change.
+_WORDS = {
+    "messages": "messages in time",
+    "transfers": "no transfers",
+    "host_time": "no host time",
+    "launching": "no host time",
+    "pageable": "copies pinned",
+    "tensor_cores": "tensor cores",
+    "allocation": "no allocation",
+    "module_loading": "no module loading",
+}
 #: How changes are read, and examples of all of them.
 _WHO, _FACTOR = r"(?P<who>ranks?|host) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
 _FORMS = (
@@ -35,12 +46,7 @@ _FORMS = (
     rf"(?:{_WHO})?(?P<scaled>gpu|host|copies|network)(?: work)?{_FACTOR}",
     rf"kernels? (?P<kernel>.+){_FACTOR}",
     r"(?P<balanced>gpu|host)(?: work)? balanced",
-    r"(?P<pinned>copies pinned)",
-    r"(?P<tensor>tensor cores)",
-    r"(?P<messages>messages in time)",
-    r"no (?P<transfers>transfers)",
-    r"no (?P<host_time>host time)",
-    r"no (?P<family>allocation|module loading)",
+    rf"(?P<whole>{'|'.join(_WORDS.values())})",
     r"no time between (?P<before>.+) and (?P<after>.+)",
     r"no (?P<call>\S+)",
 )
@@ -49,8 +55,7 @@ EXAMPLES = (
     "host NAME: gpu as others", "host NAME: network as others",
     "host NAME: network within as others", "host NAME: network outside as others",
     "gpu x0.5", "rank 3: host x0.5", "kernel NAME x0.5", "gpu balanced", "host balanced",
-    "copies pinned", "tensor cores", "messages in time", "no transfers", "no host time", "no allocation",
-    "no module loading", "no time between CALL and CALL", "no CALL",
+    *dict.fromkeys(_WORDS.values()), "no time between CALL and CALL", "no CALL",
 )  # fmt: skip
 _SCALED = {**KINDS, "network": (Kind.NCCL, Kind.MPI)}
 _LINKS = {"network within": (LINK_WITHIN,), "network outside": (LINK_TO_OTHERS,)}
@@ -108,18 +113,9 @@ def make_changes(asked: re.Match[str], replay: Replay, names: Names) -> Changes:
         return _scale(said, processes, replay, names)
     if "balanced" in said:
         return replay.balance(KINDS[said["balanced"]])
-    if "pinned" in said:
-        return replay.pin_copies(names.facts.pageable, names.facts.pinned)
-    if "tensor" in said:
-        return replay.use_tensor_cores(names.facts.without_tensor_cores)
-    if "messages" in said:
-        return replay.expect_messages()
-    if "transfers" in said:
-        return replay.transfer_at_once()
-    if "host_time" in said:
-        return replay.scale_all(HOST_TIME)
-    if "family" in said:
-        return remove_family(replay, said["family"].replace(" ", "_"))
+    if "whole" in said:
+        kind = next(kind for kind, words in _WORDS.items() if words == said["whole"])
+        return JOB_CHANGES[kind](replay, names.facts)
     calls = replay.job.calls
     if "before" in said:
         before, after = (_find_named(said[side], calls, "call") for side in ("before", "after"))
@@ -198,14 +194,6 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
             return f"no {calls[key]}" if key in calls else ""
         before, after = (calls.get(name, "") for name in split_place(key))
         return f"no time between {before} and {after}" if before and after else ""
-    has_gpus = bool(len(replay.select(GPU)))
-    words = {
-        "imbalance": f"{'gpu' if has_gpus else 'host'} balanced",
-        "messages": "messages in time",
-        "transfers": "no transfers",
-        "host_time": "no host time",
-        "launching": "no host time",
-        "pageable": "copies pinned",
-        "tensor_cores": "tensor cores",
-    }
-    return words.get(cause.kind) or f"no {cause.kind.replace('_', ' ')}"
+    if cause.kind == "imbalance":
+        return f"{'gpu' if has_gpu_work(replay) else 'host'} balanced"
+    return _WORDS[cause.kind]
