@@ -1,22 +1,40 @@
-"""Share what the texts of all causes of a job need: the job, its replay, names, and how a finding is made."""
+"""Share what the texts of all causes of a job need: the job and its replay, how a finding is made, and
+where in the program the time of a cause goes: the call, the kernel, the NVTX range, and when.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.host_time import TEXTS, describe_unrecorded
-from nsys2prv.analysis.places import Places
+from nsys2prv.analysis.device_group import DeviceGroup, to_arrays
+from nsys2prv.analysis.host_time import (
+    TEXTS,
+    describe_parts,
+    describe_unrecorded,
+    divide_host_time,
+    list_activities,
+)
+from nsys2prv.analysis.intervals import Spans, find_parents, merge_spans, order_ranges
 from nsys2prv.analysis.result import Context, Finding, JobRanks
+from nsys2prv.analysis.stacks import describe_places, measure_places
+from nsys2prv.analysis.text import shorten_name
 from nsys2prv.replay.causes import Cause
-from nsys2prv.replay.graph import Kind
+from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Edges, Graph, Kind, split_size
 from nsys2prv.replay.pipelines import Pipeline, find_pipeline
+from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay, sum_lasts
+from nsys2prv.store.event_reader import HOST
 
+#: A range, a function or a place explains a cause from this share of it on.
+EXPLAINS = 0.2
+#: What is said of hosts that pause -> parts of their time, of each the longest by name.
+SAID = {"in NVTX range": ["range"], "in": ["io", "os"]}
 NONE = np.zeros(0, np.int64)
 #: Kind of cause, or of what is found of it -> what helps; what helps against calls, by parts of names.
 ADVICE: dict[str, str] = TEXTS["advice"]
@@ -33,10 +51,18 @@ class CauseContext(Struct, frozen=True, dict=True):
     #: What findings.py collects.
     frames: Mapping[str, pl.DataFrame]
 
+    @property
+    def _graph(self) -> Graph:
+        return self.replay.job.graph
+
+    @property
+    def _edges(self) -> Edges:
+        return self.replay.job.graph.edges
+
     @cached_property
-    def places(self) -> Places:
-        """Names and times of edges."""
-        return Places(self.context, self.replay)
+    def _ranges(self) -> dict[int, tuple[np.ndarray, ...]]:
+        """NVTX ranges by unit, once they are read."""
+        return {}
 
     @property
     def waiting(self) -> str:
@@ -91,7 +117,7 @@ class CauseContext(Struct, frozen=True, dict=True):
             tuple(evidence),
             advice or ADVICE[key],
             tuple(views),
-            moments or self.places.find_moment(*worst, ranks),
+            moments or self.find_moment(*worst, ranks),
             at_most=at_most or not cause.is_specific,
         )
 
@@ -104,3 +130,205 @@ class CauseContext(Struct, frozen=True, dict=True):
         """Return what recording would tell more about hosts, as a sentence."""
         lacks = self.frames["unrecorded"].height
         return [self.describe_unrecorded("what hosts do there", known)] if lacks else []
+
+    # Times and places of edges.
+
+    def measure(self, edges: np.ndarray) -> np.ndarray:
+        """Return how long each of these lasts in the recording (ns): a call with what it waits for."""
+        begin, end = self.find_times(edges)
+        return np.maximum(end - begin, 0)
+
+    def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each of these begins and ends (ns)."""
+        time = self._graph.time
+        return time[self._edges.source[edges]], time[self._edges.target[edges]]
+
+    def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return those edges of the name that saves most, and what they save (ns)."""
+        if not len(edges):
+            return edges, saved
+        own = self._edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
+        return edges[own], saved[own]
+
+    def _find_longest_name(self, edges: np.ndarray, lasts: np.ndarray, *by: str) -> tuple:
+        return sum_lasts(self.replay.list_work(edges, lasts), *by).row(0)
+
+    def find_moment(
+        self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
+    ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Return when most is saved: begin, end (ns of the trace) and ranks to look at."""
+        if not len(edges):
+            return ()
+        worst = edges[[np.argmax(saved)]]
+        begin, end = (int(time[0]) for time in self.find_times(worst))
+        if not ranks and (process := int(self._edges.process[worst[0]])) >= 0:
+            ranks = self.job.list_ranks([process + 1])
+        return ((max(begin, 0), end, ranks),)
+
+    # Names.
+
+    def name_call(self, name: int) -> str:
+        """Return the label of a call."""
+        return self.replay.job.calls.get(name, f"call {name}")
+
+    def name_kernel(self, name: int) -> str:
+        """Return the label of a kernel or a graph."""
+        label = self.context.find_label(name, "kernels", "nccl_kernels", "graphs")
+        return shorten_name(label) or f"kernel {name}"
+
+    def name_transfer(self, kind: Kind, name: int) -> str:
+        """Return the label of what transfers: a kernel of NCCL or a call of MPI."""
+        if name <= 0:
+            return KIND_NAMES[kind]
+        return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
+
+    def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return the label of the transfers that have most of these weights, and their NVTX range."""
+        names, place = np.unique(split_size(self._edges.size[edges])[0], return_inverse=True)
+        own = place == np.argmax(np.bincount(place, weights, len(names)))
+        kind = Kind(self._edges.kind[edges[own][0]])
+        label = self.name_transfer(kind, int(names[place[own][0]]))
+        return f"{label}{self._name_range(edges[own], weights[own])}"
+
+    def _name_range(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        range_ = self.name_range(self.find_range(edges, weights)[0])
+        return f", in NVTX range {range_}" if range_ else ""
+
+    def name_place(self, kind: Kind, key: int) -> str:
+        """Return a call, a launch, or two calls with the time between, as in `in cudaFree`."""
+        if kind == Kind.CALL:
+            return f"in {self.name_call(key)}"
+        if kind == Kind.KERNEL:
+            return f"in kernel {self.name_kernel(key)}"
+        if kind == Kind.LAUNCH:
+            return f"from {self.name_call(key // 2)} to the begin of its work"
+        if kind != Kind.GAP:
+            return f"in {KIND_NAMES[kind]}"
+        before, after = split_place(key)
+        return f"between {self.name_call(before)} and {self.name_call(after)}"
+
+    def name_work(self, edges: np.ndarray, weights: np.ndarray) -> str:
+        """Return where most of these weights lies: the place, and the NVTX range."""
+        kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
+        return f"{self.name_place(Kind(kind), key)}{self._name_range(edges, weights)}"
+
+    def name_range(self, group: int) -> str:
+        """Return the label of a group of NVTX ranges; empty for none."""
+        return self.context.find_label(group, "range") if group >= 0 else ""
+
+    # NVTX ranges.
+
+    def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
+        """Return the group of the innermost NVTX range that has most of these weights, on the process
+        with most of them, and its share; -1 and 0.0 where none explains them.
+        """
+        process = np.maximum(self._edges.process[edges], 0)
+        own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
+        found = self.find_groups(edges[own])
+        inside = found >= 0
+        if not inside.any():
+            return -1, 0.0
+        sums = np.bincount(found[inside], weights[own][inside])
+        share = float(sums.max() / weights[own].sum())
+        return (int(sums.argmax()), share) if share >= EXPLAINS else (-1, 0.0)
+
+    def find_groups(self, edges: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost NVTX range in which the host did each of these, or
+        launched it: of its thread, else of the first of its process; -1 for none.
+        """
+        row, time = self._find_host_times(edges)
+        groups = np.full(len(edges), -1, np.int64)
+        if "nvtx_pushpop" not in self.context.reader.layouts:
+            return groups
+        rows = self.context.reader.rows
+        hosts = (
+            rows.threads.filter(pl.col("kind") == HOST).group_by("task").agg(pl.col("thread").min())
+        )
+        first = dict(hosts.rows())
+        tasks = rows.get_column("task")[row]
+        for at in (row, np.array([first.get(task, -1) for task in tasks.tolist()], np.int64)):
+            units = rows.units[at]
+            for unit in np.unique(units).tolist():
+                own = np.flatnonzero((units == unit) & (groups < 0) & (at >= 0))
+                groups[own] = self._find_innermost(unit, at[own], time[own])
+        return groups
+
+    def _find_host_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of the host thread, and when it was there (ns): of work of a device, at its
+        launch.
+        """
+        rows, at, kind = self.replay.job.rows, self._graph.time, self._edges.kind[edges]
+        source, target = self._edges.source[edges], self._edges.target[edges]
+        # Transfers follow a meeting: what counts is the begin of what was there.
+        own = self._step_back(target, source, Kind.MEET, Kind.CALL)
+        node = np.where(np.isin(kind, TRANSFERS), own, source)
+        is_launched = np.isin(kind, (Kind.KERNEL, Kind.COPY, Kind.NCCL))
+        node = np.where(is_launched, self._step_back(node, node, Kind.LAUNCH), node)
+        return rows[node], np.where(kind == Kind.GAP, (at[source] + at[target]) // 2, at[node])
+
+    def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
+        """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
+        steps = self._graph.find_edges(nodes, kinds)
+        return np.where(steps >= 0, self._edges.source[steps], others)
+
+    def _find_innermost(self, unit: int, row: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the group of the innermost range of each row at each time; -1 for none."""
+        if unit not in self._ranges:
+            frame = self.context.reader.read_begins("nvtx_pushpop", ("range",), unit)
+            thread, begin, end, name = to_arrays(frame, "thread", "begin", "end", "range")
+            order = order_ranges(thread, begin, end)
+            thread, begin, end = thread[order], begin[order], end[order]
+            groups = np.load(str(self.context.options.groups), mmap_mode="r")[name[order]]
+            self._ranges[unit] = thread, begin, end, groups, find_parents(thread, begin, end)[1]
+        thread, begin, end, groups, parent = self._ranges[unit]
+        found = np.full(len(row), -1, np.int64)
+        for one in np.unique(row).tolist():
+            first, last = np.searchsorted(thread, (one, one + 1))
+            own = np.flatnonzero(row == one)
+            at = first + np.searchsorted(begin[first:last], time[own], "right") - 1
+            at = np.where(at < first, -1, at)
+            while (over := (at >= 0) & (end[at] < time[own])).any():
+                at[over] = parent[at[over]]
+            found[own] = np.where(at >= 0, groups[at], -1)
+        return found
+
+    # What hosts do.
+
+    def describe_pauses(self, edges: np.ndarray) -> Iterator[str]:
+        """Say what the host that pauses longest in all does during these edges."""
+        if (longest := self._find_longest(edges)) is None:
+            return
+        unit, row, spans = longest
+        parts = divide_host_time(unit, row, spans)
+        whole = max(sum(parts.values()), 1)
+        if (described := describe_parts(parts)) and parts["unknown"] < whole:
+            yield f"the host is {described}"
+        rows = list_activities(unit, row, spans).sort("time", descending=True)
+        for what, of_parts in SAID.items():
+            alike = rows.filter(
+                pl.col("part").is_in(of_parts) & (pl.col("time") >= EXPLAINS * whole)
+            )
+            names, name = alike.select("names", "name").row(0) if alike.height else ("", -1)
+            if label := self.context.find_label(name, names):
+                yield f"{alike['time'][0] / whole:.0%} of it {what} {label}"
+
+    def find_function(self, edges: np.ndarray) -> str:
+        """Return where in the program the host is that is longest in these calls, or pauses between
+        calls, by call stacks; "" where these do not tell.
+        """
+        kinds = set(self._edges.kind[edges].tolist())
+        if not kinds <= {Kind.CALL, Kind.GAP} or (longest := self._find_longest(edges)) is None:
+            return ""
+        unit, row, spans = longest
+        places = measure_places(unit, row, spans)
+        return describe_places(places, max(spans.length, 1), self.context)
+
+    def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
+        """Return the host thread that is longest in these edges, with its unit, and when it is."""
+        row = np.asarray(self.replay.job.rows[self._edges.source[edges]], np.int64)
+        longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
+        if longest < 0:
+            return None
+        unit_of = self.context.reader.rows.units
+        unit = DeviceGroup(self.context.reader, int(unit_of[longest]), self.context.options, Path())
+        return unit, longest, merge_spans(*self.find_times(edges[row == longest]))

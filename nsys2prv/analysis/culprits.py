@@ -11,10 +11,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.text import capitalize
-from nsys2prv.analysis.cause_context import ADVICE, CauseContext
+from nsys2prv.analysis.cause_context import ADVICE, EXPLAINS, CauseContext
 from nsys2prv.analysis.host_time import PARTS, compare_with_others, describe_parts
 from nsys2prv.analysis.job_causes import describe_copies_of
-from nsys2prv.analysis.places import EXPLAINS
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.stacks import label_place
 from nsys2prv.analysis.text import format_nanoseconds
@@ -80,35 +79,35 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
     title = f"Data moves slowly {'within' if suspect.kind == LINK_WITHIN else 'to and from'} {suspect.host}."
     evidence = (
         f"{len(edges):,} transfers take {format_nanoseconds(own / len(edges))} on average; the same ones "
-        f"elsewhere {format_nanoseconds(usual / len(edges))}; most in {facts.places.name_transfers(*worst)}"
+        f"elsewhere {format_nanoseconds(usual / len(edges))}; most in {facts.name_transfers(*worst)}"
     )
     return CulpritTexts(title, [evidence], worst)
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     """Say how long it usually takes where a rank was held up, and what its host did then."""
-    places, kinds = facts.places, facts.replay.job.graph.edges
+    kinds = facts.replay.job.graph.edges
     edges, saved = facts.replay.list_saved(cause.changes)
     long = saved >= saved.max() / OF_LONGEST
     edges, saved = edges[long], saved[long]
     often = "once" if len(saved) == 1 else f"{len(saved)} times"
     total = format_nanoseconds(float(saved.sum()))
-    title = f"held up {often}, for {total} in all, {places.name_work(edges, saved)}."
+    title = f"held up {often}, for {total} in all, {facts.name_work(edges, saved)}."
     worst = edges[[np.argmax(saved)]]
     kind, key = Kind(kinds.kind[worst[0]]), int(kinds.key[worst[0]])
-    usual = np.median(places.measure(facts.replay.select((kind,), [key])))
-    longest = float(places.measure(worst)[0])
+    usual = np.median(facts.measure(facts.replay.select((kind,), [key])))
+    longest = float(facts.measure(worst)[0])
     evidence = [
         f"{format_nanoseconds(longest)} then, {format_nanoseconds(float(usual))} in the median"
     ]
     if kind in HOST:
-        pauses = [*places.describe_pauses(edges)]
+        pauses = [*facts.describe_pauses(edges)]
         evidence += [*pauses, *facts.list_unrecorded(pauses)]
     return CulpritTexts(title, evidence, (edges, saved))
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
-    worst = facts.places.keep_name(*facts.replay.list_saved(cause.changes))
+    worst = facts.keep_name(*facts.replay.list_saved(cause.changes))
     slower, evidence = _compare_kernels(facts, suspect.processes, *worst)
     times = suspect.ratio or slower
     if times <= 1.005:
@@ -137,12 +136,12 @@ def _compare_kernels(
     if len(edges):
         key = int(facts.replay.job.graph.edges.key[edges[0]])
         place = int(np.searchsorted(table.keys, key))
-    range_ = facts.places.name_range(facts.places.find_range(edges, saved)[0])
+    range_ = facts.name_range(facts.find_range(edges, saved)[0])
     inside = f" (NVTX range {range_})" if range_ else ""
     evidence = (
         f"kernels: {format_nanoseconds(own.sum())} in {own_count.sum():,.0f}, on average of the others "
         f"{format_nanoseconds(usual.sum())} in {count.sum():,.0f}; most of the difference is in "
-        f"{facts.places.name_kernel(int(table.keys[place]))}{inside}: {format_nanoseconds(own[place])} against "
+        f"{facts.name_kernel(int(table.keys[place]))}{inside}: {format_nanoseconds(own[place])} against "
         f"{format_nanoseconds(usual[place])}"
     )
     if abs(own_count.sum() - count.sum()) > FEW_MORE * count.sum():
@@ -159,17 +158,17 @@ def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cul
 
 def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> CulpritTexts:
     """Say in which NVTX range, call, function and part of time hosts take longer than the others."""
-    places, frames = facts.places, facts.frames
+    frames = facts.frames
     tasks = [process + 1 for process in suspect.processes]
     edges, saved = facts.replay.list_saved(cause.changes)
     name, evidence = "", []
-    group, share = places.find_range(edges, saved)
-    if range_ := places.name_range(group):
+    group, share = facts.find_range(edges, saved)
+    if range_ := facts.name_range(group):
         name, described = _compare_range(facts, tasks, group, range_)
         evidence += [f"{described}; {share:.0%} of the loss is there"] if described else []
     if len(edges):
         more = format_nanoseconds(float(saved.sum()) / len(tasks))
-        evidence.append(f"{more} more than the others, most of it {places.name_work(edges, saved)}")
+        evidence.append(f"{more} more than the others, most of it {facts.name_work(edges, saved)}")
     hosts = frames["hosts"].unpivot(PARTS, index="task", variable_name="part", value_name="time")
     compared = compare_with_others(hosts, "part", tasks)
     longer = {part: own - usual for part, own, usual in compared}
@@ -184,13 +183,13 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Culpr
                 )
     if described := describe_parts(longer):
         evidence.append(f"what is longer than the others': {described}")
-    pauses = places.describe_pauses(places.keep_name(edges, saved)[0])
+    pauses = facts.describe_pauses(facts.keep_name(edges, saved)[0])
     evidence += [said for said in pauses if OF_CALL.match(said)]
     if longer.get("unknown", 0) > whole / 2 or not (name or described):
         evidence.append(facts.describe_unrecorded("what the host does there"))
-    inside = places.find_groups(edges) == group
+    inside = facts.find_groups(edges) == group
     is_inside = bool(name) and inside.any()
-    worst = (edges[inside], saved[inside]) if is_inside else places.keep_name(edges, saved)
+    worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
     return CulpritTexts(f"{name or 'the host takes longer than on the others'}.", evidence, worst)
 
 

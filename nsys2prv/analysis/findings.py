@@ -284,7 +284,7 @@ def _write_finding(cause: Cause, facts: CauseContext, names: Names) -> Finding:
         finding, where = describe_culprit(cause, facts, cause.suspect), ""
     else:
         finding = describe_job_cause(cause, facts)
-        where = facts.places.find_function(cause.changes[0][0])
+        where = facts.find_function(cause.changes[0][0])
     views = tuple(view for view in finding.views if _shows_something(view, facts))[:MOST_VIEWS]
     what_if = describe_cause(cause, facts.replay, names)
     return structs.replace(finding, views=views, where=where, what_if=what_if)

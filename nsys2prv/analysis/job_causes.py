@@ -61,7 +61,7 @@ def _advise_hosts(facts: CauseContext) -> str:
     if np.count_nonzero((edges.kind[path] == kind) & (edges.key[path] == key)) == 1:
         return ADVICE["once"]
     if kind == Kind.CALL:
-        name = facts.places.name_call(key)
+        name = facts.name_call(key)
         return next(text for part, text in CALLS.items() if part in name)
     return ADVICE["gap" if kind == Kind.GAP else "host_time"]
 
@@ -76,7 +76,7 @@ def _list_named(cause: Cause, facts: CauseContext) -> tuple[np.ndarray, np.ndarr
         columns = facts.replay.job.graph.edges
         own = (columns.kind[edges] == kind) & (columns.key[edges] == key)
         return (edges[own], saved[own]) if own.any() else (edges, saved)
-    return facts.places.keep_name(edges, saved)
+    return facts.keep_name(edges, saved)
 
 
 def _measure_imbalance(cause: Cause, facts: CauseContext) -> Iterator[str]:
@@ -90,12 +90,12 @@ def _measure_imbalance(cause: Cause, facts: CauseContext) -> Iterator[str]:
     )
     edges, saved = _list_named(cause, facts)
     if len(edges):
-        yield f"most of it is {facts.places.name_work(edges, saved)}"
+        yield f"most of it is {facts.name_work(edges, saved)}"
 
 
 def _measure_host_time(cause: Cause, facts: CauseContext) -> Iterator[str]:
     named = [
-        f"{share:.0%} {facts.places.name_place(Kind(kind), key)}"
+        f"{share:.0%} {facts.name_place(Kind(kind), key)}"
         for kind, key, share in facts.host_places[:2]
         if share >= LEAST_NAMED
     ]
@@ -117,7 +117,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
     return describe_copies(
         copies.with_columns(
             operation=pl.Series(operation, dtype=pl.Int64),
-            time=pl.Series(facts.places.measure(edges), dtype=pl.Int64),
+            time=pl.Series(facts.measure(edges), dtype=pl.Int64),
             count=pl.lit(1, pl.Int64),
         )
     )
@@ -126,7 +126,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> tuple[str, ...]:
 def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]:
     """Yield the names of what a cause changes, and how long these last, the longest first."""
     edges = cause.changes[0][0]
-    sums = sum_lasts(facts.replay.list_work(edges, facts.places.measure(edges)), "key")
+    sums = sum_lasts(facts.replay.list_work(edges, facts.measure(edges)), "key")
     for name, lasts, count in sums.rows():
         yield name, f"{format_nanoseconds(float(lasts))} in {count:,} calls"
 
@@ -134,14 +134,14 @@ def _sum_by_name(cause: Cause, facts: CauseContext) -> Iterator[tuple[int, str]]
 def _measure_products(cause: Cause, facts: CauseContext) -> Iterator[str]:
     name, measured = next(_sum_by_name(cause, facts))
     yield (
-        f"most in {facts.places.name_kernel(name)}: {measured}; the gain is of kernels {TENSOR_SPEED_UP:.0f} "
+        f"most in {facts.name_kernel(name)}: {measured}; the gain is of kernels {TENSOR_SPEED_UP:.0f} "
         "times as fast"
     )
 
 
 def _measure_calls(cause: Cause, facts: CauseContext) -> Iterator[str]:
     for (name, measured), _ in zip(_sum_by_name(cause, facts), range(2), strict=False):
-        yield f"{facts.places.name_call(name)}: {measured}"
+        yield f"{facts.name_call(name)}: {measured}"
 
 
 _MEASURE = {
@@ -155,7 +155,7 @@ _MEASURE = {
 
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     """Describe what ranks wait in after the last of them has come: for data, where there is much."""
-    places, columns = facts.places, facts.replay.job.graph.edges
+    columns = facts.replay.job.graph.edges
     work = facts.replay.list_work(cause.changes[0][0])
     edges = work["edge"].to_numpy()
     name, of_bytes, _ = split_size(columns.size[edges])
@@ -166,7 +166,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
         own = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))
         of_names.append((own["edge"].to_numpy(), own["lasts"].to_numpy()))
         evidence.append(
-            f"{places.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank in "
+            f"{facts.name_transfers(*of_names[-1])}: {format_nanoseconds(lasts / ranks)} per rank in "
             f"{format_count(round(count / ranks), 'transfer')}, {format_nanoseconds(lasts / count)} each, from when the last rank has come"
         )
     channels = (facts.replay.job.channels[key][1] for key in work["key"].unique())
@@ -180,7 +180,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Finding:
     kind, value, lasts, count = sums.row(0)
     moved = work.filter((pl.col("kind") == kind) & (pl.col("name") == value))["bytes"].mean()
     if kind == Kind.MPI and moved < LITTLE_DATA and lasts > LONG_TRANSFER * count:
-        label = places.name_transfer(Kind.MPI, value)
+        label = facts.name_transfer(Kind.MPI, value)
         calls = f"MPI calls, most in {label}," if sums.height > 1 else label
         title = f"Ranks wait in {calls} after the last rank has come, with little data."
         advice = "files" if label.startswith("MPI_File") else "little_data"
@@ -193,15 +193,15 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Finding:
     """Say that ranks wait for messages: of a pipeline, that it has a bubble."""
     own, waits = (edges for edges, _ in cause.changes)
     columns = facts.replay.job.graph.edges
-    begins, ends = facts.places.find_times(own)[0], columns.target[own]
+    begins, ends = facts.find_times(own)[0], columns.target[own]
     order = np.argsort(ends)
     begin = np.append(begins[order], 0)[np.searchsorted(ends[order], columns.target[waits])]
-    met, _ = facts.places.find_times(waits)
+    met, _ = facts.find_times(waits)
     lasts = np.clip(met - begin, 0, None)
     longest = int(np.argmax(lasts))
     mean = format_nanoseconds(lasts.sum() / len(facts.replay.processes))
     evidence = [
-        f"{facts.places.name_transfers(waits, lasts)}: ranks wait {mean} on average until the other side has come"
+        f"{facts.name_transfers(waits, lasts)}: ranks wait {mean} on average until the other side has come"
     ]
     pipeline, key, title = facts.pipeline, "messages", TEXTS["titles"]["messages"]
     if pipeline and cause.gain > OF_FORMULA * (pipeline.bubble or USUAL_BUBBLE):
@@ -229,7 +229,7 @@ def _describe_place(cause: Cause, facts: CauseContext) -> Finding:
     assert cause.place is not None
     kind, key = cause.place
     edges = cause.changes[0][0]
-    lasts = facts.places.measure(edges)
+    lasts = facts.measure(edges)
     longest, median = float(lasts.max()), float(np.median(lasts))
     measured = f"once, for {format_nanoseconds(longest)}"
     if len(edges) > 1:
@@ -244,7 +244,7 @@ def _describe_place(cause: Cause, facts: CauseContext) -> Finding:
 def _describe_call(
     cause: Cause, facts: CauseContext, key: int, lasts: np.ndarray, measured: str
 ) -> Finding:
-    edges, name = cause.changes[0][0], facts.places.name_call(key)
+    edges, name = cause.changes[0][0], facts.name_call(key)
     title = f"Hosts wait in {name}."
     advice = next(text for part, text in CALLS.items() if part in name)
     if len(edges) == 1:
@@ -271,8 +271,8 @@ def _describe_call(
 def _describe_pause(
     cause: Cause, facts: CauseContext, key: int, lasts: np.ndarray, measured: str
 ) -> Finding:
-    edges, where = cause.changes[0][0], facts.places.name_place(Kind.GAP, key)
-    pauses = [*facts.places.describe_pauses(edges)]
+    edges, where = cause.changes[0][0], facts.name_place(Kind.GAP, key)
+    pauses = [*facts.describe_pauses(edges)]
     advice = "once" if len(edges) == 1 else "gap"
     title = f"{facts.waiting} wait for hosts {where}."
     if pauses and OFF_CPU.match(pauses[0]):
@@ -320,10 +320,10 @@ def _replay_requests(facts: CauseContext, place: int) -> float:
     whole = Replay(job, 0, facts.context.duration)
     pauses, ends, shortened = whole.select((Kind.GAP,), [place]), [], []
     for process in np.unique(edges.process[pauses]).tolist():
-        paused, begin = facts.places.find_times(pauses[edges.process[pauses] == process])
+        paused, begin = facts.find_times(pauses[edges.process[pauses] == process])
         paused, begin = np.sort(paused), np.sort(begin)
         calls = whole.select((Kind.CALL,), processes=[process])
-        at, until = facts.places.find_times(calls)
+        at, until = facts.find_times(calls)
         step = np.searchsorted(begin, at, "right") - 1
         names = pl.DataFrame({"step": step, "name": edges.key[calls]}).filter(pl.col("step") >= 0)
         kinds = names.unique().sort("step", "name").group_by("step", maintain_order=True)
