@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads, to_arrays
+from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads
 from nsys2prv.analysis.host_time import choose_thread
-from nsys2prv.analysis.intervals import Spans, measure_exclusive, merge_spans, unite
+from nsys2prv.analysis.intervals import Spans, unite
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.stacks import CALLS, fit_into, keep_whole_stacks, weigh_samples
+from nsys2prv.analysis.stacks import CALLS, divide_time, keep_whole_stacks, weigh_samples
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
 #: Of flame graphs: frames above each other, the least share of one, and those of single ranks.
@@ -38,20 +37,25 @@ def collect(group: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
         idle, drivers = group.remember(
             ("idle and drivers", task), lambda task=task: _find_idle(group, task)
         )
-        frame = sum_stacks(own, deep, group.covered).rename({"time": "time_ns"})
+        own = own.rename({"text": "place"})
+        calls = [own.filter(layout=number) for number in range(len(CALLS))]
+        samples = own.filter(pl.col("layout") >= len(CALLS))
+        samples = keep_whole_stacks(samples, pl.Series(deep[samples["place"].to_numpy()]))
+        samples = samples.with_columns(lasts=weigh_samples(samples["begin"]))
+        frame = divide_time(group.covered, calls, samples).rename({"time": "time_ns"})
         idle_ns = pl.lit(None, pl.Int64)
         if idle is not None:
-            while_idle = sum_stacks(own, deep, idle).select("text", idle_ns="time")
-            frame = frame.join(while_idle, on="text", how="left")
+            while_idle = divide_time(idle, calls, samples).select("place", idle_ns="time")
+            frame = frame.join(while_idle, on="place", how="left")
             idle_ns = pl.col("idle_ns").fill_null(0)
         frame = frame.with_columns(
             task=pl.lit(task, pl.Int64),
             thread=pl.lit(int(thread), pl.Int64),
             drives_gpus=pl.lit(int(thread) in drivers),
-            stack=texts.gather(frame["text"]),
+            stack=texts.gather(frame["place"]),
             idle_ns=idle_ns,
         )
-        yield "stacks", frame.drop("text")
+        yield "stacks", frame.drop("place")
 
 
 def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
@@ -65,30 +69,6 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
     if not devices or set(devices) & set(group.options.lossy_devices):
         return None, drivers
     return group.covered - unite(*(group.find_active_spans(one) for one in devices)), drivers
-
-
-def sum_stacks(rows: pl.DataFrame, deep: np.ndarray, time: Spans) -> pl.DataFrame:
-    """Return how much of some time a thread is in each stack: `text`, `time` (ns), `count` (calls and
-    samples). rows: as of :meth:`EventReader.read_stacks`, by begin. deep: which texts have more than
-    one function; often only each fourth sample has, and stands for the others.
-    """
-    pieces, left = [pl.DataFrame(schema={"text": pl.UInt32, "time": pl.Int64})], time
-    for number in range(len(CALLS)):
-        calls = rows.filter(pl.col("layout") == number)
-        if calls.height:
-            begin, end = to_arrays(calls, "begin", "end")
-            own = measure_exclusive(left, begin, end)
-            pieces.append(pl.DataFrame({"text": calls["text"], "time": own}))
-            left = left - merge_spans(begin, end)
-    samples = rows.filter(pl.col("layout") >= len(CALLS))
-    if samples.height:
-        samples = keep_whole_stacks(samples, pl.Series(deep[samples["text"].to_numpy()]))
-        samples = samples.select("begin", "text", time=weigh_samples(samples["begin"]))
-        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
-        time_of_each = pl.Series(fit_into(left, samples["time"].to_numpy()))
-        pieces.append(samples.select("text", time=time_of_each))
-    sums = pl.concat(pieces).filter(pl.col("time") > 0).group_by("text", maintain_order=True)
-    return sums.agg(pl.col("time").sum(), count=pl.len().cast(pl.Int64))
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:

@@ -4,13 +4,13 @@ samples in none of these calls. A stack tells of a call within which another has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.device_group import OS, DeviceGroup, to_arrays
-from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans
+from nsys2prv.analysis.intervals import EMPTY, Spans, measure_exclusive, merge_spans
 from nsys2prv.analysis.result import Context
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -72,10 +72,31 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
     )
 
 
-def fit_into(time: Spans, lasts: np.ndarray) -> np.ndarray:
-    """Return what samples within some time stand for (ns): together no more than all of it."""
-    share = min(1.0, time.length / max(int(lasts.sum()), 1))
-    return (lasts * share).astype(np.int64)
+def divide_time(
+    time: Spans, calls: Iterable[pl.DataFrame], samples: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Return how much of some time a thread is in each place: `place`, `time` (ns), and `count` of calls
+    and samples. Calls come first, those of a frame before those of the next, and of nested ones the
+    innermost; in none of them samples, which together stand for no more than the rest of the time.
+
+    calls: `begin`, `end`, `place`; samples: `begin`, `lasts` (ns), `place`.
+    """
+    pieces, left = [], time
+    for one in calls:
+        begin, end = to_arrays(one, "begin", "end")
+        own = pl.Series(measure_exclusive(left, begin, end))
+        pieces.append(one.select(pl.col("place").cast(pl.Int64), time=own))
+        left = left - merge_spans(begin, end)
+    if samples is not None:
+        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
+        lasts = samples["lasts"].to_numpy()
+        share = min(1.0, left.length / max(int(lasts.sum()), 1))
+        own = pl.Series((lasts * share).astype(np.int64))
+        pieces.append(samples.select(pl.col("place").cast(pl.Int64), time=own))
+    sums = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("time") > 0)
+    return sums.group_by("place", maintain_order=True).agg(
+        pl.col("time").sum(), count=pl.len().cast(pl.Int64)
+    )
 
 
 def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
@@ -141,36 +162,29 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
     """Return how much of some time a thread spends in each place of the program: `place` (functions,
     see :func:`label_place`), `time` (ns). Of the rest nothing is known.
     """
-    pieces, left = [pl.DataFrame(schema=SCHEMA)], spans
-    for layout in CALLS:
-        if not unit.has(layout):
-            continue
-        calls = unit.remember(
+    samples, calls = None, []
+    for layout in filter(unit.has, CALLS):
+        called = unit.remember(
             f"callers of {layout}",
             lambda layout=layout: unit.read_begins(layout, ("caller_1", "caller_2")).filter(
                 pl.col("caller_1") >= 0
             ),
         ).filter(pl.col("thread") == thread)
-        begin, end, first, second = to_arrays(calls, "begin", "end", "caller_1", "caller_2")
-        time = left.within(begin, end).astype(np.int64)
-        pieces.append(pl.DataFrame({"place": _join(first, second), "time": time}))
-        left = left - merge_spans(begin, end)
+        place = _join(*to_arrays(called, "caller_1", "caller_2"))
+        calls.append(called.with_columns(place=pl.Series(place)))
     if unit.has(*SAMPLES):
         samples = read_samples(unit, thread, with_place=True)
-        samples = samples.filter(pl.Series(left.contains(samples["begin"].to_numpy())))
         # That calls of CUDA are in the driver is no place.
         in_cuda = unit.find_thread_spans([thread], "cuda_api").contains(samples["begin"].to_numpy())
         samples = samples.filter((pl.col("own_1") >= 0) | ~pl.Series(in_cuda))
         first, second, owner, begin, lasts = to_arrays(
             samples, "own_1", "own_2", "owner", "begin", "lasts"
         )
+        place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
         # A sample stands for no time off the CPU.
         lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
-        time = fit_into(left, lasts)
-        place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
-        pieces.append(pl.DataFrame({"place": place, "time": time}))
-    sums = pl.concat(pieces).group_by("place").agg(pl.col("time").sum())
-    return sums.filter((pl.col("time") > 0) & (pl.col("place") != 0))
+        samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
+    return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
 
 
 def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) -> np.ndarray:

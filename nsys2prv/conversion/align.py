@@ -32,9 +32,8 @@ from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.export import job_checks
 from nsys2prv.export.captures import Captures, find_captures
-from nsys2prv.export.ranks import find_ranks
+from nsys2prv.export.ranks import check_job, check_missing_ranks, find_ranks
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_adoption import adopt_kernels
 from nsys2prv.relations.nccl_collectives import warn_of_absent_members
@@ -118,8 +117,8 @@ def _check_job(job: Job) -> list[str]:
         return []
     again = {report for chain in job.captures.chains for report in chain[1:]}
     infos = [info for report, info in enumerate(job.infos) if report not in again]
-    missing = job_checks.check_missing_ranks(infos)
-    job.warnings = [*missing, *job.warnings, *job_checks.check_job(infos)]
+    missing = check_missing_ranks(infos)
+    job.warnings = [*missing, *job.warnings, *check_job(infos)]
     return missing
 
 

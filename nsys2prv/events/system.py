@@ -16,8 +16,8 @@ from nsys2prv.events.attributes import list_columns, make_rows, read_fields, sel
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers, open_stacks, take_file_name
+from nsys2prv.export.captures import list_profiled_processes
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
-from nsys2prv.export.job_checks import list_profiled_processes
 from nsys2prv.export.messages import (
     NO_PROCESSES,
     find_capture_span,

@@ -15,8 +15,8 @@ from itertools import pairwise
 from msgspec import Struct
 
 from nsys2prv._util.text import list_some
-from nsys2prv.export.info import PROCESS_MASK, GlobalPid, ReportInfo
-from nsys2prv.export.job_checks import list_profiled_processes
+from nsys2prv.export.info import PROCESS_MASK, GlobalPid, ReportInfo, pid_of
+from nsys2prv.export.messages import NO_PROCESSES
 from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 
@@ -25,6 +25,14 @@ from nsys2prv.export.sqlite import Database
 LEAST_GAP = 100_000_000
 #: The table of CUDA calls, whose numbers go on as long as their process runs.
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of
+#: global ids.
+PROFILED_PROCESS_TABLES = (
+    ("PROFILER_OVERHEAD", "globalTid"),
+    ("ProcessStreams", "globalPid"),
+    ("DIAGNOSTIC_EVENT", "globalPid"),
+    ("MPI_RANKS", "globalTid"),
+)
 
 #: First and last time, UTC in ns.
 Span = tuple[int, int]
@@ -142,6 +150,20 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
             ):
                 processes[process] = (least, count)
     return processes
+
+
+def list_profiled_processes(database: Database) -> frozenset[int]:
+    """Return globalPid of every process that the report profiles; none where it does not tell.
+
+    In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of
+    traced calls is among these.
+    """
+    return frozenset(
+        number & PROCESS_MASK
+        for table, column in PROFILED_PROCESS_TABLES
+        for (number,) in database.read_small_table(table, column, types=(int,))
+        if pid_of(number) not in NO_PROCESSES
+    )
 
 
 def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from samples import generate
 
 from nsys2prv.cli import main
-from nsys2prv.export import job_checks
 from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.ranks import check_missing_ranks
 from nsys2prv.relations.nccl_collectives import _describe_missing_ranks
 
 
@@ -82,8 +82,8 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
         # The size of another launcher: ranks go beyond it.
         [_read_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
     ):
-        assert job_checks.check_missing_ranks(infos) == []
-    assert job_checks.check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
+        assert check_missing_ranks(infos) == []
+    assert check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
         "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
 
