@@ -35,7 +35,7 @@ from nsys2prv.events.mpi import (
     REQUESTS,
     SEND,
 )
-from nsys2prv.events.ucx import TRANSFERS
+from nsys2prv.events.programming_models import TRANSFERS
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext, write_result
 from nsys2prv.relations.blocks import (

@@ -1,4 +1,4 @@
-"""OpenMP events and OpenACC constructs on the host threads that execute them.
+"""OpenMP events, OpenACC constructs and operations of UCX, on the host threads that execute them.
 
 OpenMP is as its tools interface (OMPT) reports it to Nsight Systems. Tables and columns: NVIDIA's
 "SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are
@@ -7,6 +7,9 @@ end with their parallel region.
 
 Types, labels and values of OpenACC are those of BSC's nsys2prv 0.6: a construct's value is Nsight's
 event kind plus one, and its source, where it stands in the code, is `name@file:line`.
+
+Operations of UCX last from their submission to their completion, many at a time on one thread.
+Those that are messages are set aside for the lines between processes.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, blank_negative
+from nsys2prv._util.columns import ABSENT, blank_negative, factorize
 from nsys2prv.events.attributes import THREAD_COLUMNS, list_columns, make_rows
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import name_lines
-from nsys2prv.export.info import PROCESS_MASK
+from nsys2prv.export.info import PROCESS_MASK, find_processes
 from nsys2prv.export.source import NULL, Columns, Part
 
 #: OpenMP's tables of tasks and of parallel regions.
@@ -37,6 +40,10 @@ LONGEST_RANGE = 1 << 53
 MOST_REGIONS = 400_000
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
 NVIDIA_DEVICE = 4
+#: UCX: facts of each send and receive with a known peer and tag; `worker` is the process's own.
+TRANSFERS = "ucx_transfers"
+#: Functions of UCX that send and receive messages.
+IS_SEND, IS_RECEIVE = r"^ucp_(tag|stream)_send", r"^ucp_(tag|stream)_(msg_)?recv"
 
 
 def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -128,3 +135,46 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
     places = [columns[name] for name in ("nameId", "srcFile", "lineNo")]
     return extraction.name_rows("openacc_source", places, make_texts)
+
+
+def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield operations under way, and set aside those that are messages with a known peer and tag.
+    Of a process with several workers it is not known which one an operation is of.
+    """
+    columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(TRANSFERS)))
+    workers = extraction.find_once("workers", lambda: _find_workers(extraction))
+    processes = find_processes(columns["globalTid"])
+    distinct, codes = factorize(processes)
+    own = np.array([workers.get(pid, NULL) for pid in distinct.tolist()], np.int64)[codes]
+    ids, codes = factorize(columns["textId"])
+    names = pl.Series(extraction.read_strings(ids), dtype=pl.String)
+    sends, receives = (names.str.contains(which).to_numpy() for which in (IS_SEND, IS_RECEIVE))
+    threads = extraction.intern_threads(columns["globalTid"])
+    known = (sends | receives)[codes] & (own != NULL)
+    for column in ("end", "peerWorkerUid", "tag"):
+        known &= columns[column] != NULL
+    if known.any():
+        facts = {
+            "time_begin": columns["start"],
+            "time_end": columns["end"],
+            "object_thread": threads,
+            "process": processes,
+            "worker": own,
+            "peer": columns["peerWorkerUid"],
+            "tag": columns["tag"],
+            "bytes": columns["packedSize"],
+            "is_send": sends[codes],
+        }
+        extraction.add_fact(TRANSFERS, {name: column[known] for name, column in facts.items()})
+    yield make_rows(extraction, TRANSFERS, columns, objects=threads)
+
+
+def _find_workers(extraction: Extraction) -> dict[int, int]:
+    """Return the worker of each process (globalPid) that has one alone."""
+    workers: dict[int, set[int]] = {}
+    rows = extraction.database.read_small_table(
+        "UCP_WORKERS", "globalTid", "workerUid", types=(int, int)
+    )
+    for tid, uid in rows:
+        workers.setdefault(tid & PROCESS_MASK, set()).add(uid)
+    return {pid: min(uids) for pid, uids in workers.items() if len(uids) == 1}
