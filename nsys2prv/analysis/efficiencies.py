@@ -198,8 +198,9 @@ class _IdealNetworks(Struct, frozen=True):
         ideal = self._replay(name, *TRANSFERS)
         if ideal is None:
             return rated
-        device = self.context.reader.rows.get_column("device")[ideal.rows]
-        device[ideal.rows < 0] = -1
+        rows = ideal.rows
+        device = self.context.reader.rows.get_column("device").astype(np.int32)[rows]
+        device[rows < 0] = -1
         most = [0, 0]
         for one in np.unique(device[device >= 0]):
             begin, end, computes = ideal.take(np.flatnonzero(device == one))

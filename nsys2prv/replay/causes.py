@@ -227,8 +227,12 @@ def remove_launches(replay: Replay) -> Changes:
     """Let calls that only launch work, and the time between two of them, take no time."""
     calls = [name for name, label in replay.job.calls.items() if LAUNCHES.match(label)]
     between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
-    rows = np.append(replay.select((Kind.CALL,), calls), replay.select((Kind.GAP,), between))
-    return replay.scale_rows(rows[replay.job.graph.weight.value[rows] < LONGEST_LAUNCH], 0.0)
+    changes: Changes = []
+    for kind, keys in ((Kind.CALL, calls), (Kind.GAP, between)):
+        rows = replay.select((kind,), keys)
+        rows = rows[replay.job.graph.weight.value[rows] < LONGEST_LAUNCH]
+        changes += replay.scale_rows(rows, 0.0)
+    return changes
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:

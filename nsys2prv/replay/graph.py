@@ -236,10 +236,8 @@ class Edges:
         #: What work it is, the same number on all ranks: name, place, or channel (int32).
         self.key = columns.key
         #: Moments that wait, and those that they wait for.
-        self.target = Column(
-            lambda rows: 2 * graph.find_nodes(rows).astype(np.int64) + (rows >= count)
-        )
-        self.source = Column(lambda rows: _look_up(rows, columns.source, 2).astype(np.int64))
+        self.target = Column(lambda rows: 2 * graph.find_nodes(rows) + (rows >= count))
+        self.source = Column(lambda rows: _look_up(rows, columns.source, 2))
         #: Process whose work it is, -1 for meetings.
         self.process = Column(lambda rows: graph.processes[graph.row[graph.find_nodes(rows)]])
         #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the

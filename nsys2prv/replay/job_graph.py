@@ -152,6 +152,7 @@ def join_units(
         bounds, contradictions, cycles,
     )  # fmt: skip
     copies = copies.with_columns(pl.col("edge") + count)
+    return_freed_memory()
     return JobGraph(graph, idle_nodes, list(channels), hosts, labels, copies, kernel_count, met)
 
 

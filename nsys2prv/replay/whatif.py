@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, WORK, Changes, Durations, Kind
+from nsys2prv._util.memory import return_freed_memory
+from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, WORK, Changes, Column, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.work_tables import WorkTable, make_work_table
 
@@ -25,6 +26,8 @@ TENSOR_SPEED_UP = 3.0
 SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 #: Latencies that tell what is usual, at most.
 CASES = 200_000
+#: Edges that are looked at together, which bounds memory, and a span that all lie in.
+PART, ALWAYS = 1 << 20, (-(1 << 62), 1 << 62)
 #: Kinds whose edges what-ifs ask for.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.
@@ -82,7 +85,9 @@ class Replay(Struct, frozen=True, dict=True):
 
     def free_memory(self) -> None:
         """Free what only what-ifs need; a further one makes it anew."""
-        self.__dict__.pop("_scratch", None)
+        for name in ("_scratch", "_rows", "_tables"):
+            self.__dict__.pop(name, None)
+        return_freed_memory()
 
     def _find_end(self, weight: Durations) -> int:
         return max(self.job.graph.run(weight, self.counts, self._scratch[0])[1], self.begin)
@@ -97,6 +102,7 @@ class Replay(Struct, frozen=True, dict=True):
         """
         if not changes or self.span <= 0:
             return 0.0
+        return_freed_memory()
         end, path, length = self._before
         weight = self.apply(changes)
         if least and length - _measure(weight, path) < least * self.span:
@@ -132,15 +138,11 @@ class Replay(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
     ) -> np.ndarray:
         """Return the edges of some kinds in the span. keys, processes: only edges with one of these."""
-        edges = self.job.graph.edges
-        parts = []
-        for kind in kinds:
-            rows = self._rows[kind]
-            for column, wanted in ((edges.key, keys), (edges.process, processes)):
-                if wanted is not None:
-                    rows = rows[np.isin(column[rows], [*wanted])]
-            parts.append(rows)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        edges, rows = self.job.graph.edges, [self._rows[kind] for kind in kinds]
+        for column, wanted in ((edges.key, keys), (edges.process, processes)):
+            if wanted is not None:
+                rows = [_choose(column, one, wanted) for one in rows]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
         """Return edges as a frame: edge, kind, key, process, lasts (ns; default: their weights)."""
@@ -164,8 +166,8 @@ class Replay(Struct, frozen=True, dict=True):
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
         """Return the edges of the first call of each of these names in each process."""
         edges = self.job.graph.edges
-        calls = np.flatnonzero(edges.kind == Kind.CALL)
-        calls = calls[np.isin(edges.key[calls], [*names])]
+        calls = self.job.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
+        calls = _choose(edges.key, calls, names)
         calls = calls[np.argsort(self.job.graph.time[edges.target[calls]], kind="stable")]
         pairs = self.list_work(calls).select("key", "process").to_struct()
         return calls[pairs.is_first_distinct().to_numpy()]
@@ -384,6 +386,13 @@ class Replay(Struct, frozen=True, dict=True):
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
         excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
         return float(excess) / max(self.span, 1)
+
+
+def _choose(column: Column | np.ndarray, rows: np.ndarray, wanted: Collection[int]) -> np.ndarray:
+    """Return the rows with some values in a column."""
+    parts = (rows[first : first + PART] for first in range(0, len(rows), PART))
+    chosen = [part[np.isin(column[part], [*wanted])] for part in parts]
+    return np.concatenate(chosen) if chosen else rows
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
