@@ -91,6 +91,7 @@ class KernelFacts(Struct, frozen=True):
 def find_causes(replay: Replay, facts: KernelFacts) -> list[Cause]:
     """Return what gains time: culprits, other causes, limits."""
     causes, base = _find_culprits(replay)
+    base.tables.clear()
     candidates = [cause for cause in _list_candidates(base, facts) if cause.gain >= LEAST_GAIN]
     # Limits come last: what is specific is part of them. Waits for messages are
     # shorter without the transfers and the work of hosts that they consist of.

@@ -246,15 +246,7 @@ class Edges:
             lambda rows: sizes[np.where(rows < count, np.maximum(rows - first, -1), -1)]
         )
         #: Typical weight (ns).
-        self.typical = Column(
-            lambda rows: (
-                np.where(
-                    rows < count, graph.typical[np.minimum(rows, count - 1)], graph.weight[rows]
-                )
-                if count
-                else graph.weight[rows]
-            )
-        )
+        self.typical = graph.typical
 
 
 def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
@@ -284,7 +276,7 @@ class Graph(Struct, frozen=True, dict=True):
     time: Times
     #: Weights of edges, and of nodes' work, that reproduce the recording, and typical ones.
     weight: Durations
-    typical: Durations
+    typical: Column
     #: Whether an edge is what its target waited for (uint8).
     binding: np.ndarray
     #: In what order a replay goes through the nodes.
@@ -464,14 +456,28 @@ def finish_graph(
     usual = estimate_usual(groups, marks, columns, time)
     graph = make_core_graph(columns, joined)
     core.find_weights(graph, times, weight.columns, usual, columns.typical, marks)
-    typical = make_durations(columns.typical, find_gaps)
     long = make_durations(weight.value[:count], find_gaps)
     places = np.append(long.place, weight.place), np.append(long.length, weight.length)
     weight = Durations(weight.value, *places)
+    typical = _keep_differing(columns.typical, weight)
+    columns.typical = columns.typical[:0]
     return Graph(
         columns, joined, sizes, row, processes, Times(times, weight), weight, typical,
         marks, plan, contradictions, cycles + on_cycles,
     )  # fmt: skip
+
+
+def _keep_differing(typical: np.ndarray, weight: Durations) -> Column:
+    """Return typical weights (ns) that are looked up among those that differ from the weights."""
+    places = np.flatnonzero(typical != weight.value[: len(typical)]).astype(np.int32)
+    values = np.append(typical[places], 0)
+
+    def look_up(rows: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(places, rows)
+        differs = np.append(places, -1)[at] == rows
+        return np.where(differs, values[at], weight[rows])
+
+    return Column(look_up)
 
 
 def _plan_replay(

@@ -32,7 +32,7 @@ PART, ALWAYS = 1 << 20, (-(1 << 62), 1 << 62)
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.
 _KEPT = (
-    "counts", "processes", "columns", "span", "path", "_rows", "_tables", "_latencies", "_scratch",
+    "counts", "processes", "columns", "span", "path", "_rows", "tables", "_latencies", "_scratch",
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def free_memory(self) -> None:
         """Free what only what-ifs need; a further one makes it anew."""
-        for name in ("_scratch", "_rows", "_tables"):
+        for name in ("_scratch", "_rows", "tables"):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
@@ -175,14 +175,15 @@ class Replay(Struct, frozen=True, dict=True):
     # What one process, or several, do as the others do it.
 
     @cached_property
-    def _tables(self) -> dict[tuple[Kind, ...], WorkTable]:
+    def tables(self) -> dict[tuple[Kind, ...], WorkTable]:
+        """The work of kinds that were tabulated."""
         return {}
 
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
         """Return the work of some kinds, by process."""
-        if kinds not in self._tables:
-            self._tables[kinds] = self._make_table(kinds)
-        return self._tables[kinds]
+        if kinds not in self.tables:
+            self.tables[kinds] = self._make_table(kinds)
+        return self.tables[kinds]
 
     def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
         graph = self.job.graph

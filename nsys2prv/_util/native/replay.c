@@ -812,50 +812,50 @@ static int compare_keys(const void *first, const void *second) {
 /* A table of work: a line for the k-th time of each key, by key and k, and in it the edge of each column, -1 for none. `first` has the first line of each
  * key, and at last the number of lines. */
 typedef struct {
-    int32_t *edges, *keys;
-    int64_t *first, lines, count;
+    const Graph *graph;
+    const int32_t *row, *column, *key, *edge;
+    int64_t given, columns, lines, count;
+    int32_t *keys, *code, *next;
+    int64_t *first;
 } WorkTable;
 
-static void free_table(WorkTable *table) {
-    free(table->edges);
-    free(table->keys);
-    free(table->first);
+static int64_t find_column(const WorkTable *table, int64_t k) {
+    const Graph *graph = table->graph;
+    int32_t edge = table->edge[k], row = table->row[edge < graph->edges ? graph->target[edge] : edge - graph->edges];
+    return row < 0 ? -1 : table->column[row];
 }
 
-/* column: of each row of the trace. Returns false without memory. */
-static bool fill_table(const Graph *graph, const int32_t *row_of, const int32_t *column_of, const int32_t *key, const int32_t *rows, int64_t count,
-                       int64_t columns, WorkTable *table) {
+/* Numbers the lines: `next` has the line of the next work of each key (in the order in which they come, as `code` has them) and column. Returns false
+ * without memory. */
+static bool number_lines(WorkTable *table) {
     Codes codes = {0};
     bool done = false;
-    int32_t *code = malloc((size_t)(count + 1) * 4), *column = malloc((size_t)(count + 1) * 4), *times = NULL;
+    int64_t columns = table->columns;
     uint64_t *ordered = NULL;
-    if (!code || !column)
+    table->code = malloc((size_t)(table->given + 1) * 4);
+    if (!table->code)
         goto done;
-    for (int64_t k = 0; k < count; k++) {
-        int64_t node = rows[k] < graph->edges ? graph->target[rows[k]] : rows[k] - graph->edges;
-        column[k] = row_of[node] < 0 ? -1 : column_of[row_of[node]];
+    for (int64_t k = 0; k < table->given; k++)
         /* Keys ascend as numbers without a sign then. */
-        if ((code[k] = find_code(&codes, (uint32_t)key[rows[k]] ^ 0x80000000u)) < 0)
+        if ((table->code[k] = find_code(&codes, (uint32_t)table->key[table->edge[k]] ^ 0x80000000u)) < 0)
             goto done;
-    }
     table->count = codes.count;
-    times = calloc((size_t)(codes.count * columns + 1), 4);
+    table->next = calloc((size_t)(codes.count * columns + 1), 4);
     ordered = malloc((size_t)(codes.count + 1) * 8);
     table->keys = malloc((size_t)(codes.count + 1) * 4);
     table->first = malloc((size_t)(codes.count + 1) * 8);
-    if (!times || !ordered || !table->keys || !table->first)
+    if (!table->next || !ordered || !table->keys || !table->first)
         goto done;
-    for (int64_t k = 0; k < count; k++)
-        if (column[k] >= 0)
-            times[code[k] * columns + column[k]]++;
+    for (int64_t k = 0, column; k < table->given; k++)
+        if ((column = find_column(table, k)) >= 0)
+            table->next[table->code[k] * columns + column]++;
     for (int64_t k = 0; k < codes.count; k++)
         ordered[k] = codes.distinct[k] << 32 | (uint64_t)k;
     qsort(ordered, (size_t)codes.count, sizeof *ordered, compare_keys);
     for (int64_t k = 0; k < codes.count; k++) {
-        int32_t *one = times + (int64_t)(uint32_t)ordered[k] * columns, most = 0;
+        int32_t *one = table->next + (int64_t)(uint32_t)ordered[k] * columns, most = 0;
         for (int64_t c = 0; c < columns; c++) {
             most = one[c] > most ? one[c] : most;
-            /* From here on the line of the next time. */
             one[c] = (int32_t)table->lines;
         }
         table->keys[k] = (int32_t)((uint32_t)(ordered[k] >> 32) ^ 0x80000000u);
@@ -863,54 +863,58 @@ static bool fill_table(const Graph *graph, const int32_t *row_of, const int32_t 
         table->lines += most;
     }
     table->first[codes.count] = table->lines;
-    table->edges = malloc((size_t)(table->lines * columns + 1) * 4);
-    if (!table->edges)
-        goto done;
-    memset(table->edges, 0xFF, (size_t)(table->lines * columns) * 4);
-    for (int64_t k = 0; k < count; k++)
-        if (column[k] >= 0)
-            table->edges[(int64_t)times[code[k] * columns + column[k]]++ * columns + column[k]] = rows[k];
     done = true;
 done:
-    free(code);
-    free(column);
-    free(times);
     free(ordered);
     free_codes(&codes);
     return done;
 }
 
+static void fill_lines(WorkTable *table, int32_t *edges) {
+    memset(edges, 0xFF, (size_t)(table->lines * table->columns) * 4);
+    for (int64_t k = 0, column; k < table->given; k++)
+        if ((column = find_column(table, k)) >= 0)
+            edges[(int64_t)table->next[table->code[k] * table->columns + column]++ * table->columns + column] = table->edge[k];
+}
+
 PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
-    PyObject *given, *nodes, *processes, *keys, *edges, *result = NULL;
+    PyObject *given, *nodes, *processes, *keys, *rows, *edges, *result = NULL;
     long long columns;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOOL", &given, &nodes, &processes, &keys, &edges, &columns))
+    if (!PyArg_ParseTuple(arguments, "OOOOOL", &given, &nodes, &processes, &keys, &rows, &columns))
         return NULL;
     Buffers held = {.count = 0};
     const Graph *graph = PyCapsule_GetPointer(given, GRAPH);
     if (!graph)
         return NULL;
-    int64_t count = -1, rows = -1, of_nodes = graph->nodes, works = graph->edges + graph->nodes;
+    int64_t of_rows = -1, of_nodes = graph->nodes, works = graph->edges + graph->nodes;
     void *row, *column, *key, *edge;
-    WorkTable table = {0};
+    WorkTable table = {.graph = graph, .given = -1, .columns = columns};
     bool done = false;
-    if (!get_column(&held, nodes, 4, &of_nodes, &row) || !get_column(&held, processes, 4, &rows, &column) || !get_column(&held, keys, 4, &works, &key)
-        || !get_column(&held, edges, 4, &count, &edge))
+    if (!get_column(&held, nodes, 4, &of_nodes, &row) || !get_column(&held, processes, 4, &of_rows, &column) || !get_column(&held, keys, 4, &works, &key)
+        || !get_column(&held, rows, 4, &table.given, &edge))
         goto done;
-    if (!are_within(row, of_nodes, -1, rows - 1) || !are_within(column, rows, -1, columns - 1) || !are_within(edge, count, 0, works - 1)) {
+    table.row = row, table.column = column, table.key = key, table.edge = edge;
+    if (!are_within(row, of_nodes, -1, of_rows - 1) || !are_within(column, of_rows, -1, columns - 1) || !are_within(edge, table.given, 0, works - 1)) {
         PyErr_SetString(PyExc_ValueError, "a row, a column or an edge that there is not");
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    done = fill_table(graph, row, column, key, edge, count, columns, &table);
+    done = number_lines(&table);
     Py_END_ALLOW_THREADS
-    if (done)
-        result = Py_BuildValue("y#y#y#", table.edges, (Py_ssize_t)(table.lines * columns * 4), table.keys, (Py_ssize_t)(table.count * 4), table.first,
-                               (Py_ssize_t)((table.count + 1) * 8));
-    else
+    edges = done ? PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(table.lines * columns * 4)) : NULL;
+    if (edges) {
+        Py_BEGIN_ALLOW_THREADS
+        fill_lines(&table, (int32_t *)PyByteArray_AsString(edges));
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("Ny#y#", edges, table.keys, (Py_ssize_t)(table.count * 4), table.first, (Py_ssize_t)((table.count + 1) * 8));
+    } else
         PyErr_NoMemory();
 done:
-    free_table(&table);
+    free(table.keys);
+    free(table.code);
+    free(table.next);
+    free(table.first);
     release_buffers(&held);
     return result;
 }
