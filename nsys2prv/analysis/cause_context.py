@@ -26,7 +26,7 @@ from nsys2prv.analysis.stacks import describe_places, measure_places
 from nsys2prv.analysis.text import shorten_name
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import KIND_NAMES, TRANSFERS, Edges, Graph, Kind, split_size
-from nsys2prv.replay.pipelines import Pipeline, find_pipeline
+from nsys2prv.replay.meetings import Pipeline, find_pipeline
 from nsys2prv.replay.unit_graph import split_place
 from nsys2prv.replay.whatif import Replay, sum_lasts
 from nsys2prv.store.event_reader import HOST

@@ -56,7 +56,7 @@ from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
-from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
+from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 
 USEFUL = {
     "compute": "kernels that do not communicate, and graphs; communication is NCCL and kernels of the class Communication",

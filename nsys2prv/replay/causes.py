@@ -230,9 +230,7 @@ def remove_launches(replay: Replay) -> Changes:
     between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
     changes: Changes = []
     for kind, keys in ((Kind.CALL, calls), (Kind.GAP, between)):
-        rows = replay.select((kind,), keys)
-        rows = rows[replay.job.graph.weight.value[rows] < LONGEST_LAUNCH]
-        changes += replay.scale_rows(rows, 0.0)
+        changes += replay.scale_rows(replay.select((kind,), keys, longest=LONGEST_LAUNCH), 0.0)
     return changes
 
 

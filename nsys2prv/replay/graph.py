@@ -35,8 +35,6 @@ US = 1_000
 NO_WEIGHT, _NOT_HELD, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
-#: Cases in which an edge was over so long (ns) after all others of its node tell its latency.
-CLEAR = 20 * US
 #: Cases that a median is made of, at least.
 FEWEST_CASES = 8
 #: What GPUs usually need between two operations of a stream, where no queue ever shows it (ns).
@@ -360,30 +358,7 @@ def make_core_graph(columns: EdgeColumns, joined: int) -> object:
     return core.make_graph(columns.target, columns.source, columns.kind, joined)
 
 
-def mark_clear(
-    nodes: NodeColumns, columns: EdgeColumns, processes: np.ndarray
-) -> tuple[np.ndarray, pl.DataFrame]:
-    """Put the edges of a unit whose typical weight is to be estimated into groups. Returns which ones
-    tell their latency (uint8), and `kind`, `process`, `key` of each group with `count` and `usual`,
-    the median of these (ns).
-    """
-    marks = np.zeros(len(columns.target), np.uint8)
-    count = len(columns.target)
-    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
-    weight = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
-    kinds = np.append(columns.kind, nodes.work)
-    found = core.group_latencies(
-        core.make_graph(columns.target, columns.source, kinds, count), nodes.time, weight.columns, columns.key,
-        processes[nodes.row], CLEAR, columns.typical, marks,
-    )  # fmt: skip
-    groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
-    cases = _list_cases(np.flatnonzero(marks), columns, Times(nodes.time, weight))
-    medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
-    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    return marks, groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
-
-
-def _list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
+def list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
     """Return `group` and `gap` (ns) of some edges."""
     gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
     return pl.DataFrame({"group": _FIRST_GROUP - columns.typical[rows], "gap": gap})
@@ -405,7 +380,7 @@ def estimate_usual(
         rows = np.flatnonzero(
             (columns.kind[: len(marks)] == kind) & (columns.typical <= _FIRST_GROUP)
         )
-        cases = _list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
+        cases = list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
         for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
             medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
             medians = medians.filter(pl.col("len") >= least).drop("len")
@@ -418,7 +393,7 @@ def estimate_usual(
         if cases.height >= FEWEST_CASES:
             overall = int(cases["gap"].median())
         else:
-            overall = int(np.percentile(_list_cases(rows, columns, time)["gap"].to_numpy(), 2))
+            overall = int(np.percentile(list_cases(rows, columns, time)["gap"].to_numpy(), 2))
             if kind == Kind.STREAM:
                 overall = min(overall, USUAL_STREAM_GAP)
         usual = pl.when(of_kind).then(pl.col("usual").fill_null(overall)).otherwise("usual")
@@ -444,7 +419,7 @@ def finish_graph(
     """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
 
     times, row: of nodes. weight: with those of nodes' work. groups, marks: of latencies, as
-    :func:`mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
+    :func:`~nsys2prv.replay.unit_graph.mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
     are no unit's.
     """
     count, time = len(columns.target), Times(times, weight)

@@ -20,16 +20,21 @@ from nsys2prv.replay.events import (
     read_operations,
 )
 from nsys2prv.replay.graph import (
+    US,
+    Durations,
     EdgeColumns,
     Kind,
     NodeColumns,
+    Times,
+    list_cases,
     make_durations,
-    mark_clear,
 )
 from nsys2prv.store.event_reader import EventReader
 
 #: Places between two calls are numbered below zero: by both names. As in native/arrange.c.
 _PLACE = 1 << 15
+#: Cases in which an edge was over so long (ns) after all others of its node tell its latency.
+CLEAR = 20 * US
 #: Types of the columns of nodes and of edges.
 _COLUMNS = (
     (np.int64, np.int32, np.uint8, np.int32, np.int32),
@@ -43,7 +48,7 @@ class UnitGraph(Struct):
     #: Nodes, and edges between their moments.
     nodes: NodeColumns
     columns: EdgeColumns
-    #: Edges that tell their latency, and groups of latencies (:func:`~nsys2prv.replay.graph.mark_clear`).
+    #: Edges that tell their latency, and groups of latencies (:func:`mark_clear`).
     marks: np.ndarray
     groups: pl.DataFrame
     #: NCCL kernels, and calls of MPI: `thread`, `begin`, `end`, `node_begin`, `node_end` (moments),
@@ -170,3 +175,26 @@ def _list_nodes(
             "name": events.name[rows].astype(np.int64),
         }
     )
+
+
+def mark_clear(
+    nodes: NodeColumns, columns: EdgeColumns, processes: np.ndarray
+) -> tuple[np.ndarray, pl.DataFrame]:
+    """Put the edges of a unit whose typical weight is to be estimated into groups. Returns which ones
+    tell their latency (uint8), and `kind`, `process`, `key` of each group with `count` and `usual`,
+    the median of these (ns).
+    """
+    marks = np.zeros(len(columns.target), np.uint8)
+    count = len(columns.target)
+    value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
+    weight = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
+    kinds = np.append(columns.kind, nodes.work)
+    found = core.group_latencies(
+        core.make_graph(columns.target, columns.source, kinds, count), nodes.time, weight.columns, columns.key,
+        processes[nodes.row], CLEAR, columns.typical, marks,
+    )  # fmt: skip
+    groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
+    cases = list_cases(np.flatnonzero(marks), columns, Times(nodes.time, weight))
+    medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
+    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
+    return marks, groups.join(medians, on="group", how="left", maintain_order="left").drop("group")

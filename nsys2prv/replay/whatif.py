@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.memory import return_freed_memory
-from nsys2prv.replay.graph import NO_WEIGHT, TRANSFERS, WORK, Changes, Column, Durations, Kind
+from nsys2prv.replay.graph import LONG, NO_WEIGHT, TRANSFERS, WORK, Changes, Durations, Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.work_tables import WorkTable, make_work_table
 
@@ -136,12 +136,23 @@ class Replay(Struct, frozen=True, dict=True):
         kinds: Collection[Kind],
         keys: Collection[int] | None = None,
         processes: Collection[int] | None = None,
+        longest: int = LONG,
     ) -> np.ndarray:
-        """Return the edges of some kinds in the span. keys, processes: only edges with one of these."""
-        edges, rows = self.job.graph.edges, [self._rows[kind] for kind in kinds]
-        for column, wanted in ((edges.key, keys), (edges.process, processes)):
-            if wanted is not None:
-                rows = [_choose(column, one, wanted) for one in rows]
+        """Return the edges of some kinds in the span. keys, processes: only edges with one of these;
+        longest: only those that last less (ns), LONG for all.
+        """
+        edges, value = self.job.graph.edges, self.job.graph.weight.value
+        rows = [self._rows[kind] for kind in kinds]
+
+        def is_wanted(part: np.ndarray) -> np.ndarray:
+            wanted = (value[part] < longest) | (longest == LONG)
+            for column, values in ((edges.key, keys), (edges.process, processes)):
+                if values is not None:
+                    wanted &= np.isin(column[part], [*values])
+            return wanted
+
+        if longest < LONG or keys is not None or processes is not None:
+            rows = [_choose(one, is_wanted) for one in rows]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def list_work(self, edges: np.ndarray, lasts: np.ndarray | None = None) -> pl.DataFrame:
@@ -167,7 +178,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the edges of the first call of each of these names in each process."""
         edges = self.job.graph.edges
         calls = self.job.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
-        calls = _choose(edges.key, calls, names)
+        calls = _choose(calls, lambda part: np.isin(edges.key[part], [*names]))
         calls = calls[np.argsort(self.job.graph.time[edges.target[calls]], kind="stable")]
         pairs = self.list_work(calls).select("key", "process").to_struct()
         return calls[pairs.is_first_distinct().to_numpy()]
@@ -389,11 +400,11 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
 
-def _choose(column: Column | np.ndarray, rows: np.ndarray, wanted: Collection[int]) -> np.ndarray:
-    """Return the rows with some values in a column."""
+def _choose(rows: np.ndarray, is_chosen: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return some rows, looking at a part of them at a time."""
     parts = (rows[first : first + PART] for first in range(0, len(rows), PART))
-    chosen = [part[np.isin(column[part], [*wanted])] for part in parts]
-    return np.concatenate(chosen) if chosen else rows
+    chosen = [part[is_chosen(part)] for part in parts]
+    return rows if sum(map(len, chosen)) == len(rows) else np.concatenate(chosen)
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:

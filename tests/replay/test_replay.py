@@ -33,11 +33,11 @@ from nsys2prv.replay.graph import (
     Times,
     finish_graph,
     make_durations,
-    mark_clear,
 )
-from nsys2prv.replay.ideal_network import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.job_graph import JobGraph, build_job_graph
+from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import is_alone
+from nsys2prv.replay.unit_graph import mark_clear
 from nsys2prv.replay.whatif import Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")

@@ -815,8 +815,9 @@ typedef struct {
     const Graph *graph;
     const int32_t *row, *column, *key, *edge;
     int64_t given, columns, lines, count;
-    int32_t *keys, *code, *next;
+    int32_t *keys, *next;
     int64_t *first;
+    Codes codes;
 } WorkTable;
 
 static int64_t find_column(const WorkTable *table, int64_t k) {
@@ -825,34 +826,37 @@ static int64_t find_column(const WorkTable *table, int64_t k) {
     return row < 0 ? -1 : table->column[row];
 }
 
+/* The place of a key and a column in `next`, -1 of no column; without memory less. Keys ascend as numbers without a sign. */
+static int64_t find_place(WorkTable *table, int64_t k) {
+    int64_t column = find_column(table, k);
+    int32_t code = find_code(&table->codes, (uint32_t)table->key[table->edge[k]] ^ 0x80000000u);
+    return code < 0 ? -2 : column < 0 ? -1 : code * table->columns + column;
+}
+
 /* Numbers the lines: `next` has the line of the next work of each key (in the order in which they come, as `code` has them) and column. Returns false
  * without memory. */
 static bool number_lines(WorkTable *table) {
-    Codes codes = {0};
-    bool done = false;
+    Codes *codes = &table->codes;
     int64_t columns = table->columns;
-    uint64_t *ordered = NULL;
-    table->code = malloc((size_t)(table->given + 1) * 4);
-    if (!table->code)
-        goto done;
     for (int64_t k = 0; k < table->given; k++)
-        /* Keys ascend as numbers without a sign then. */
-        if ((table->code[k] = find_code(&codes, (uint32_t)table->key[table->edge[k]] ^ 0x80000000u)) < 0)
-            goto done;
-    table->count = codes.count;
-    table->next = calloc((size_t)(codes.count * columns + 1), 4);
-    ordered = malloc((size_t)(codes.count + 1) * 8);
-    table->keys = malloc((size_t)(codes.count + 1) * 4);
-    table->first = malloc((size_t)(codes.count + 1) * 8);
-    if (!table->next || !ordered || !table->keys || !table->first)
-        goto done;
-    for (int64_t k = 0, column; k < table->given; k++)
-        if ((column = find_column(table, k)) >= 0)
-            table->next[table->code[k] * columns + column]++;
-    for (int64_t k = 0; k < codes.count; k++)
-        ordered[k] = codes.distinct[k] << 32 | (uint64_t)k;
-    qsort(ordered, (size_t)codes.count, sizeof *ordered, compare_keys);
-    for (int64_t k = 0; k < codes.count; k++) {
+        if (find_place(table, k) < -1)
+            return false;
+    table->count = codes->count;
+    table->next = calloc((size_t)(codes->count * columns + 1), 4);
+    table->keys = malloc((size_t)(codes->count + 1) * 4);
+    table->first = malloc((size_t)(codes->count + 1) * 8);
+    uint64_t *ordered = malloc((size_t)(codes->count + 1) * 8);
+    if (!table->next || !ordered || !table->keys || !table->first) {
+        free(ordered);
+        return false;
+    }
+    for (int64_t k = 0, place; k < table->given; k++)
+        if ((place = find_place(table, k)) >= 0)
+            table->next[place]++;
+    for (int64_t k = 0; k < codes->count; k++)
+        ordered[k] = codes->distinct[k] << 32 | (uint64_t)k;
+    qsort(ordered, (size_t)codes->count, sizeof *ordered, compare_keys);
+    for (int64_t k = 0; k < codes->count; k++) {
         int32_t *one = table->next + (int64_t)(uint32_t)ordered[k] * columns, most = 0;
         for (int64_t c = 0; c < columns; c++) {
             most = one[c] > most ? one[c] : most;
@@ -862,19 +866,16 @@ static bool number_lines(WorkTable *table) {
         table->first[k] = table->lines;
         table->lines += most;
     }
-    table->first[codes.count] = table->lines;
-    done = true;
-done:
+    table->first[codes->count] = table->lines;
     free(ordered);
-    free_codes(&codes);
-    return done;
+    return true;
 }
 
 static void fill_lines(WorkTable *table, int32_t *edges) {
     memset(edges, 0xFF, (size_t)(table->lines * table->columns) * 4);
-    for (int64_t k = 0, column; k < table->given; k++)
-        if ((column = find_column(table, k)) >= 0)
-            edges[(int64_t)table->next[table->code[k] * table->columns + column]++ * table->columns + column] = table->edge[k];
+    for (int64_t k = 0, place; k < table->given; k++)
+        if ((place = find_place(table, k)) >= 0)
+            edges[table->next[place]++ * table->columns + place % table->columns] = table->edge[k];
 }
 
 PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
@@ -912,7 +913,7 @@ PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
         PyErr_NoMemory();
 done:
     free(table.keys);
-    free(table.code);
+    free_codes(&table.codes);
     free(table.next);
     free(table.first);
     release_buffers(&held);
