@@ -302,8 +302,8 @@ def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Col
 
 
 class Progress:
-    """One bar for all phases of a command, where people watch: on terminals and in notebooks. A
-    phase that is none of those ahead has a bar of its own, if no other is shown.
+    """One bar for all phases of a command, where people watch: on terminals and in notebooks.
+    Other phases have a bar of their own, if none is shown.
     """
 
     def __init__(self, quiet: bool, phases: Iterable[str] = ()) -> None:

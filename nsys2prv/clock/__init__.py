@@ -2,7 +2,7 @@
 
 In: times of calls that end together on several hosts (:mod:`observations`). Out: for each host an
 offset, a drift and an error bound. Start in :mod:`solve`, which finds them; :mod:`maps` converts
-times. Pure functions on plain values, without Nsight or Paraver.
+times. Pure functions on frames and arrays, without Nsight or Paraver.
 
 This module has the words that the others share: kinds of noise, roles of members, and kinds of
 findings with their texts.
@@ -24,8 +24,8 @@ class NoiseKind(IntEnum):
 
 
 class FindingKind(Enum):
-    """Kind of finding about observations. Its value is what such findings say, with places for what
-    differs between them.
+    """Kind of finding about observations. Its value is the text of such findings, with
+    placeholders.
     """
 
     BACKWARDS = "calls that end before they begin are left out"

@@ -109,8 +109,9 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
 def _find_part_correction(
     host: int, reference: int, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray
 ) -> Estimate | None:
-    """Return the correction of a host's part, which `leaving` precedences start in and the others
-    end in, to another part; None where precedences lead one way alone, or contradict each other.
+    """Return the correction of a host's part to another part; None where all precedences lead one
+    way, or contradict each other. `leaving` precedences start in the host's part, the others end
+    there.
     """
     if leaving.all() or not leaving.any():
         return None
@@ -278,9 +279,9 @@ def _bound_changes(
 def move_unconnected_parts(
     estimates: list[Estimate], orders: Precedences, left_out: frozenset[int]
 ) -> list[Estimate]:
-    """Return the estimates, with parts moved that are references of their own and violate causality
-    in one direction against those placed before them, from the first host's part on. How far they
-    are off beyond that is not known: their bound is infinite.
+    """Return the estimates, with unconnected parts moved until they no longer violate causality
+    against the parts placed before them, from the first host's part on. They may be off by more:
+    their bound is infinite.
 
     left_out: hosts whose clocks are not to be believed.
     """
@@ -440,8 +441,8 @@ def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | N
 
 
 def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
-    """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
-    clocks, and of one slope the middle is taken.
+    """Return the likeliest line of a region: the mean slope by the distribution of drifts of
+    clocks, in the middle of the lines of that slope.
     """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)

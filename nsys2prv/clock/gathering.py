@@ -378,8 +378,8 @@ def _concat_groups(
 
 
 def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> pl.DataFrame:
-    """Return the calls of all pairs by collective: of one host, those of its pairs with others are
-    the same.
+    """Return the calls of all pairs by collective. Calls of one host in several pairs are the
+    same.
     """
     parts = [
         frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))

@@ -456,9 +456,9 @@ def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarr
 
 
 def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return by host, of its ends that are used: spread of the residuals, number, first and last
-    time; and of all, in ns, how much they scatter, if more than is usual, and how far whole parts
-    of its span lie off its line. residuals: of each block.
+    """Return for each host the spread of the residuals of its used ends, their number, first and
+    last time; and how unsteady all its ends are (ns): their scatter, if it is unusual, and the
+    distance of whole parts of its span from its line. residuals: of each block.
 
     Ends that scatter more are late more often than early, which moves their middle by as much as
     they scatter. Parts that lie off the line show a clock whose rate changes, as when NTP steers
@@ -497,7 +497,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
-    """Return the largest distance of a part's median from 0, of those that chance does not explain."""
+    """Return the largest distance of a part's median from 0 that is not explained by chance."""
     parts = min(PARTS_OF_SPAN, len(times) // ENOUGH_ENDS)
     if parts < 3:
         return 0.0

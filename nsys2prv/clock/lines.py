@@ -146,7 +146,9 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
 
 
 def _may_follow(own: Queue, other: Queue) -> bool:
-    """Return whether the queues have too few calls in common to tell, and these end together."""
+    """Return whether the queues share few calls, which end together: too few to know whether they
+    belong together.
+    """
     low, high = max(own.end[0], other.end[0]) - NEAR, min(own.end[-1], other.end[-1]) + NEAR
     inside = own.calls.ends[(own.end >= low) & (own.end <= high)]
     if not 0 < len(inside) < FEWEST:
@@ -336,7 +338,7 @@ def _list_components(linked: np.ndarray) -> list[list[int]]:
 
 
 def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
-    """Return whether all columns end with whoever comes last alone, so that they are of one
+    """Return whether all columns end with the last member to arrive, so that they are of one
     communicator.
     """
     count = begin.shape[1]

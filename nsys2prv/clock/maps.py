@@ -225,7 +225,7 @@ class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_record(text: str, source: str) -> ClockRecord:
-    """Return the record of a clock file. Raises Nsys2prvError, with one line, for what is none."""
+    """Return the record of a clock file. Raises Nsys2prvError, with one line, for any other text."""
     import yaml
 
     where, hosts = source, {}

@@ -334,8 +334,8 @@ def find_self_fits(ends: Ends) -> list[SelfFit]:
 
 
 def _list_possible_shifts(ends: Ends) -> list[int]:
-    """Return shifts with which a sequence may be taken for itself: of a few calls all, of others by
-    a few calls, and where a part of it looks most like another.
+    """Return shifts with which a sequence may be taken for itself: all of a short sequence; else
+    those by a few calls, and those that bring a part of it onto the part most like it.
     """
     count = len(ends)
     if count <= ALL_SHIFTS:

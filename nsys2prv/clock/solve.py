@@ -202,8 +202,8 @@ def _adjust_estimates(
     doubt: np.ndarray,
     findings: Sequence[ClockFinding],
 ) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
-    those of its reference, ns. findings: on hosts so far.
+    """Return the estimates adjusted to hard bounds. doubt: by host, possible error from calls that
+    are matched by order alone, ns. findings: on hosts so far.
     """
     used = orders[~orders.held]
     doubtful = [
@@ -230,7 +230,7 @@ def _find_unconnected_hosts(
     estimates: list[Estimate], observed_hosts: frozenset[int], connecting: ConnectingCalls
 ) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
-    alone. observed_hosts: hosts that share anything.
+    alone. observed_hosts: hosts that share calls or messages with others.
     """
     findings = []
     for estimate in estimates:

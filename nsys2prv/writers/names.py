@@ -273,8 +273,8 @@ def clean_label(text: str) -> str:
 
 
 def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels as single lines of valid text, none empty, too long or with brackets, each
-    but once.
+    """Return the labels as single lines of valid text: none is empty, too long, in brackets or
+    repeated.
     """
     checked = labels.select(
         odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")

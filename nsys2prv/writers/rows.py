@@ -355,9 +355,9 @@ def _find_names_on_several_hosts(
     placed: Mapping[tuple[int, int], Iterable[Device]],
     gpus: GpuNumbers,
 ) -> set[str]:
-    """Return names that rows of streams, queues and devices of several hosts would have, but for
-    those that POP's BasicAnalysis parses whole. The host alone may follow such a name:
-    BasicAnalysis takes what follows a stream's for the node of the GPU.
+    """Return names that rows of streams, queues and devices have on several hosts, except those
+    that POP's BasicAnalysis parses whole. Only the host may follow such a name: BasicAnalysis
+    takes text behind a stream's name for the node of the GPU.
     """
     hosts: dict[str, set[str]] = defaultdict(set)
     for (report, _), keys in by_process.items():

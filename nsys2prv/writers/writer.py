@@ -89,7 +89,7 @@ class Writer(Protocol):
     opening: ClassVar[str]
 
     def begin(self, content: TraceContent) -> bytes:
-        """Take from the content what windows need; return the first bytes of the file."""
+        """Take from the content all that `window` needs; return the first bytes of the file."""
 
     def window(
         self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool

@@ -301,9 +301,9 @@ def _format_scale(decimals: int) -> str:
 def make_counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
-    """Return the event types of the metrics met, by layout. Labels tell what fractions are
-    multiplied by: `PRECISION`, with which Paraver would show them as they are, is more than other
-    readers of .pcf files know.
+    """Return the event types of the metrics met, by layout. Labels have the factors of fractions,
+    as other readers of .pcf files do not know `PRECISION`, with which Paraver would show the
+    fractions themselves.
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))

@@ -255,7 +255,7 @@ class Workspace(Struct, frozen=True):
 
 
 def find_paraver_folder() -> Path:
-    """Return the folder in which Paraver keeps what is a user's own."""
+    """Return the folder in which Paraver keeps a user's files."""
     return Path.home() / ".paraver"
 
 
@@ -314,8 +314,8 @@ def _encode_type(code: int) -> str:
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
-    """Return all event types of a view; but of one that shows nothing without others than CUDA's,
-    those others alone.
+    """Return the event types of a view; if it shows nothing without types other than CUDA's, only
+    those.
     """
     window_types = [
         _list_window_types(window, known_codes)

@@ -122,8 +122,8 @@ def _narrow_window(window: Window, present: Collection[int]) -> Window:
 
 
 def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
-    """Return the view with those rows of its table alone that show something; rows: level ->
-    contents of each of its rows.
+    """Return the view with its table limited to rows that show something. rows: level -> contents
+    of each of its rows.
 
     A table stays as it is if its columns are given and tell more than names of the view's own, or
     if one of its windows covers more than one row.
@@ -148,8 +148,8 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
 
 
 class _Windows(Struct, frozen=True):
-    """A view's windows over a trace. Its lists are of reasons for which something is 0 throughout;
-    empty if it is not.
+    """A view's windows over a trace. Methods return the reasons why something is 0 throughout,
+    none if it is not.
     """
 
     #: The view's windows, in its order.
@@ -266,7 +266,7 @@ def _changes_zero(function: Function) -> bool:
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
-    """Return lists of event values; a window shows those alone that stand in each."""
+    """Return lists of event values; a window shows only values that are in all of them."""
     values = window.filters.get("evt_value", Filter("All"))
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
