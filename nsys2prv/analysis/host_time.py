@@ -99,7 +99,7 @@ def describe_unrecorded(frames: Mapping[str, pl.DataFrame], context: Context) ->
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
     ranges = [] if "nvtx_pushpop" in context.reader.layouts else ["NVTX ranges"]
-    return ", ".join([*ranges, *(WOULD_TELL[one][1] for one in what)])
+    return ", ".join([*ranges, *(WOULD_TELL[one]["option"] for one in what)])
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:

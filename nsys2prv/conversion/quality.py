@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.maps import UNPLACED
@@ -33,8 +35,8 @@ from nsys2prv.export.messages import ERROR, INFO, Message
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
 
-#: Kinds of notes that are left to those who ask for everything, and how many others are shown.
-MINOR, MOST_SHOWN = ("nsight_warning", "not_recorded", "not_used"), 5
+#: Notes that are shown, where not all are asked for.
+MOST_SHOWN = 5
 #: Names that stand in StringIds, and what those are called that are not there.
 NAME_SETS, UNNAMED = frozenset({"kernels", "cuda_api", "osrt"}), r"^string \d+$"
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
@@ -48,55 +50,12 @@ MOST_HINTING = 3
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
-#: Classes of messages, the worst first -> what such a message is said to do, and what helps.
-CLASSES = {
-    "loss": (
-        "says that events may be missing",
-        "trace less or a shorter time (--trace, --sample=none, --capture-range)",
-    ),
-    "fallback": (
-        "says that it recorded in another way than asked for",
-        "use an Nsight Systems that supports the driver and the GPU",
-    ),
-    "error": (
-        "reports an error",
-        "decide whether you need what it could not record, and profile again",
-    ),
-    "warning": ("warns", "decide whether you need what it could not record"),
-}
-
-
-#: Tables of what is traced in all ranks alike -> what it is, and the option that records it.
-TRACED = {
-    "NVTX_EVENTS": ("NVTX ranges", "--trace=nvtx"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("CUDA calls", "--trace=cuda"),
-    "OSRT_API": ("OS runtime calls", "--trace=osrt"),
-    "MPI_RANKS": ("MPI ranks and calls", "--trace=mpi"),
-}
-
-
-#: What tells more of hosts and GPUs where it is recorded -> its tables, the option that records it, and
-#: what that tells.
-WOULD_TELL = {
-    "calls of the operating system": (("OSRT_API",), "--trace=osrt", "names what hosts wait for"),
-    "states of threads": (
-        ("SCHED_EVENTS",),
-        "--cpuctxsw=process-tree",
-        "tells threads that wait from those that compute",
-    ),
-    "CPU samples": (("COMPOSITE_EVENTS",), "--sample=process-tree", "names the code"),
-    "call stacks": (
-        ("CUDA_CALLCHAINS", "OSRT_CALLCHAINS", "SAMPLING_CALLCHAINS"),
-        "--cudabacktrace=all --sample=process-tree",
-        "names who makes calls",
-    ),
-    "NVTX ranges": (("NVTX_EVENTS",), "--trace=nvtx", "names phases and iterations"),
-    "GPU metrics": (
-        ("GPU_METRICS",),
-        "--gpu-metrics-devices=cuda-visible",
-        "tells how busy multiprocessors and memory are",
-    ),
-}
+_DECLARED = load_shipped_file(__package__, "quality.yaml")
+#: What tells more of hosts and GPUs where it is recorded -> its `tables`, the `option` that records
+#: it, and what that `tells`.
+WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
+#: Classes of messages of Nsight Systems, the worst first.
+CLASSES = ("loss", "fallback", "error", "warning")
 
 
 class QualityNote(Struct, frozen=True):
@@ -122,15 +81,15 @@ def assess_quality(job: Job) -> list[QualityNote]:
         notes += _note_lost_launches(job)
         notes += _note_early_work(job)
         notes += _note_missing_gpu_work(idle)
-        notes += _note_whole_graphs(job.infos)
+        whole = [info.name for info in job.infos if GRAPH_TABLE in info.parts]
+        notes += _note("graphs_as_a_whole", whole)
     notes += _note_missing_payloads(job)
     notes += _note_differences(job.infos)
     notes += _note_stacks_without_names(job)
     notes += _quote_messages(job.infos)
     unrecorded = list_unrecorded({table for info in job.infos for table in info.parts})
     lines = "; ".join(f"no {what}: {how}" for what, how in unrecorded.items())
-    advice = "profile again with what you lack" if lines else ""
-    return [*notes, *([QualityNote("not_recorded", lines, advice)] if lines else [])]
+    return notes + _note("not_recorded", [lines] if lines else [])
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
@@ -138,28 +97,32 @@ def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
     tables: those with rows.
     """
     return {
-        what: f"{option} {tells}"
-        for what, (of_it, option, tells) in WOULD_TELL.items()
-        if not set(of_it) & set(tables)
+        what: f"{one['option']} {one['tells']}"
+        for what, one in WOULD_TELL.items()
+        if set(one["tables"]).isdisjoint(tables)
     }
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
     """Return the notes for people, a line each. full: all, also those that hardly matter."""
-    shown = [str(note) for note in notes if full or note.kind not in MINOR]
+    shown = [str(note) for note in notes if full or not _DECLARED["notes"][note.kind].get("minor")]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
     return shown
 
 
-def _note(kind: str, names: Sequence[str], text: str, advice: str) -> list[QualityNote]:
-    """Return a note on the reports of these names, if there are any."""
-    return [QualityNote(kind, f"{list_some(names)}: {text}", advice)] if names else []
+def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
+    """Return the note of a kind on what these names have, which the facts fill in; none without
+    names.
+    """
+    declared = _DECLARED["notes"][kind]
+    text, advice = (
+        declared[part].format(where=list_some(where), **facts) for part in ("text", "advice")
+    )
+    return [QualityNote(kind, text, advice)] if where else []
 
 
-def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
-    if not job.lost:
-        return
+def _note_lost_launches(job: Job) -> list[QualityNote]:
     labels, tasks = job.model.labels, job.model.tasks
     lines = []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
@@ -167,47 +130,34 @@ def _note_lost_launches(job: Job) -> Iterator[QualityNote]:
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
         lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}")
-    yield QualityNote(
-        "launches_without_work",
-        f"launches without a kernel or other work in the report: {list_some(lines)}; what their GPUs did then is not known",
-        "profile again with fewer kinds of events, and let the GPUs finish before the capture ends",
-    )
+    return _note("launches_without_work", lines)
 
 
-def _note_early_work(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on GPUs whose work begins before it is launched: their clocks are off."""
+def _note_early_work(job: Job) -> list[QualityNote]:
+    """Return a note on GPUs whose work begins before it is launched: their clocks are off."""
     counts: dict[str, tuple[int, int]] = {}
     for report, pid, ordinal, count, most in job.early_work:
         info = job.infos[report]
         gpu = f"GPU {info.find_gpu_or_ordinal(pid, ordinal)} of {info.name}"
         before = counts.get(gpu, (0, 0))
         counts[gpu] = before[0] + count, max(before[1], most)
-    off = [
-        f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
-        for gpu, (count, most) in sorted(counts.items(), key=lambda item: -item[1][1])
-        if most >= LEAST_EARLY
-    ]
-    if off:
-        yield QualityNote(
-            "work_before_launch",
-            f"kernels and copies that begin before the call that launched them: {list_some(off)}: the clocks of these GPUs "
-            "are off by as much, and so are launch latencies and idle times at their edges",
-            "record again with a newer driver or Nsight Systems, and compare times of host and GPU with care",
-        )
-
-
-def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    tables = {table for info in infos for table in info.parts}
-    has_gpus = any(info.gpus or list_gpu_work(info) for info in infos)
-    if tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus:
-        # A job of CPUs.
-        return
-    yield from _note(
-        "no_gpu_work",
-        [info.name for info in infos if not list_gpu_work(info)],
-        "no work on any GPU",
-        "if the program uses one, profile it itself and with --trace=cuda",
+    worst_first = sorted(counts.items(), key=lambda item: -item[1][1])
+    return _note(
+        "work_before_launch",
+        [
+            f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
+            for gpu, (count, most) in worst_first
+            if most >= LEAST_EARLY
+        ],
     )
+
+
+def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
+    idle = [info.name for info in infos if not list_gpu_work(info)]
+    tables = {table for info in infos for table in info.parts}
+    has_gpus = len(idle) < len(infos) or any(info.gpus for info in infos)
+    is_cpu_job = tables & {P2P, COLLECTIVES, START_WAIT, OTHER} and not has_gpus
+    return [] if is_cpu_job else _note("no_gpu_work", idle)
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:
@@ -215,15 +165,6 @@ def list_gpu_work(info: ReportInfo) -> list[str]:
     return [
         kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
     ]
-
-
-def _note_whole_graphs(infos: Sequence[ReportInfo]) -> list[QualityNote]:
-    return _note(
-        "graphs_as_a_whole",
-        [info.name for info in infos if GRAPH_TABLE in info.parts],
-        "CUDA graphs were traced as a whole, so the kernels inside them are not in the report",
-        "profile with --cuda-graph-trace=node to see them",
-    )
 
 
 def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
@@ -241,65 +182,43 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
                     if any(column in source.tables[table] for column in TIMES):
                         rows.setdefault(table, Counter())[info.name] += source.count(table)
     for table, counts in rows.items():
-        text = (
-            f"{list_some([*counts])}: {counts.total():,} rows in the table {table} are not read: "
-        )
-        if (reason := explain_unread_table(table)) != UNKNOWN_TABLE:
-            text += reason.removeprefix(NOT_USED)
-            yield QualityNote("not_used", text, "look at them in Nsight Systems")
-            continue
-        alike = max((one for one in known if table.startswith(one)), key=len, default="")
-        yield QualityNote(
-            "unknown_table",
-            f"{text}this version does not know it{f', only {alike}' if alike else ''}",
-            "use a newer nsys2prv, or export again with the nsys that recorded",
-        )
+        kind, why = "not_used", explain_unread_table(table).removeprefix(NOT_USED)
+        if why == UNKNOWN_TABLE:
+            alike = max((one for one in known if table.startswith(one)), key=len, default="")
+            kind, why = "unknown_table", f", only {alike}" if alike else ""
+        yield from _note(kind, [*counts], rows=counts.total(), table=table, why=why)
 
 
 def _note_missing_payloads(job: Job) -> list[QualityNote]:
     """Return a note on reports that do not tell the communicators of NCCL kernels."""
     kernels, matched = map(sum, zip((0, 0), *job.silent_in_nccl.values(), strict=True))
-    return _note(
-        "nccl_payloads_missing",
-        list(dict.fromkeys(job.infos[report].name for report, _ in job.silent_in_nccl)),
-        f"no payload names the communicators of the NCCL kernels; {matched:,} of {kernels:,} were matched by "
-        "their order and ends",
-        "profile with --trace=cuda,nvtx and NCCL 2.25.1 or later; sends and receives cannot be matched without",
-    )
+    names = list(dict.fromkeys(job.infos[report].name for report, _ in job.silent_in_nccl))
+    return _note("nccl_payloads_missing", names, kernels=kernels, matched=matched)
 
 
-def _note_stacks_without_names(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on call stacks of which no function of the program has a name."""
+def _note_stacks_without_names(job: Job) -> list[QualityNote]:
+    """Return a note on call stacks of which no function of the program has a name."""
     callers = job.values["caller"].labels["label"] if "caller" in job.values else pl.Series()
-    if len(callers) and callers.str.ends_with(NO_SYMBOLS).all():
-        yield QualityNote(
-            "stacks_without_names",
-            f"call stacks are recorded, but no function of the program has a name, in {list_some(callers.to_list(), 3)}",
-            "compile with symbols (-g, and do not strip)",
-        )
+    unnamed = len(callers) and callers.str.ends_with(NO_SYMBOLS).all()
+    return _note("stacks_without_names", callers.to_list() if unnamed else [])
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     """Yield notes on data that only some reports have."""
-    for table, (what, option) in TRACED.items():
+    for table, facts in _DECLARED["traced"].items():
         lacking = [info.name for info in infos if table not in info.parts]
         if len(lacking) < len(infos):
-            advice = f"profile all ranks with {option}"
-            yield from _note("not_traced", lacking, f"no {what}, unlike in other reports", advice)
+            yield from _note("not_traced", lacking, **facts)
     versions: dict[str, list[str]] = {}
     for info in infos:
         versions.setdefault(info.product or "an unknown version", []).append(info.name)
     if len(versions) > 1:
-        told = [f"{version} ({list_some(names)})" for version, names in sorted(versions.items())]
-        yield QualityNote(
-            "versions_differ",
-            f"the reports are of different versions of Nsight Systems: {list_some(told)}",
-            "profile all ranks with one, for they do not record the same",
-        )
+        named = [f"{version} ({list_some(names)})" for version, names in sorted(versions.items())]
+        yield from _note("versions_differ", named)
 
 
-def _note_missing_names(job: Job) -> Iterator[QualityNote]:
-    """Yield a note on functions and kernels without recorded names."""
+def _note_missing_names(job: Job) -> list[QualityNote]:
+    """Return a note on functions and kernels without recorded names."""
     count, reports = 0, set()
     by_task = job.ordered_results
     for name_set in NAME_SETS & job.names.keys():
@@ -309,13 +228,7 @@ def _note_missing_names(job: Job) -> Iterator[QualityNote]:
         for result, values in zip(by_task, job.names[name_set] if count else (), strict=False):
             if np.isin(values, unnamed).any():
                 reports.add(job.infos[result.report].name)
-    yield from _note(
-        "names_missing",
-        sorted(reports),
-        f"the table StringIds lacks the names of {count:,} functions and kernels, which are called "
-        '"string 14" and the like; kernels of NCCL and classes of kernels cannot be told',
-        "export again with all tables",
-    )
+    return _note("names_missing", sorted(reports), count=count)
 
 
 def _classify_message(message: Message) -> str:
@@ -338,15 +251,15 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
         for message in info.messages:
             key = _classify_message(message), message.text
             reports.setdefault(key, Counter())[info.name] += message.count
-    for name, (verb, advice) in CLASSES.items():
-        quoted = [(text, counts) for (one, text), counts in reports.items() if one == name]
-        for text, counts in quoted[:MOST_MESSAGES]:
+    for name in CLASSES:
+        lines = []
+        for (_, text), counts in (item for item in reports.items() if item[0][0] == name):
             times = f"{counts.total():,} times, " if counts.total() > 1 else ""
-            line = f'Nsight Systems {verb}: "{text}" ({times}in {list_some([*counts])})'
-            yield QualityNote(f"nsight_{name}", line, advice)
-        if (further := len(quoted) - MOST_MESSAGES) > 0:
-            line = f"Nsight Systems {verb}: {format_count(further, 'further message')}"
-            yield QualityNote(f"nsight_{name}", line, advice)
+            lines.append(f'"{text}" ({times}in {list_some([*counts])})')
+        if (further := len(lines) - MOST_MESSAGES) > 0:
+            lines[MOST_MESSAGES:] = [format_count(further, "further message")]
+        for line in lines:
+            yield from _note(f"nsight_{name}", [line])
 
 
 def collect_notes(job: Job) -> list[str]:
