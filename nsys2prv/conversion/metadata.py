@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -88,7 +88,10 @@ class Ledger(Struct):
         """Return the account. written: records by layout and lines by kind; left_out: those that
         are not, by (layout or kind of lines, reason).
         """
-        reasons = group_by_name(left_out)
+        reasons: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, reason), count in sorted(left_out.items()):
+            if count:
+                reasons[name][reason] = count
         kinds = {
             kind: account
             for kind, account in sum_accounts(job).items()
@@ -103,7 +106,7 @@ class Ledger(Struct):
             events[name] += count * (reason == Reason.IN_OTHER_REPORT)
         records_balance, lines_balance = (
             {
-                name: RecordBalance(count, written.get(name, 0), reasons.get(name, {}))
+                name: RecordBalance(count, written.get(name, 0), reasons[name])
                 for name, count in sorted(made.items())
             }
             for made in (+events, lines)
@@ -124,13 +127,14 @@ def sum_accounts(job: Job) -> dict[str, Account]:
     return dict(sorted(accounts.items()))
 
 
-def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    """Return counts by (kind or layout, reason) as reason -> count for each kind or layout."""
-    by_name: dict[str, dict[str, int]] = {}
-    for (name, reason), count in sorted(counts.items()):
-        if count:
-            by_name.setdefault(name, {})[reason] = count
-    return by_name
+def list_reasons(counts: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
+    """Return counts of kinds or layouts by reason as counts by (kind or layout, reason)."""
+    return {
+        (name, reason): count
+        for name, reasons in counts.items()
+        for reason, count in sorted(reasons.items())
+        if count
+    }
 
 
 def make_metadata(
@@ -191,7 +195,11 @@ def make_metadata(
             "tables": ledger.tables,
             "tables_not_read": _list_not_read(job),
         },
-        "repaired": group_by_name(summary.repaired),
+        "repaired": {
+            kind: dict(sorted(one.repaired.items()))
+            for kind, one in ledger.kinds.items()
+            if one.repaired
+        },
         "reasons": _describe_reasons(summary),
         "quality": to_builtins(summary.quality),
         "notes": _describe_notes(job, summary.notes, options),

@@ -17,7 +17,7 @@ from nsys2prv._util.text import format_count, format_size, list_some
 from nsys2prv.clock.maps import ClockRecord, HostClock, Placement
 from nsys2prv.conversion.clocks import AS_THEY_ARE, is_aligned
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.metadata import Ledger, sum_accounts
+from nsys2prv.conversion.metadata import Ledger, list_reasons
 from nsys2prv.conversion.quality import (
     QualityNote,
     assess_quality,
@@ -26,7 +26,7 @@ from nsys2prv.conversion.quality import (
     format_quality,
 )
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
+from nsys2prv.events.kind import Reason, describe_reason, is_routine
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.writer import Writer
@@ -72,14 +72,8 @@ class Summary(Struct, dict=True):
     clock_lines: list[str]
     #: Records written, by layout.
     events: dict[str, int]
-    #: Rows dropped, by (kind, key of :class:`nsys2prv.events.kind.Reason`).
-    dropped: dict[tuple[str, str], int]
-    #: Rows changed, by (kind, key).
-    repaired: dict[tuple[str, str], int]
     #: Size of every file, bytes.
     sizes: dict[Path, int]
-    #: Records not written, by (layout or kind of lines, key).
-    left_out: dict[tuple[str, str], int] = field(default_factory=dict)
     #: Account of all rows and records.
     ledger: Ledger = field(default_factory=Ledger)
     #: Notes; those that are :class:`nsys2prv._util.errors.Detail` need no attention.
@@ -103,6 +97,22 @@ class Summary(Struct, dict=True):
     unread: list[str] = field(default_factory=list)
     #: True if only a part of the job was asked for.
     is_cut: bool = False
+
+    @property
+    def dropped(self) -> dict[tuple[str, str], int]:
+        """Return the rows dropped, by (kind, key of :class:`nsys2prv.events.kind.Reason`)."""
+        return list_reasons({name: one.dropped for name, one in self.ledger.kinds.items()})
+
+    @property
+    def repaired(self) -> dict[tuple[str, str], int]:
+        """Return the rows changed, by (kind, key)."""
+        return list_reasons({name: one.repaired for name, one in self.ledger.kinds.items()})
+
+    @property
+    def left_out(self) -> dict[tuple[str, str], int]:
+        """Return the records not written, by (layout or kind of lines, key)."""
+        balances = self.ledger.records | self.ledger.lines
+        return list_reasons({name: one.left_out for name, one in balances.items()})
 
     @property
     def trace(self) -> str:
@@ -134,7 +144,7 @@ class Summary(Struct, dict=True):
         by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
         are as in the summary.
         """
-        model, accounts, record = job.model, sum_accounts(job), job.clock_record
+        model, record = job.model, job.clock_record
         ledger = Ledger.from_job(job, events, left_out)
         unaccounted = [
             f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
@@ -156,9 +166,6 @@ class Summary(Struct, dict=True):
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
             },
-            dropped=_list_counts(accounts, "dropped"),
-            repaired=_list_counts(accounts, "repaired"),
-            left_out=dict(left_out),
             ledger=ledger,
             sizes=sizes,
             types=types,
@@ -186,15 +193,6 @@ class Summary(Struct, dict=True):
             if lines
             for line in (f"{title}:", *(f"  {line}" for line in lines))
         )
-
-
-def _list_counts(accounts: Mapping[str, Account], name: str) -> dict[tuple[str, str], int]:
-    """Return counts of rows by (kind, reason). name: of the field of the accounts."""
-    return {
-        (kind, reason): count
-        for kind, account in accounts.items()
-        for reason, count in getattr(account, name).items()
-    }
 
 
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
