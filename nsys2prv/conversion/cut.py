@@ -21,7 +21,6 @@ from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
     CutPlan,
-    CutSpec,
     Region,
     check_ranks,
     choose_reports,
@@ -57,7 +56,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     if model is job.model and not plan.changes_runs:
         return job
     window, notes = _find_window(job, plan), []
-    smaller, clipped = _cut_runs(job, window, model, threads, plan.spec)
+    smaller, clipped = _cut_runs(job, window, model, threads, plan)
     whole = format_seconds(job.duration)
     if (window.first, window.end) != (0, job.duration):
         notes.append(f"{format_seconds(window.first)} to {format_seconds(window.end)} of {whole}")
@@ -92,7 +91,7 @@ def _cut_runs(
     window: CutWindow,
     model: ObjectModel,
     threads: list[np.ndarray],
-    spec: CutSpec,
+    plan: CutPlan,
 ) -> tuple[Job, int]:
     """Return the job with its runs cut, and how many ranges were clipped."""
     by_report: dict[int, list[Run]] = defaultdict(list)
@@ -104,7 +103,7 @@ def _cut_runs(
             job.clocks[report],
             job.duration,
             {run.task: threads[run.task] for run in runs},
-            spec,
+            plan,
             window,
             job.folder / f"cut-{report}.bin",
         )

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.columns import OPEN, is_sorted, mask_changes
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.options import CutSpec
+from nsys2prv.conversion.options import CutPlan
 from nsys2prv.events.catalogue import Metric, load_catalogue
 from nsys2prv.events.kind import Reason
 from nsys2prv.store import windows
@@ -62,7 +62,7 @@ class CutWork(Struct, frozen=True):
     #: Per task: row of each local object, -1 for one that is left out.
     threads: Mapping[int, np.ndarray]
     #: What is left out.
-    spec: CutSpec
+    plan: CutPlan
     #: Time to keep.
     window: CutWindow
     #: File for what stays.
@@ -98,7 +98,7 @@ class _Cutter:
 
     def __init__(self, task: CutWork, reader: SpillReader, writer: SpillWriter) -> None:
         self.task, self.reader, self.writer = task, reader, writer
-        self.window, self.spec, self.clock = task.window, task.spec, task.clock
+        self.window, self.plan, self.clock = task.window, task.plan, task.clock
         #: What is left, and the number of ranges that were clipped.
         self.out, self.clipped = WorkResult(0, TRACE, 0), 0
         #: Ranges that nest and are open when the cut begins.
@@ -112,7 +112,7 @@ class _Cutter:
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
             self.writer.task = run.task
-            if shape.name in self.spec.away:
+            if shape.name in self.plan.away:
                 self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, run.count)
             elif shape.stream == LINE:
                 self._cut_lines(run)
@@ -348,7 +348,7 @@ class _SampleCutter:
         inside = window.has(time) & (time > window.first)
         time, values = time[inside], values[inside]
         self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
-        if name in self._task.spec.rates:
+        if name in self._task.plan.rates:
             series.thinned.append((run.shape.metrics, *self._thin(name, time, values)))
         else:
             self._write(run, run.shape.metrics, time, values)
@@ -357,7 +357,7 @@ class _SampleCutter:
         self, name: str, time: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the samples of a layout that its rate lets stay; the others count as left out."""
-        rate = self._task.spec.rates[name]
+        rate = self._task.plan.rates[name]
         # The length (ns) of the stretches of which one sample stays.
         width = max(1, SECOND // rate)
         thinned_time, thinned = _thin_samples(time, values, width)

@@ -179,15 +179,6 @@ def parse_method(method: str) -> str | ClockRecord:
         ) from None
 
 
-class CutSpec(Struct, frozen=True):
-    """What a cut keeps of the runs of every report."""
-
-    #: Layouts and kinds of lines that are left out.
-    away: frozenset[str] = frozenset()
-    #: Layout of counters -> greatest number of samples per second.
-    rates: dict[str, int] = field(default_factory=dict)
-
-
 class CutPlan(Struct, frozen=True):
     """Checked plan of a cut."""
 
@@ -199,8 +190,10 @@ class CutPlan(Struct, frozen=True):
     last: Moment | None = None
     #: NVTX ranges that determine the span.
     region: Region | None = None
-    #: What stays of the runs, in any window.
-    spec: CutSpec = field(default_factory=CutSpec)
+    #: Layouts and kinds of lines that are left out.
+    away: frozenset[str] = frozenset()
+    #: Layout of counters -> greatest number of samples per second.
+    rates: dict[str, int] = field(default_factory=dict)
     #: Ranks to keep, as (first, last), for each of the options'.
     ranks: tuple[tuple[int, int], ...] = ()
     #: Layout -> bits of the fields that are written.
@@ -209,15 +202,22 @@ class CutPlan(Struct, frozen=True):
     @classmethod
     def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
-        ranks = _parse_ranks(cut.ranks)
-        away = frozenset() if cut.lines else frozenset(load_catalogue().lines)
-        spec, region = CutSpec(away, _find_rates(cut.rates)), _parse_region(cut.region)
-        return cls(cut, *parse_span(cut.time), region, spec, ranks, _choose_fields(cut))
+        first, last = parse_span(cut.time)
+        return cls(
+            cut,
+            first,
+            last,
+            region=_parse_region(cut.region),
+            away=frozenset() if cut.lines else frozenset(load_catalogue().lines),
+            rates=_find_rates(cut.rates),
+            ranks=_parse_ranks(cut.ranks),
+            field_masks=_choose_fields(cut),
+        )
 
     @property
     def changes_runs(self) -> bool:
         """True if runs have to be rewritten, apart from the choice of rows and reports."""
-        return bool(self.options.time or self.region or self.spec != CutSpec())
+        return bool(self.options.time or self.region or self.away or self.rates)
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
@@ -232,8 +232,7 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
     added, asked = (
         {layout for kind in some for layout in kind.layouts} for some in (kinds, selection.kinds)
     )
-    spec = replace(plan.spec, away=plan.spec.away | (added - asked))
-    return replace(selection, kinds=kinds), replace(plan, spec=spec)
+    return replace(selection, kinds=kinds), replace(plan, away=plan.away | (added - asked))
 
 
 def find_layouts(name: str) -> list[str]:
