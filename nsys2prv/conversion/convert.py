@@ -47,36 +47,22 @@ def convert(
     """
     plan = Plan.from_options(options)
     reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
-    outputs = list_outputs(output, options.compress)
+    outputs = _choose_outputs(output, options, reports)
     trace = outputs[0]
-    if options.states and ".prv" not in trace.suffixes:
-        raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
-    further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
-    # The trace with compression, of one without, and the other way round: beside new labels an
-    # earlier one would show wrong names.
-    packed = trace.suffix == ".gz"
-    other_form = trace.with_suffix("") if packed else trace.with_name(f"{trace.name}.gz")
-    if other_form.is_file():
-        further.append(other_form)
-    rules = [path for path in (options.kernel_rules, options.nvtx_rules) if path]
-    check_not_read([*outputs, *further], [*reports, *rules])
-    # A clock file that is given, of an earlier trace of the same name, stays as it is.
-    everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    _check_outputs(output, outputs)
     with open_workplace(options, len(reports), trace) as (pool, staging, folder):
         phases = ("writing", *(("analysing", "page") if options.report else ()))
         job = prepare(reports, plan, folder, pool, options.quiet, phases)
         summary = write_job(job, staging / trace.name, options, keep_runs=options.report)
         if options.report and write_report:
-            report_file = staging / further[0].name
+            report_file = staging / name_beside(trace, REPORT).name
             summary.report = write_report(
                 job, reports, report_file, paths=not options.without_paths
             )
-        put_in_place(staging, everything)
+        put_in_place(staging, outputs)
         errors.ignore_signals()
         summary.sizes = {
             path: summary.sizes[staging / path.name]
-            for path in everything
+            for path in outputs
             if staging / path.name in summary.sizes
         }
         return summary
@@ -133,8 +119,10 @@ def _open_and_read(
             unread.append(str(error))
 
 
-def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
-    """Raise one clear line where the trace could not be written."""
+def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path]) -> list[Path]:
+    """Return the files that a conversion writes or removes, the trace first. Raises Nsys2prvError
+    where they cannot be written, or are read.
+    """
     path = Path(output)
     if str(output).endswith(("/", os.sep)) or path.name in ("", ".", ".."):
         raise UsageError(
@@ -142,6 +130,21 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
         )
     if str(output) == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
         raise UsageError(f"{output}: a trace is several files; give its name, as in out.prv")
-    for path in paths:
+    written = list_outputs(output, options.compress)
+    trace = written[0]
+    if options.states and ".prv" not in trace.suffixes:
+        raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
+    further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
+    # The trace with compression, of one without, and the other way round: beside new labels an
+    # earlier one would show wrong names.
+    packed = trace.suffix == ".gz"
+    other_form = trace.with_suffix("") if packed else trace.with_name(f"{trace.name}.gz")
+    if other_form.is_file():
+        further.append(other_form)
+    rules = [path for path in (options.kernel_rules, options.nvtx_rules) if path]
+    check_not_read([*written, *further], [*reports, *rules])
+    for path in written:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
+    # A clock file that is given, of an earlier trace of the same name, stays as it is.
+    return [path for path in (*written, *further) if not is_one_of(path, [options.align])]
