@@ -149,8 +149,8 @@ def run_analyses(
 def _collect_units(
     opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
 ) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
-    """Yield what the analyses collect, unit by unit; of a single one, which workers could not
-    share, analysis by analysis.
+    """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
+    could not share, analysis by analysis.
     """
     if len(opened.units) == 1:
         unit = make_device_group(options, opened.saved_reader, *opened.units)
@@ -163,14 +163,14 @@ def _collect_units(
 def _collect_frames(
     analyses: Sequence[Analysis], unit: DeviceGroup
 ) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return what analyses collect of one unit: analysis, name of the frame, frame."""
+    """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
     return [(analysis.name, *one) for analysis in analyses for one in analysis.collect(unit)]
 
 
 def _collect_unit(
     names: Sequence[str], options: AnalysisOptions, saved: Path, number: int
 ) -> list[tuple[str, str, pl.DataFrame]]:
-    """Return what these analyses collect of one unit (a pure function over files)."""
+    """Return the frames that these analyses collect of one unit (a pure function over files)."""
     unit = make_device_group(options, saved, number)
     return _collect_frames([one for one in ANALYSES if one.name in names], unit)
 

@@ -48,7 +48,7 @@ def make_clock_table(job: Job) -> pl.DataFrame:
 
 
 def collect(_: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect nothing: what is shown is known of the job."""
+    """Collect nothing: the table is made from facts of the job."""
     return iter(())
 
 

@@ -113,7 +113,7 @@ def _format_spans(spans: Spans) -> str:
 
 
 def find_coverage(job: Job, reader: EventReader) -> Coverage:
-    """Return what the reports of a job cover of the trace."""
+    """Return the part of the trace that the reports of a job cover."""
     rows = reader.rows.threads
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
@@ -174,8 +174,8 @@ def _find_report_spans(
 def _count_calls_of_others(
     reader: EventReader, edges: list[tuple[set[int], tuple[int, int]]]
 ) -> list[int]:
-    """Return how many collective calls other tasks make within a time (ns), of communicators that
-    some tasks are in, or of unknown ones, for each pair of such tasks and times.
+    """Return for each pair of tasks and a time (ns) how many collective calls other tasks make
+    within it, on communicators that the tasks are in, or on unknown ones.
     """
     begins, ends = (np.array([edge[side] for _, edge in edges]) for side in (0, 1))
     members: dict[int, set[tuple[str, int]]] = defaultdict(set)

@@ -100,8 +100,8 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: 
 def _sum_shares(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, **more: pl.Expr
 ) -> pl.DataFrame:
-    """Return pieces and their time by a column, and as a share of the whole path (ns); the same of
-    the path in the steady state; and more sums.
+    """Return the number of pieces by a column, their time (ns) and its share of the whole path,
+    the same for the steady state, and more sums.
     """
     sums = pieces.group_by(key, maintain_order=True).agg(
         pl.col("pieces", "time_ns").sum(),

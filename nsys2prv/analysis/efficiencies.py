@@ -107,7 +107,7 @@ OPENMP_RATIOS = {
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect the times of each device and of each host thread that counts, of the parts of the job."""
+    """Collect the times of each device and each host thread that counts, in all parts of the job."""
     regions = list(list_regions(unit))
     for device in unit.known_devices:
         yield "devices", pl.concat(measure_device(unit, device, regions), how="diagonal")
@@ -189,9 +189,7 @@ class _IdealNetworks(Struct, frozen=True):
         return None
 
     def add_to_devices(self, rated: pl.DataFrame) -> pl.DataFrame:
-        """Return the efficiencies of devices with those of an ideal network, of the steady state, or of
-        the whole job.
-        """
+        """Return the efficiencies of devices with those of an ideal network."""
         if "nccl_kernel" not in self.context.reader.layouts:
             return rated
         name = "serialisation and transfer efficiency of devices"
@@ -375,7 +373,7 @@ def _rate_devices(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def _rate_hosts(hosts: pl.DataFrame, ratios: Mapping[str, tuple[str, str]]) -> pl.DataFrame:
-    """Return the efficiencies of each part of the job, of rows of a host thread and part each."""
+    """Return the efficiencies of each part of the job. hosts: rows of a thread and part."""
     more = {"useful_ns": pl.col("useful_ns").sum()}
     if "openmp_all" in hosts.columns:
         useful, serial, waits, whole = (

@@ -204,7 +204,7 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges in the steady state, or in the whole job where there is none, of one unit."""
+    """NVTX ranges of one unit in the steady state, or in the whole job where there is none."""
 
     #: Place among those that are asked for; group of NVTX names where all are.
     key: int
@@ -250,8 +250,8 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
 
 
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
-    """Return for each row of `work` in which execution it was launched: of its own thread, or where that
-    has none, of the thread of its process that is longest in executions; -1 for none.
+    """Return the execution in which each row of `work` was launched: one of its own thread, or if
+    that has none, one of the thread of its process that is longest in executions; -1 for none.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
     stands_for = np.full(len(unit.task_of), -1)

@@ -109,7 +109,9 @@ EMPTY = Spans(*np.zeros((2, 0), np.int64))
 
 
 def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the times that lie in any of these intervals, in any order; empty ones say nothing."""
+    """Return the times that lie in any of these intervals, given in any order; empty ones are
+    ignored.
+    """
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     kept = end > begin
     if not kept.all():

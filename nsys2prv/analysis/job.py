@@ -95,7 +95,7 @@ class OpenJob:
 
     @property
     def progress(self) -> Progress:
-        """Return what shows the progress."""
+        """Return the object that shows progress."""
         return self.prepared.progress
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class OpenJob:
         return self.reader.rows.devices.drop("task")
 
     def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
-        """Return what JSON says of the job. Notes that ask nobody to do anything are left out."""
+        """Return the description of the job in JSON, without notes that need no action."""
         reports = reports or [info.name for info in self.prepared.infos]
         rows = self.rows.filter(self.rows["kind"] != SAMPLED)
         more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
@@ -317,7 +317,7 @@ class OpenJob:
         return frame.select("begin", "end", *places[threads].get_columns())
 
     def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
-        """Return values as texts. values: what they stand for; None for NVTX domains."""
+        """Return values as texts. values: their meanings; None for NVTX domains."""
         if isinstance(values, NameSet):
             labels = self.labels[values.name]
         else:
@@ -518,8 +518,8 @@ def open_job(
     page: bool = False,
     **fields: object,
 ) -> OpenJob:
-    """Open the job of these reports, with the clocks of its hosts aligned. page: a page of it is to
-    be made, which the progress that is shown counts in.
+    """Open the job of these reports, with the clocks of its hosts aligned. page: True if a page of
+    it is to be made, for the progress that is shown.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
     conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or

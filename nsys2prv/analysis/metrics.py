@@ -40,7 +40,7 @@ class Steps(Struct, frozen=True):
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
 
     def _integrate_until(self, times: np.ndarray) -> list[np.ndarray]:
-        """Return the integrals of the values, and of what is known, up to each time."""
+        """Return the integral of the values, and the known time, up to each time."""
         if len(self.edges) < 2:
             return [np.zeros(np.shape(times))] * 2
         times = np.clip(times, self.edges[0], self.edges[-1])
@@ -53,7 +53,7 @@ class Steps(Struct, frozen=True):
 
 
 def make_steps(samples: Samples, metric: int) -> Steps:
-    """Return one metric of a device, of the instants that have it."""
+    """Return one metric of a device, from the instants that have a value."""
     column = samples.values[:, metric]
     has_value = ~np.isnan(column)
     time, column = samples.time[has_value], column[has_value]
@@ -65,7 +65,7 @@ SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect what each metric of each device is like, and its means in bins of time."""
+    """Collect figures of each metric of each device, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
     for layout in SAMPLED:
@@ -78,7 +78,7 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
-    """Return what one metric of a device is like, a row."""
+    """Return figures of one metric of a device, in a row."""
     integral, known = steps.integrate(steps.edges[:1], steps.edges[-1:])
     values = steps.values[steps.known]
     summary = {

@@ -82,8 +82,8 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_group_table(names: pl.DataFrame) -> np.ndarray:
-    """Return the group of each value (int32, -1 for values that are no name's), of what
-    :func:`fold_labels` gives.
+    """Return the group of each value (int32, -1 for values without a name). names: as
+    :func:`fold_labels` returns them.
     """
     values = names["value"].to_numpy()
     table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
@@ -132,7 +132,9 @@ def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Return the sum of the values of each group; of damaged times at most what an int64 holds."""
+    """Return the sum of the values of each group, limited for damaged times to what an int64
+    holds.
+    """
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 

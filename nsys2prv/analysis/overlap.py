@@ -42,8 +42,9 @@ SHARES = {
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect by device how much communication is overlapped, and by kernel what runs beside it; by
-    task how much of the time in which operations of UCX are under way (`ucx`).
+    """Collect the overlapped communication of each device (`devices`), the time that other work
+    overlaps each kernel (`kernels`), and the overlapped time of operations of UCX of each task
+    (`ucx`).
     """
     if unit.has(UCX):
         yield from _measure_ucx(unit)

@@ -197,8 +197,8 @@ class Results(dict[str, Result]):
 
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of several analyses as one list: those of the first in their order, each
-    other before the first of its sort, cause or limit, that costs less.
+    """Return the findings of several analyses as one list: those of the first analysis in their
+    order, all others in front of the first finding of their sort (cause or limit) that costs less.
     """
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
@@ -335,12 +335,12 @@ class JobRanks(Struct, frozen=True):
         return bool(self.devices["label"].is_not_null().any())
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of those of the tasks that have one, in their order."""
+        """Return the ranks of these tasks, in their order, without tasks that have none."""
         rank_of_task = dict(self.tasks.select("task", "rank").drop_nulls().rows())
         return tuple(rank_of_task[task] for task in tasks if task in rank_of_task)
 
     def name_task(self, task: int) -> str:
-        """Return what people call a task."""
+        """Return the name of a task for people."""
         return str(self.tasks.filter(pl.col("task") == task)["who"][0])
 
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
@@ -463,7 +463,7 @@ class Analysis(Struct, frozen=True):
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:
-    """Return the sum of numbers; null where one of them is not known: null, or negative."""
+    """Return the sum of numbers; null if one of them is unknown: null or negative."""
     return pl.when((numbers.fill_null(-1) >= 0).all()).then(numbers.sum())
 
 

@@ -324,9 +324,9 @@ def _fit_blocks(
 def format_findings(
     findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
 ) -> list[str]:
-    """Return the lines of what holds the job back: per finding its cost and title, what was
-    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
-    what is said where there are none.
+    """Return the lines of the findings: of each its cost and title, measurements, advice, and
+    where to look. full: all findings with all measurements. nothing: the sentence where there are
+    none.
     """
     if not findings:
         return _wrap_text(f"  {nothing}", width, 2)
@@ -421,7 +421,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
 
 
 def _format_tree(result: Result, style: Style) -> list[str]:
-    """Return the tree of efficiencies, of the steady state beside the whole job."""
+    """Return the tree of efficiencies: the steady state beside the whole job."""
     tables = [result.tables.get(name) for name in ("device", "host")]
     if result.name != FIRST_TABLES or not any(tables):
         return []
