@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, Role
+from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
     SURE_RATING,
@@ -40,7 +40,6 @@ from nsys2prv.clock.observations import (
     choose_evenly,
     find_shared_calls,
     fit_line,
-    sort_findings,
 )
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
@@ -55,6 +54,8 @@ from nsys2prv.clock.sequences import (
 
 #: Largest number of collectives of a group that are used; more add no information.
 MOST_COLLECTIVES = 4_000
+#: Number of kinds of findings that come before others: on calls that cannot be used at all.
+FIRST_KINDS = 3
 #: Every 10th collective and message is held back from the estimate, to judge it by.
 HOLD_BACK = 10
 #: Largest number of calls of a group and host that are kept where the ends of the group are unclear:
@@ -139,9 +140,11 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once."""
     parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
+    kinds = list(FindingKind)
+    findings = (finding for part in parts for finding in part.findings)
     return GatheredCalls(
         concat_rows([part.rows for part in parts]),
-        sort_findings(part.findings for part in parts),
+        sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS)),
         pl.concat([part.unsettled for part in parts]),
         frozenset().union(*(part.hosts for part in parts)),
     )

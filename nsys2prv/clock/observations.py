@@ -4,8 +4,6 @@ them, and robust fits of lines and spreads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 import polars as pl
 from msgspec import Struct
@@ -137,17 +135,6 @@ class ClockFinding(Struct, frozen=True):
     def __post_init__(self) -> None:
         if not self.reason:
             force_setattr(self, "reason", self.kind.value)
-
-
-#: Number of kinds of findings that come before others: on calls that cannot be used at all.
-FIRST_KINDS = 3
-
-
-def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
-    """Return the findings of all parts, those first on calls that cannot be used."""
-    kinds = list(FindingKind)
-    findings = (finding for part in parts for finding in part)
-    return sorted(findings, key=lambda finding: min(kinds.index(finding.kind), FIRST_KINDS))
 
 
 def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
