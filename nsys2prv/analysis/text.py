@@ -46,6 +46,8 @@ SENTENCES = ("advice", "rule")
 #: Words of columns -> how they are written.
 ACRONYMS = {one.lower(): one for one in ("NCCL", "MPI", "GPU", "GEMM", "SM", "OS", "Paraver")}
 ACRONYMS["io"] = "I/O"
+#: Endings of columns of fractions of 1, which are shown in percent.
+FRACTIONS = ("share", "efficiency", "scalability", "_active")
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
@@ -132,21 +134,12 @@ def format_cell(name: str, value: object) -> str:
         return format_scaled(float(value), ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
-    if (
-        is_share(name)
-        or name.endswith(("efficiency", "scalability", "_active"))
-        or name == "imbalance"
-    ):
+    if name == "imbalance" or name.endswith(FRACTIONS) or "share_of_" in name:
         return f"{100 * float(value):.2f} %"
     if isinstance(value, int):
         return f"{value:,}"
     number = float(str(value))
     return f"{number:,.2f}" if abs(number) >= 100 else f"{number:.4g}"
-
-
-def is_share(name: str) -> bool:
-    """Return whether a column holds shares: fractions of 1, shown in percent."""
-    return name.endswith("share") or "share_of_" in name
 
 
 def shorten_name(name: str) -> str:
