@@ -94,11 +94,8 @@ class Classifier:
     def classify_many(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
         classes = [self.classify(name) for name in names]
-        return (
-            np.array([kernel_class.kind for kernel_class in classes], np.int64),
-            np.array([kernel_class.tensor_cores for kernel_class in classes], np.int64),
-            [kernel_class.shape for kernel_class in classes],
-        )
+        numbers = np.array([one[:2] for one in classes], np.int64).reshape(-1, 2)
+        return numbers[:, 0], numbers[:, 1], [one.shape for one in classes]
 
     def _classify(self, name: str) -> KernelClass:
         full, own = normalize_name(name[:LONGEST_NAME])
@@ -106,7 +103,9 @@ class Classifier:
             if _compile(rule.name).search(own) and _compile(rule.full).search(full):
                 shaped = rule.shape and rule.kind == self._gemm
                 match = _compile(rule.shape).search(full) if shaped else None
-                shape = _format_shape(match.groupdict()) if match else ""
+                found = match.groupdict() if match else {}
+                tile = "x".join(filter(None, map(found.get, ("m", "n", "k"))))
+                shape = " ".join(filter(None, (found.get("layout"), tile)))
                 return KernelClass(rule.kind, rule.tensor_cores, shape)
         return self._unknown
 
@@ -134,12 +133,6 @@ def find_nccl_operation(name: str) -> int:
 @cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
-
-
-def _format_shape(groups: dict[str, str | None]) -> str:
-    """Return `layout mxnxk`, or as much of it as there is."""
-    tile = "x".join(size for size in (groups.get("m"), groups.get("n"), groups.get("k")) if size)
-    return " ".join(part for part in (groups.get("layout") or "", tile) if part)
 
 
 @lru_cache(maxsize=4)

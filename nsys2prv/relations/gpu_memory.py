@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.columns import sum_changes
 from nsys2prv._util.errors import Detail
@@ -40,9 +39,9 @@ PIECE_ROWS = 500_000
 
 def find_memory_in_use(context: RelationContext) -> list[WorkResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
-    files = context.files[GPU_MEMORY]
+    more = (context.first_task, context.folder)
     return context.run_steps(
-        [partial(add_up_memory, files, context.tasks, context.first_task, context.folder)]
+        [partial(add_up_memory, context.files[GPU_MEMORY], context.tasks, *more)]
     )
 
 
@@ -50,18 +49,20 @@ def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> WorkResult:
     """Add up the memory in use on all GPUs, and store it."""
-    changes = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
-    counters = _make_counters(pl.concat([part.changes for part in changes])) if changes else ()
-    result = write_result(NAME, number, folder, list(counters))
-    if unknown := sum(part.unknown for part in changes):
-        note = f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
-        result.notes.append(Detail(note))
-    if replaced := sum(part.replaced for part in changes):
-        note = (
-            f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
-            "counted as released"
-        )
-        result.notes.append(Detail(note))
+    parts = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
+    changes, unknown, replaced = zip(*parts, strict=True) if parts else ((), (), ())
+    counters = _make_counters(pl.concat(changes)) if changes else ()
+    result = write_result(NAME, number, folder, counters)
+    notes = (
+        (unknown, "releases of memory whose allocation is not in the reports, left out"),
+        (
+            replaced,
+            "allocations at addresses in use, whose releases are not in the reports: counted as released",
+        ),
+    )
+    for counts, what in notes:
+        if count := sum(counts):
+            result.notes.append(Detail(f"memory in use: {count:,} {what}"))
     return result
 
 
@@ -79,20 +80,10 @@ def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
         )
 
 
-class _MemoryChanges(Struct, frozen=True):
-    """Changes of the memory in use."""
-
-    #: Frame of object_gpu, memory, time_at and delta (bytes).
-    changes: pl.DataFrame
-    #: Releases without their allocation.
-    unknown: int
-    #: Allocations at addresses in use.
-    replaced: int
-
-
-def _find_changes(rows: pl.DataFrame) -> _MemoryChanges:
-    """Return the change of each allocation and release, compared with the row before it at its
-    address.
+def _find_changes(rows: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
+    """Return the change of each allocation and release (object_gpu, memory, time_at, delta in
+    bytes), compared with the row before it at its address; and the numbers of releases without
+    their allocation, and of allocations at addresses in use.
     """
     # Of an address, a release comes before an allocation at the same time.
     rows = rows.sort(*ALLOCATION_KEY, "time_at", "operation", descending=[False] * 4 + [True])
@@ -109,7 +100,7 @@ def _find_changes(rows: pl.DataFrame) -> _MemoryChanges:
         time_at=rows["time_at"].gather(np.append(begins, ends + 1)),
         delta=pl.Series(np.append(size[begins], -size[ends])),
     )
-    return _MemoryChanges(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
+    return changes, int((~allocates & ~live).sum()), int((allocates & live).sum())
 
 
 def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:

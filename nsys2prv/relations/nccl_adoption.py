@@ -50,23 +50,26 @@ def adopt_kernels(
     """
     adoption = Adoption(list(results))
     holders = [at for at, result in enumerate(results) if KERNELS in result.facts]
-    counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    counts: dict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(2, np.int64))
     devices: set[tuple[int, int, int]] = set()
     for at in holders:
-        columns = ("process", "device", "communicator", "in_graph")
+        report, columns = results[at].report, ("process", "device", "communicator", "in_graph")
         frame = pl.DataFrame(read_columns(results[at].facts[KERNELS], columns))
         frame = frame.filter(pl.col("in_graph") == 0)
-        members = frame.select(columns[:2]).unique()
-        devices.update((results[at].report, *member) for member in members.iter_rows())
-        frame = frame.group_by("process").agg(pl.len(), (pl.col("communicator") != 0).sum())
-        for process, *more in frame.iter_rows():
-            for place, count in enumerate(more):
-                counts[results[at].report, process][place] += count
+        frame = frame.group_by("process", "device").agg(
+            pl.len(), (pl.col("communicator") != 0).sum()
+        )
+        for process, device, *more in frame.iter_rows():
+            devices.add((report, process, device))
+            counts[report, process] += more
     silent = {key for key, (_, told) in counts.items() if not told}
     if not silent or len(devices) < 2:
         return adoption
+    captured: dict[int, list[int]] = defaultdict(list)
+    for at in holders:
+        captured[captures[results[at].report] if captures else 0].append(at)
     found: list[pl.DataFrame] = []
-    for places in _split_by_capture(results, holders, captures):
+    for places in captured.values():
         queues, rows = _make_queues(results, places, placements, clocks)
         for group in group_queues(queues):
             own = [
@@ -82,18 +85,10 @@ def adopt_kernels(
         sure = table.filter(pl.col("ranks") != IN_STEP).group_by("report", "process").len()
         matched = {(report, process): count for report, process, count in sure.iter_rows()}
     if found or len(silent) < len(counts):
-        adoption.processes = {key: (counts[key][0], matched.get(key, 0)) for key in sorted(silent)}
+        adoption.processes = {
+            key: (int(counts[key][0]), matched.get(key, 0)) for key in sorted(silent)
+        }
     return adoption
-
-
-def _split_by_capture(
-    results: Sequence[WorkResult], places: Sequence[int], captures: Sequence[int]
-) -> list[list[int]]:
-    """Return the places of the results of each capture."""
-    parts: dict[int, list[int]] = defaultdict(list)
-    for at in places:
-        parts[captures[results[at].report] if captures else 0].append(at)
-    return list(parts.values())
 
 
 def _make_queues(
