@@ -125,7 +125,7 @@ def fill_page(
             *([pack_data(shown)] if shown else []),
             *(pack_data(job, False) for _, job in compared),
         ],
-        compared=sections.list_typical(compared),
+        compared=compared,
         sections=sections,
         **hashes,
         **marked,

@@ -64,6 +64,7 @@ WORK_LAYOUTS = {
     "nccl_kernel": ("n", "kernel", ("operation", "bytes", "communicator")),
     "memory_operation": ("m", "operation", ("bytes",)),
 }
+KERNEL_CLASSES = {GEMM: "gemm", CONVOLUTION: "gemm", ATTENTION: "attention", COMMUNICATION: "nccl"}
 RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Layouts of calls of hosts -> the class of their events.
 CALL_CLASSES = {
@@ -220,21 +221,12 @@ def _classify_work(layout: str) -> pl.Expr:
     if layout != "cuda_kernel":
         named = {"nccl_kernel": "nccl", "memory_operation": "copy"}.get(layout, "kernel")
         return pl.lit(CLASSES.index(named))
-    slow, gemm, attention, nccl, kernel = (
-        pl.lit(CLASSES.index(one)) for one in ("gemm-slow", "gemm", "attention", "nccl", "kernel")
+    classes = {one: CLASSES.index(name) for one, name in KERNEL_CLASSES.items()}
+    number = pl.col("class").replace_strict(
+        classes, default=CLASSES.index("kernel"), return_dtype=pl.Int64
     )
-    is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
-    return (
-        pl.when(is_product & (pl.col("tensor_cores") == TENSOR_NO))
-        .then(slow)
-        .when(is_product)
-        .then(gemm)
-        .when(pl.col("class") == ATTENTION)
-        .then(attention)
-        .when(pl.col("class") == COMMUNICATION)
-        .then(nccl)
-        .otherwise(kernel)
-    )
+    is_slow = pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor_cores") == TENSOR_NO)
+    return pl.when(is_slow).then(CLASSES.index("gemm-slow")).otherwise(number)
 
 
 def _add_waits(group: DeviceGroup, frame: pl.DataFrame) -> pl.DataFrame:

@@ -162,28 +162,6 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
         yield finding, format_nanoseconds(finding.share * length), moment
 
 
-class Typical(Struct, frozen=True):
-    """A typical iteration of a job that is compared with others; of one that has none, all of it."""
-
-    name: str
-    #: Where its time went, the mean of all GPUs; None where that is not known.
-    bar: Bar | None
-    #: Its length (ns), and that as a part of the longest one.
-    length: int
-    scale: float
-    has_timeline: bool
-
-
-def list_typical(jobs: Sequence[tuple[str, FinishedJob]]) -> list[Typical]:
-    """Return a typical iteration of each of these jobs, which have names."""
-    longest = max((job.typical_length for _, job in jobs), default=1)
-    return [
-        Typical(name, divide_time(job)[0], length, length / max(longest, 1), bool(job.excerpts))
-        for name, job in jobs
-        for length in [job.typical_length]
-    ]
-
-
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
     """Return the findings of two jobs, those of the second first: title, shares, and whether they are
     new or gone. Findings of one kind and of the same ranks are the same.

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import list_some
 from nsys2prv.analysis.device_group import ALL
@@ -208,28 +206,19 @@ def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
         # Of all devices, where some were not sampled.
         instructions = sampled["instructions"] / sampled["useful_ns"] * device["useful_ns"]
         sums |= {"instructions": instructions / count, "clock_hertz": sampled["clock_hertz"]}
-    names = [
-        row["region"]
+    of_devices, of_hosts = (
+        {row["region"]: row for row in tables[key].iter_rows(named=True)} if key in tables else {}
         for key in ("regions", "host_regions")
-        if key in tables
-        for row in tables[key].iter_rows(named=True)
-    ]
+    )
     regions: dict[str, Metrics] = {}
-    for region in dict.fromkeys(names):
-        on_devices, on_hosts = (
-            _find_row(tables.get(key), region) for key in ("regions", "host_regions")
-        )
+    for region in {**of_devices, **of_hosts}:
+        on_devices, on_hosts = of_devices.get(region, {}), of_hosts.get(region, {})
         figures = name_metrics(on_devices, on_hosts)
         if on_devices:
-            figures |= {
-                "elapsed_ns": on_devices["elapsed_ns"],
-                "share": on_devices["share_of_elapsed"],
-            }
-        elif on_hosts:
-            figures["share"] = on_hosts["share_of_elapsed"]
+            figures["elapsed_ns"] = on_devices["elapsed_ns"]
         if on_hosts:
             figures["host"]["elapsed_ns"] = on_hosts["elapsed_ns"]
-        regions[region] = figures
+        regions[region] = {**figures, "share": (on_devices or on_hosts)["share_of_elapsed"]}
         sums.setdefault("regions", {})[region] = _sum_work(on_devices, on_hosts, count)
     iterations = tables.get("iterations", tables.get("host_iterations"))
     return Run(
@@ -247,11 +236,6 @@ def _make_run(name: str, gpu_models: Mapping[str, int], result: Result) -> Run:
         missing=[*result.missing],
         sums={**sums, "found_by": focus["found_by"], "recorded": focus["recorded"].split(", ")},
     )
-
-
-def _find_row(table: pl.DataFrame | None, region: str) -> dict[str, Any]:
-    rows = [] if table is None else table.filter(pl.col("region") == region).rows(named=True)
-    return rows[0] if rows else {}
 
 
 def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:

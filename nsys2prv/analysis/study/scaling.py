@@ -91,6 +91,10 @@ def _are_alike(run: Run, first: Run) -> bool:
     ) == bool(first.devices)
 
 
+#: Ends of names of figures that are relative to a reference.
+_RELATIVE = ("speedup", "efficiency", "global", "scalability")
+
+
 def _add_scalability(run: Run, first: Run, used: str) -> None:
     """Add the figures of a run, and of its regions, that are relative to the reference."""
     grown = run.units / max(first.units, 1)
@@ -112,24 +116,11 @@ def _add_scalability(run: Run, first: Run, used: str) -> None:
             run.regions[name]["lost_ns"] = sums["elapsed_ns"] * max(1 - efficiency, 0.0)
 
 
-#: Figures that are relative to a reference: without a part, and of a part.
-_RELATIVE = ("speedup", "efficiency")
-_OF_PARTS = (
-    "global",
-    "computation_scalability",
-    "instruction_scalability",
-    "ipc_scalability",
-    "frequency_scalability",
-)
-
-
 def _forget_scalability(metrics: Metrics) -> None:
     """Remove what an earlier study found relative to its reference."""
-    for name in _RELATIVE:
-        metrics.pop(name, None)
-    for part in ("device", "host"):
-        for name in _OF_PARTS:
-            metrics.get(part, {}).pop(name, None)
+    for figures in (metrics, metrics.get("device", {}), metrics.get("host", {})):
+        for name in [one for one in figures if one.endswith(_RELATIVE)]:
+            del figures[name]
 
 
 def _relate(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv._util.files import write_complete_file
+from nsys2prv.analysis.study.model import ROW_OF
 from nsys2prv.analysis.study.tables import Study, measure_focus, name_file
 
 #: The version of DLB whose form the files have, and what TALP calls the whole focus of analysis.
@@ -31,6 +32,7 @@ EFFICIENCIES = {
     "gpuCommunicationEfficiency": "device.communication",
     "gpuOrchestrationEfficiency": "device.orchestration",
 }
+COUNTS = {"numCpus": "ranks", "numMpiRanks": "ranks", "numNodes": "nodes", "numGpus": "devices"}
 #: What is not counted here: without PAPI, TALP has 0, too.
 NOT_COUNTED = (
     *("cycles", "instructions", "numResets", "numMpiCalls", "numOmpParallels", "numOmpTasks"),
@@ -58,7 +60,10 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
         content = {
             "dlbVersion": DLB,
             "timestamp": now,
-            "resources": {**_count(run), "numAvailableCpus": run["ranks"]},
+            "resources": {
+                **{name: run[key] for name, key in COUNTS.items()},
+                "numAvailableCpus": run["ranks"],
+            },
             "Application": application,
         }
         paths.append(folder / study["scaling"]["used"] / f"{name_file(number, run)}.json")
@@ -67,21 +72,17 @@ def write_talp_files(study: Study, folder: Path) -> list[Path]:
     return paths
 
 
-def _count(run: Mapping[str, Any]) -> dict[str, int]:
-    named = {"numCpus": "ranks", "numMpiRanks": "ranks", "numNodes": "nodes", "numGpus": "devices"}
-    return {name: run[key] for name, key in named.items()}
-
-
 def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float) -> dict[str, Any]:
     """Return what TALP says of a region. elapsed: its time (ns)."""
     hosts, devices = run["ranks"], run["devices"]
-    shares = {name: _find(metrics, path) for name, path in EFFICIENCIES.items()}
+    known = {name: ROW_OF[path].find_value(metrics) for name, path in EFFICIENCIES.items()}
+    shares = {name: 1.0 if value is None else value for name, value in known.items()}
     outside = shares["mpiParallelEfficiency"] * hosts * elapsed
     useful = shares["parallelEfficiency"] * hosts * elapsed
     least_mpi = elapsed * (1 - shares["mpiCommunicationEfficiency"])
     most_active = shares["gpuOrchestrationEfficiency"] * elapsed
     return {
-        **_count(run),
+        **{name: run[key] for name, key in COUNTS.items()},
         "avgCpus": float(hosts),
         **dict.fromkeys(NOT_COUNTED, 0),
         "numMeasurements": max(1, run["interval"]["iterations"]),
@@ -96,9 +97,3 @@ def _describe(run: Mapping[str, Any], metrics: Mapping[str, Any], elapsed: float
         "maxGpuActiveTime": round(most_active),
         **shares,
     }
-
-
-def _find(metrics: Mapping[str, Any], path: str) -> float:
-    part, key = path.split(".")
-    value = (metrics.get(part) or {}).get(key)
-    return 1.0 if value is None else value
