@@ -42,7 +42,8 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
 #: Of more stacks than this those that were read are not kept for the next rows.
 MOST_STACKS = 1 << 20
-_BEHIND = re.compile(r"(?: const)?(?: \[clone .*\])?$")
+#: What says nothing behind a function's name, as the hash that Rust adds.
+_BEHIND = re.compile(r"(?:::h[0-9a-f]{16})?(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
 _UNNAMED_SPACE = "(anonymous namespace)::"

@@ -143,6 +143,7 @@ def test_owners_of_frames(name: str, path: str, owner: str) -> None:
         ("operator delete(void*, unsigned long)", "operator delete (app)"),
         ("run(int, bool (*)(float*), char)", "run (app)"),
         ("void run(std::vector<f(*)()>&)::{lambda(int)#3}::operator()(int) const", "run (app)"),
+        ("rand::random_range::hbd00c8cb99adf1d2", "rand::random_range (app)"),
         ("0x4021", "app (no symbols)"),
         ("", "app (no symbols)"),
     ],
