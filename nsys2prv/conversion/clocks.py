@@ -7,12 +7,10 @@ from the times of each report to those of the trace.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,22 +20,21 @@ from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import AUTO, NONE
-from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import (
     DEVICES,
     Observed,
     RelationContext,
-    RunTasks,
     all_relations,
+    run_step,
 )
 from nsys2prv.store.runs import Span
 from nsys2prv.store.work_result import FactBook
-from nsys2prv.writers.rows import RankedProcess
 
 if TYPE_CHECKING:
+    from nsys2prv.clock.gathering import GatheredCalls
     from nsys2prv.clock.observations import ClockFinding
     from nsys2prv.clock.solve import Alignment
-    from nsys2prv.relations.blocks import CallPortion, MessageFile
+    from nsys2prv.relations.blocks import MessageFile
 
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
@@ -82,9 +79,52 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
     maps = [placement.map for placement in _place_all(job)]
     times = [maps[report].to_global(np.array(span)) for report, span in job.spans.items()]
     span = int(np.min(times)), int(np.max(times))
-    book = make_fact_book(job, maps, clocks)
-    alignment = align_hosts(book, method, names, span, job.folder / "clocks", job.run)
-    return to_record(alignment, names, job.infos, job.model.processes)
+    observed = _observe_clocks(job, make_fact_book(job, maps, clocks))
+    times = [time for part in (*observed.calls, *observed.messages) for time in part.times]
+    pivot = (min(times) + max(times)) // 2 if times else 0
+    steps = [partial(portion.gather, pivot) for portion in observed.calls]
+    gathered = list(job.run(run_step, steps))
+    step = partial(_solve, tuple(names), gathered, observed.messages, pivot, span)
+    alignment = next(job.run(run_step, [step]))
+    return _make_record(alignment, names, job)
+
+
+def _observe_clocks(job: Job, book: FactBook) -> Observed:
+    """Return what the relations that the plan asks for tell of clocks: calls in portions ascending
+    by source and group, and messages.
+    """
+    folder = job.folder / "clocks"
+    folder.mkdir()
+    observed = []
+    for relation in all_relations():
+        wanted = relation.observe and job.plan.method in (AUTO, relation.model)
+        files = book.list_files(relation.facts) if wanted else {}
+        if files and files[relation.facts[0]]:
+            context = RelationContext(files, book.tasks, folder, 0, job.run)
+            observed.append(relation.call(relation.observe, context))
+    calls = [portion for one in observed for portion in one.calls]
+    messages = [file for one in observed for file in one.messages]
+    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages)
+
+
+def _solve(
+    names: Sequence[str],
+    gathered: Sequence[GatheredCalls],
+    messages: Sequence[MessageFile],
+    pivot: int,
+    span: tuple[int, int],
+) -> Alignment:
+    """Return the corrections that the observations lead to. pivot: the instant amid all of them;
+    span: of the trace (ns).
+    """
+    # Not before they are needed: most jobs are of one host.
+    import polars as pl
+
+    from nsys2prv.clock.observations import MESSAGES
+    from nsys2prv.clock.solve import solve_clocks
+
+    read = pl.concat([pl.DataFrame(schema=MESSAGES), *(file.read() for file in messages)])
+    return solve_clocks(names, gathered, read, pivot, span)
 
 
 def make_fact_book(
@@ -188,95 +228,11 @@ def is_aligned(clock: HostClock) -> bool:
     )
 
 
-def run_alignment_step(step: Callable[[], Any]) -> Any:
-    """Run a step of aligning clocks. The time that it takes is told as that of clocks, by the name
-    of this function.
-    """
-    return step()
-
-
-def align_hosts(
-    book: FactBook,
-    method: str,
-    names: Sequence[str],
-    span: tuple[int, int],
-    folder: Path,
-    run_tasks: RunTasks,
-) -> Alignment:
-    """Align the clocks of these hosts by `method`; corrections are of times as the book's maps
-    place them. span: of the trace.
-    """
-    observed, pivot = collect_observations(book, method, folder, run_tasks)
-    steps = [
-        partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
-        for number, portion in enumerate(observed.calls)
-    ]
-    gathered = list(run_tasks(run_alignment_step, steps))
-    step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
-    return next(iter(run_tasks(run_alignment_step, [step])))
-
-
-def collect_observations(
-    book: FactBook, method: str, folder: Path, run_tasks: RunTasks
-) -> tuple[Observed, int]:
-    """Return all observations of clocks for `method`, calls in portions ascending by source and
-    group, and the instant amid all times (ns). folder: new, for files between steps.
-    """
-    folder.mkdir()
-    observations = []
-    for relation in all_relations():
-        wanted = relation.observe and method in (AUTO, relation.model)
-        files = book.list_files(relation.facts) if wanted else {}
-        if files and files[relation.facts[0]]:
-            observations.append(
-                relation.call(
-                    relation.observe, RelationContext(files, book.tasks, folder, 0, run_tasks)
-                )
-            )
-    calls = [portion for observed in observations for portion in observed.calls]
-    messages = [file for observed in observations for file in observed.messages]
-    times = [time for part in (*calls, *messages) for time in part.times]
-    pivot = (min(times) + max(times)) // 2 if times else 0
-    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages), pivot
-
-
-def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
-    """Store a portion's calls, gathered per host."""
-    path.write_bytes(pickle.dumps(portion.gather(pivot)))
-    return path
-
-
-def _solve_gathered(
-    names: Sequence[str],
-    parts: Sequence[Path],
-    messages: Sequence[MessageFile],
-    pivot: int,
-    span: tuple[int, int],
-) -> Alignment:
-    """Solve for the corrections from the gathered observations."""
-    # Not before they are needed: most jobs are of one host.
-    import polars as pl
-
-    from nsys2prv.clock.observations import MESSAGES
-    from nsys2prv.clock.solve import solve_clocks
-
-    gathered = [pickle.loads(part.read_bytes()) for part in parts]
-    read = pl.concat([pl.DataFrame(schema=MESSAGES), *(file.read() for file in messages)])
-    return solve_clocks(names, gathered, read, pivot, span)
-
-
-def to_record(
-    alignment: Alignment,
-    names: Sequence[str],
-    infos: Sequence[ReportInfo],
-    processes: Sequence[RankedProcess],
-) -> ClockRecord:
-    """Return the result of the alignment, keyed by the names of the clocks. processes: of the tasks
-    of the trace.
-    """
+def _make_record(alignment: Alignment, names: Sequence[str], job: Job) -> ClockRecord:
+    """Return the result of the alignment, keyed by the names of the clocks."""
     owners = [
-        infos[process.report].name if process.rank is None else f"rank {process.rank}"
-        for process in processes
+        job.infos[process.report].name if process.rank is None else f"rank {process.rank}"
+        for process in job.model.processes
     ]
     # One line for each reason.
     notes: dict[str, Counter[str]] = defaultdict(Counter)
