@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with a complaint of argparse in our words."""
+        """Raise UsageError with argparse's complaint in our words."""
         if wanted := NO_VALUE.match(message):
             option = self._option_string_actions.get(wanted[1])
             value = option.metavar if option is not None and option.metavar else "VALUE"
@@ -150,8 +150,8 @@ class Parser(argparse.ArgumentParser):
 def _declare(
     group: argparse._ActionsContainer, head: str, settings: str | dict[str, Any] | None
 ) -> None:
-    """Add the option (or argument) that is written like `head`: its names, and its value. settings:
-    its help, or further settings of argparse.
+    """Add an option or an argument. head: how it is written, with its names and its value;
+    settings: its help, or further settings of argparse.
     """
     words = head.split()
     names = [word for word in words if word.startswith("-")]
@@ -266,8 +266,8 @@ def parse_conversion(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command that analyses reports. Raises UsageError for a file to write
-    that is a report, as where its name was forgotten.
+    """Return the options of `report`, `diff` or `study`. Raises UsageError where a file to write is
+    a report, as when its name was forgotten.
     """
     refuse_traces(command, [word for word in arguments if not word.startswith("-")])
     options = Parser(command).parse_args(join_kind_options(arguments))
@@ -307,14 +307,14 @@ def make_options(arguments: argparse.Namespace) -> Options:
 
 
 def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
-    """Return the cut options that the arguments ask for; a report has only those that select."""
+    """Return the cut options that the arguments set; `report` has only some of them."""
     from nsys2prv.conversion.options import CutOptions
 
     return CutOptions(**_choose_fields(CutOptions, arguments))
 
 
 def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that are called as fields."""
+    """Return the arguments that are named like fields of a struct."""
     defaults = asdict(struct())
     chosen = {name: vars(arguments)[name] for name in defaults if name in arguments}
     # What may be given several times: pairs, or values.
@@ -336,8 +336,8 @@ def join_kind_options(arguments: Sequence[str]) -> list[str]:
 
 
 def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of -t, one by one. Raises UsageError where -t is given and names none, as
-    with a variable that is not set.
+    """Return the kinds given to -t. Raises UsageError where -t is given without any, as with an
+    unset variable.
     """
     kinds = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
     if lists and not kinds:

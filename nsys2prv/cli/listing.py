@@ -1,5 +1,7 @@
-"""``--list``: one table of what the reports hold, with marks where they differ, and the tables that
-are not translated, with reasons.
+"""Describe reports for ``--list``: one table of their contents, with marks where they differ, and
+the tables that are not translated, with reasons.
+
+In: paths of reports. Out: text and warnings.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class _ReportContents(Struct, frozen=True):
 
 
 def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
-    """Return the reports, for people, and warnings of ranks that are missing or there twice. Raises
-    Nsys2prvError for what is no report.
+    """Return a description of the reports, and warnings about missing or repeated ranks. Raises
+    Nsys2prvError for a file that is not a report.
     """
     inspected = [_inspect_reports(path) for path in paths]
     reports = _describe_reports(inspected)
@@ -90,8 +92,8 @@ def _inspect_reports(path: Path) -> _ReportContents:
 
 
 def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each report, in columns; a value that should be the same in all reports and
-    is not is marked. Of many reports those alone that differ from most, and how.
+    """Return a line for each report, in columns, with marks at values that should be the same in
+    all reports and are not. With many reports, only those that differ from most are shown.
     """
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
@@ -132,7 +134,7 @@ def _mark_unusual(cells: list[str]) -> list[str]:
 
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each kind of event that some report holds: rows in all, and in each report."""
+    """Return a line for each kind of event in the reports: rows in all, and in each report."""
     names, titles, counts = [], [], []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in reports]
@@ -202,7 +204,9 @@ def _format_begin(info: ReportInfo) -> str:
 
 
 def _count_processes(info: ReportInfo) -> str:
-    """Return the processes that the report profiles; all that it names where it does not tell."""
+    """Return the profiled processes of a report; all that it names where it does not say which
+    were.
+    """
     own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
     named = [
         f"{name or 'process'} {pid_of(pid)}"
@@ -220,7 +224,7 @@ def _describe_gpus(info: ReportInfo) -> str:
 
 
 def _format_rank(info: ReportInfo) -> str:
-    """Return the rank or ranks of a report, who tells them, and of how many they are."""
+    """Return the ranks of a report, their source, and the number of ranks of the job."""
     if info.ranks:
         name, ranks = "MPI", list_some(list(map(str, sorted(info.ranks.values()))), 4)
     elif info.launcher_ranks:

@@ -75,8 +75,8 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
-    """Raise UsageError for reports that are none: commands, further kinds of events, or traces.
-    kinds: the values of -t.
+    """Raise UsageError for arguments in the place of reports that are something else: commands,
+    kinds of events, or traces. kinds: the values of -t.
     """
     reports, output = paths[:-1], paths[-1]
     for word in reports:
@@ -115,7 +115,9 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
 
 
 def check_output(output: str) -> None:
-    """Raise UsageError for a trace to write that is a folder, or named as a file of another kind."""
+    """Raise UsageError where the trace to write is a folder, or has the ending of another sort of
+    file.
+    """
     path = Path(output)
     if not output:
         raise UsageError(
@@ -141,7 +143,7 @@ def check_output(output: str) -> None:
 
 
 def check_folder_of_views(folder: Path) -> None:
-    """Raise UsageError where the name is that of a file or of a view."""
+    """Raise UsageError where the folder for views is a file, or the name of a view."""
     if is_trace_name(str(folder)):
         raise UsageError(
             f"{folder}: is a trace; `nsys2prv cfgs --for {folder}` lists the views that show something of it"
@@ -195,8 +197,8 @@ def refuse_traces(command: str, paths: Sequence[str]) -> None:
 
 
 def check_pages(reports: Sequence[str], outputs: Collection[str]) -> None:
-    """Raise UsageError for a page or another file to write that is given as a further report.
-    outputs: the options that name such files.
+    """Raise UsageError for a file to write that is given like a further report. outputs: the
+    options that name such files.
     """
     for path in map(Path, reports[1:]):
         if path.suffix[1:] in outputs and not path.exists():

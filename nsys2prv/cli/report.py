@@ -1,5 +1,7 @@
-"""The commands `nsys2prv report` and `nsys2prv diff`. They print, and write what they find as JSON
-and as a page (nsys2prv.analysis.page).
+"""Run the commands `nsys2prv report` and `nsys2prv diff`.
+
+In: parsed options. Out: text, and the JSON file and the page (:mod:`nsys2prv.analysis.page`) that
+were asked for.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def _select_part(options: argparse.Namespace) -> dict[str, object]:
 def _analyse_reports(
     options: argparse.Namespace, style: Style
 ) -> tuple[dict[str, object], dict[str, Result], list[str], Excerpts | None]:
-    """Return the description of the job, the results of the analyses asked for, the names of those
-    that were not made as the terminal has no room for them, and what a page shows of the events.
+    """Return the description of the job, its results, the names of analyses that were skipped because
+    the terminal has no room for them, and the events that a page shows.
     """
     names = options.only
     first = Path(options.reports[0])
@@ -170,9 +172,8 @@ def make_difference(options: argparse.Namespace) -> tuple[str, list[str], int]:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
 ) -> str:
-    """Return all analyses of a job that is being converted, as text; everything is written to
-    `path`, and as a page beside it. paths: write those of the reports,
-    not only their names.
+    """Return all analyses of a converted job as text; also write them as JSON to `path`, and as a
+    page beside it. paths: write the paths of reports, not only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
@@ -216,7 +217,7 @@ def _analyse_job(
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
-    """Return the job that the command line names."""
+    """Return the job that an argument of `diff` names, analysed."""
     path = Path(name)
     if path.suffix == JSON:
         return FinishedJob(*_load_job_file(path))
@@ -231,17 +232,17 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
-    """Return the heading for a job. job: as :meth:`OpenJob.describe` returns it. full: with all that the
-    reports lack.
+    """Return the heading of a report. job: as :meth:`OpenJob.describe` returns it. full: with all
+    notes on the quality of the capture.
     """
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)
-    told = job.get("ranks_by", ())
+    sources = job.get("ranks_by", ())
     return [
         *([str(job["title"])] if job.get("title") else []),
         f"{describe_processes(job.get('processes', job['ranks']), job['ranks'])} on {format_count(len(job['nodes']), 'host')}{gpus}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events"
-        + (f"; ranks by {' and '.join(told)}" if FILE_NAMES in told else ""),
+        + (f"; ranks by {' and '.join(sources)}" if FILE_NAMES in sources else ""),
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
         *(["quality of the capture:"] if quality else []),

@@ -1,5 +1,7 @@
-"""The command `nsys2prv study`: prints a study of several runs, and writes it as a page, Markdown,
-CSV, JSON and TALP's files, and the traces of what it is of.
+"""Run the command `nsys2prv study`.
+
+In: parsed options. Out: text, and the page, Markdown, CSV, JSON, TALP files and traces that were
+asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def print_study(options: argparse.Namespace) -> str:
 
 
 def _check_runs(options: argparse.Namespace) -> None:
-    """Raise UsageError where the runs or folders to write cannot be what they are given for."""
+    """Raise UsageError where runs or folders to write cannot be used as given."""
     paths = [Path(run) for run in options.runs]
     if len(paths) == 1 and paths[0].suffix != JSON:
         _refuse_one_run(options.runs[0])
@@ -87,7 +89,7 @@ def _refuse_one_run(name: str) -> NoReturn:
 
 
 def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
-    """Return what runs are called."""
+    """Return run -> label."""
     labels: dict[str, str] = {}
     for text in options.label:
         run = next((run for run in options.runs if text.endswith(f"={run}")), None)
@@ -103,7 +105,7 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _cut_runs(study: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """Write the traces of the focus of analysis."""
+    """Write the trace of the focus of analysis of each run."""
     options.cut.mkdir(exist_ok=True)
     for number, run in enumerate(study["runs"], 1):
         interval = run["interval"]

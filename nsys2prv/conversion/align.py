@@ -50,8 +50,8 @@ from nsys2prv.writers.rows import build_object_model
 
 
 def align_reports(job: Job) -> None:
-    """Bring what was read of the reports into one trace: its time, its rows and its names, and what
-    follows from several reports. Raises NothingToWrite where no events were read.
+    """Put the reports of a job on one time, one set of rows and one numbering of names, and add
+    what follows from several reports. Raises NothingToWrite where no events were read.
     """
     with job.progress.show_phase("clocks", 4) as advance:
         job.captures = _find_captures(job)
@@ -79,9 +79,9 @@ def align_reports(job: Job) -> None:
 
 
 def _align_by_clock_results(job: Job) -> ClockRecord | None:
-    """Return the corrections of the hosts' clocks by the events that were read for them alone, so
-    that the same reports have the same clocks whatever kinds are asked for; None where there are
-    none.
+    """Return the clock corrections that follow from the events read for the clocks alone; None
+    without such events. With them, reports get the same clocks whatever kinds of events are
+    selected.
     """
     if not any(result.facts for result in job.clock_results):
         return None
@@ -109,8 +109,8 @@ def _find_captures(job: Job) -> Captures:
 
 
 def _check_job(job: Job) -> list[str]:
-    """Add doubts about the job, and ranks without a report, to its warnings; returns the latter. Of a
-    process that was captured several times the first report counts.
+    """Add warnings about the job as a whole; returns those about ranks without a report. Where a
+    process was captured several times, its first report counts.
     """
     if runs := job.captures.describe_runs(job.infos):
         job.warnings.append(f"{runs}: ranks are compared within a run only")
@@ -154,23 +154,25 @@ def _adopt_kernels(job: Job) -> None:
 
 
 def _build_model(job: Job, more: Sequence[tuple[int, DeviceKey]] = ()) -> None:
-    """Give all objects, and more, rows of the trace."""
-    told = []
+    """Build the tree of rows for all objects with events, and for `more`."""
+    frames = []
     for result in job.results:
         if COMMUNICATORS in result.facts:
             frame = read_frame(result.facts[COMMUNICATORS])
             owners = [job.captures.find_first(result.report, one) for one in frame["process"]]
-            told.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
+            frames.append(frame.with_columns(report=pl.Series([one for one, _ in owners])))
     ranks = partial(
-        find_ranks, nccl=pl.concat(told) if told else None, is_one_job=len(job.captures.runs) < 2
+        find_ranks,
+        nccl=pl.concat(frames) if frames else None,
+        is_one_job=len(job.captures.runs) < 2,
     )
     objects = [*job.list_objects(), *more]
     job.model = build_object_model(job.infos, job.machines, objects, job.captures.firsts, ranks)
 
 
 def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
-    """Give all objects rows of the trace, and keep what several reports sampled once; returns the
-    GPUs whose states are to be written, with their reports.
+    """Give every object a row, and drop samples that several reports hold. Returns the GPUs that
+    get states, with their reports.
     """
     _adopt_kernels(job)
     devices = _find_devices(job)
@@ -181,9 +183,7 @@ def _number_objects(job: Job) -> list[tuple[int, DeviceKey]]:
 
 
 def _find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
-    """Return the GPUs that get states, as objects of the trace: those with streams that hold
-    events.
-    """
+    """Return the GPUs that get states: those with streams that hold events."""
     if not any(kind.name == "device_state" for kind in job.selection.kinds):
         return []
     streams = {
@@ -195,7 +195,7 @@ def _find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
         ((report, pid), identify_gpu(job.infos, job.machines, report, device))
         for report, pid, device in streams
     }
-    # Where each process has a GPU of its own, its streams tell the same.
+    # Where each process has a GPU of its own, its streams show the same.
     own_gpus = len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses})
     if own_gpus and "device_state" not in job.selection.asked:
         return []
@@ -203,7 +203,7 @@ def _find_devices(job: Job) -> list[tuple[int, DeviceKey]]:
 
 
 def _number_names(job: Job) -> None:
-    """Give values to all names and domains met."""
+    """Assign event values to all names and domains."""
     labellers = {}
     if not job.plan.options.full_kernel_names:
         labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
@@ -224,8 +224,8 @@ def _number_names(job: Job) -> None:
 
 
 def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_complete: bool) -> None:
-    """Add what follows from several reports: relations, and the states of devices if wanted.
-    is_complete: no rank is known to lack a report.
+    """Add the results of relations between reports, and the states of GPUs. is_complete: no rank is
+    known to lack a report.
     """
     book = replace(
         make_fact_book(job, job.clocks, job.machines, group_comparable_reports(job)),
@@ -240,13 +240,13 @@ def _relate_reports(job: Job, devices: Sequence[tuple[int, DeviceKey]], is_compl
         number = 1 + max(result.task for result in (*job.results, *related))
         job.results += find_device_states(job, number)
     job.results += related
-    # One warning is enough where the launcher's environment tells it.
+    # One warning is enough where the launcher's environment says so.
     if is_complete:
         job.warnings += warn_of_absent_members(book, len(job.silent_in_nccl))
 
 
 def _add_states(job: Job) -> None:
-    """Add the states of all rows."""
+    """Add the state records of threads and streams."""
     job.settle()
     from nsys2prv.conversion import states
 

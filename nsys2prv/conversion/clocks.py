@@ -1,8 +1,7 @@
-"""Place all reports in trace time: align the clocks of hosts by what their processes did together,
-and make one timeline of them.
+"""Place all reports in trace time: align the clocks of hosts by what their processes did together.
 
-In: a job whose reports are placed by their own clocks, and facts of calls of several ranks. Out: maps
-from the times of each report to those of the trace.
+In: a job whose reports are placed by their own clocks, and facts about calls of several ranks. Out:
+maps from the times of each report to those of the trace.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ if TYPE_CHECKING:
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
 PLACED_BY_UTC = "UTC"
-#: The method of reports whose clocks are not to be heeded.
+#: The method of reports whose clocks are ignored.
 AS_THEY_ARE = "local times as they are"
 #: Hosts and ranks named in one line.
 MOST_NAMED = 6
 
 
 def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
-    """Return the clock that each report's times are of, and the clocks' names: of hosts, and of
-    reports that no clock places or no host names.
+    """Return the index of each report's clock, and the names of the clocks: their hosts, or the
+    reports themselves where no clock places them or no host is known.
 
-    Hosts of one name get the number of the machine behind it, in the order of the ranks.
+    Hosts of the same name are numbered, in the order of the ranks.
     """
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()
@@ -69,7 +68,7 @@ def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
 
 
 def find_clock_corrections(job: Job) -> ClockRecord | None:
-    """Return the corrections of the hosts' clocks, as asked for; None where none are to be made."""
+    """Return the corrections of the hosts' clocks that the plan asks for; None for no corrections."""
     method = job.plan.method
     if isinstance(method, ClockRecord):
         return method
@@ -90,8 +89,8 @@ def find_clock_corrections(job: Job) -> ClockRecord | None:
 
 
 def _observe_clocks(job: Job, book: FactBook) -> Observed:
-    """Return what the relations that the plan asks for tell of clocks: calls in portions ascending
-    by source and group, and messages.
+    """Collect the observations of clocks from the relations that the plan selects: calls, in
+    portions sorted by source and group, and messages.
     """
     folder = job.folder / "clocks"
     folder.mkdir()
@@ -114,8 +113,8 @@ def _solve(
     pivot: int,
     span: tuple[int, int],
 ) -> Alignment:
-    """Return the corrections that the observations lead to. pivot: the instant amid all of them;
-    span: of the trace (ns).
+    """Solve for the corrections. pivot: an instant in the middle of all observations; span: of the
+    trace (ns).
     """
     # Not before they are needed: most jobs are of one host.
     import polars as pl
@@ -130,7 +129,7 @@ def _solve(
 def make_fact_book(
     job: Job, clocks: Sequence[ClockMap], hosts: Sequence[int], clock_groups: Sequence[int] = ()
 ) -> FactBook:
-    """Return the facts of a job, their times placed by these clocks."""
+    """Return the facts of a job, with their times mapped by these clocks."""
     threads = {one.task: job.find_threads(one) for one in job.results if one.facts}
     return FactBook(
         job.results, clocks, hosts, threads, job.model.tasks, clock_groups, job.captures.numbers
@@ -138,7 +137,7 @@ def make_fact_book(
 
 
 def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
-    """Place all reports in the time of the trace, with these corrections of the hosts' clocks."""
+    """Place all reports in trace time, with these corrections of the hosts' clocks."""
     placements = _place_all(job)
     if record is not None:
         numbers, names = find_host_clocks(job)
@@ -153,8 +152,8 @@ def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
         ]
         record = replace(record, hosts=hosts) if len(names) > 1 else None
     epoch = min(_find_first_times(placements, job.spans).values())
-    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
-    # the very first.
+    # Where a slowed clock shrinks a range of 1 ns to nothing, the writer begins it 1 ns earlier; this
+    # may be the very first one.
     epoch -= any(
         (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
         for clock in (placement.map for placement in placements)
@@ -165,7 +164,7 @@ def place_reports_in_trace(job: Job, record: ClockRecord | None) -> None:
 
 
 def _place_all(job: Job) -> list[Placement]:
-    """Return a place for every report: those without any clock begin with the first event of the
+    """Return the placements, with reports without any clock placed at the first event of the
     others.
     """
     placements = job.placements
@@ -181,7 +180,7 @@ def _place_all(job: Job) -> list[Placement]:
 
 
 def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
-    """Return the time of the first event of each report, as they are placed."""
+    """Return report -> time of its first event, by these placements."""
     return {
         report: int(placements[report].map.to_global(np.array([first]))[0])
         for report, (first, _) in spans.items()
@@ -189,8 +188,8 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
 
 
 def group_comparable_reports(job: Job) -> list[int]:
-    """Return a number for each report; times of reports of one number can be compared with each
-    other. All can where nobody looked.
+    """Return a group number for each report; times are comparable within a group. Without any
+    observation all reports are of one group.
     """
     if job.clock_record is None or not job.clock_record.hosts:
         return [0] * len(job.infos)
@@ -207,7 +206,7 @@ def group_comparable_reports(job: Job) -> list[int]:
 
 
 def find_clock_error(job: Job) -> int:
-    """Return the largest error (ns) of times of comparable reports against each other."""
+    """Return the largest error (ns) between the times of comparable reports."""
     if len(set(find_host_clocks(job)[0])) == 1:
         return 0
     hosts = job.clock_record.hosts.values() if job.clock_record else ()
@@ -218,9 +217,7 @@ def find_clock_error(job: Job) -> int:
 
 
 def is_aligned(clock: HostClock) -> bool:
-    """True if the report's times can be compared with those of others, by observations or by a
-    given clock file.
-    """
+    """True if observations or a clock file align this host with others."""
     return (
         clock.sure
         and clock.method != PLACED_BY_UTC

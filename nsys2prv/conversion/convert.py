@@ -97,9 +97,7 @@ def prepare(
 def _open_and_read(
     paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, progress: Progress
 ) -> Job:
-    """Return the job of these reports, without those that cannot be read where the plan says to
-    keep going.
-    """
+    """Open and read the reports, without unreadable ones where the plan says to keep going."""
     unread: list[str] = []
     while True:
         part = folder / f"reports-{len(unread)}"

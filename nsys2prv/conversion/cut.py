@@ -1,7 +1,8 @@
-"""Cut a job to size, a stage between preparing it and writing it.
+"""Cut a job to size, between aligning and writing it.
 
-A cut takes the job as it is without one, aligned and related by all its events, and rewrites its
-runs in trace time: what straddles the cut is clipped, what was in force at its begin is told there.
+In: a job, aligned and related by all its events, and a plan. Out: a job whose runs are rewritten in
+the time of the cut trace: ranges are clipped, and states and counters in force at the cut's begin
+are repeated there.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from nsys2prv.writers.rows import (
 SHORTEST_UUID = 6
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
-#: A number without a unit in a span of time; what is said of it where the span is all or nothing.
+#: A number without a unit in a span of time; the hint where the span is all or nothing.
 BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are seconds"
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job reduced to the part and the rows that the plan asks for. Raises NothingToWrite
-    where that is nothing, Nsys2prvError where it cannot be told what it is.
+    """Return the job reduced to the part and the rows that the plan selects. Raises NothingToWrite
+    where nothing is left, Nsys2prvError where the job lacks what the plan names.
     """
     model, threads = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
@@ -131,9 +132,9 @@ def _cut_runs(
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
-    """Return the object model of the rows that stay, the job's own where these are all, and for
-    each task of reading the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
-    stays.
+    """Return the object model of the selected rows (the job's own if that is all of them), and, for
+    each reading task, the row of each local object, -1 for none. Raises Nsys2prvError where no row
+    is left.
     """
     model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts or cut.devices):
@@ -215,8 +216,8 @@ def _normalize_uuid(uuid: str) -> str:
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
-    """Return begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
-    range.
+    """Return begin and end (ns of the trace) of the region. Raises Nsys2prvError where no range
+    matches.
     """
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     if NAMES in job.values:
@@ -243,7 +244,7 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
 
 def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
     """Yield thread, begin and end of the ranges with matching names."""
-    # Of each layout of NVTX ranges the field that holds the name.
+    # Layout of NVTX ranges -> the field with the name.
     name_fields = {
         name: layout.fields[0].name
         for name, layout in load_catalogue().layouts.items()

@@ -1,5 +1,7 @@
-"""Cut the runs of a report to a window of time and to selected rows and fields, in the time of the
-cut trace. A task is a pure function over files.
+"""Cut the runs of one report to a window of time and to selected rows.
+
+In: runs and their clock map. Out: runs in the time of the cut trace. A task is a pure function over
+files.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class CutWork(Struct, frozen=True):
 
 
 def cut_task(task: CutWork) -> tuple[WorkResult, int]:
-    """Cut the runs of a task; return them in the time of the cut trace, and how many ranges were
+    """Cut the runs of a task. Returns them, in the time of the cut trace, and how many ranges were
     clipped.
     """
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
@@ -79,8 +81,8 @@ def cut_task(task: CutWork) -> tuple[WorkResult, int]:
 
 
 class _RecordsInForce(Struct):
-    """Records of one run that are in force when the cut begins, as far as this run tells, to be
-    written once all runs are known.
+    """The records of one run that may be in force when the cut begins. Which of them are is known
+    when all runs have been read.
     """
 
     #: Run that they are of.
@@ -175,9 +177,9 @@ class _Cutter:
     def _append_ranges(
         self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray, ties: np.ndarray
     ) -> None:
-        """Write ranges by their begin and end in the whole trace. ties: what begin records hold in
-        place of the end, by which the writer puts outer ranges first: the end before it is clipped,
-        for that of the cut is the same for all that it clips.
+        """Write ranges, given their begins and ends in the whole trace. ties: what begin records
+        hold in place of their ends, so that the writer puts outer ranges first: the ends before
+        clipping, which gives all clipped ranges the same end.
         """
         if not len(records):
             return
@@ -195,8 +197,8 @@ class _Cutter:
         self.out.events[run.shape.name] += len(records)
 
     def _write_heads(self) -> None:
-        """Write the ranges that nest and are open when the cut begins, the outer ones first: in the
-        order in which the whole trace has them.
+        """Write the nested ranges that are open when the cut begins, outer ones first, in their
+        order in the whole trace.
         """
         if not self.heads:
             return
@@ -257,8 +259,8 @@ class _Cutter:
         self._append_ranges(run, records, time, time + 1, shown + 1)
 
     def _write_states(self) -> None:
-        """Write the state of each row when the cut begins. Layouts with the same event type tell of
-        the same states.
+        """Write the state of each row when the cut begins. Layouts that share an event type share
+        their states.
         """
         groups: dict[object, list[_RecordsInForce]] = {}
         for states in self.states:
@@ -304,7 +306,7 @@ class _Cutter:
 def _sort_and_join(
     pieces: Sequence[_RecordsInForce],
 ) -> tuple[list[_RecordsInForce], np.ndarray, np.ndarray]:
-    """Return the pieces by their shapes, and the columns of their records together."""
+    """Return the pieces sorted by shape, and the concatenated columns of their records."""
     pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.field_mask))
     time = np.concatenate([piece.time for piece in pieces])
     return pieces, time, np.concatenate([piece.other for piece in pieces])
@@ -336,7 +338,7 @@ class _SampleCutter:
         self._series: dict[tuple[int, str], _RowSamples] = {}
 
     def add(self, run: Run, records: np.ndarray) -> None:
-        """Take a run, of which these are the records that may be before the cut's end."""
+        """Add a run. records: those that may lie before the end of the cut."""
         name, window = run.shape.name, self._task.window
         thread = int(self._task.threads[run.task][run.object])
         if thread < 0:
@@ -356,9 +358,9 @@ class _SampleCutter:
     def _thin(
         self, name: str, time: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples of a layout that its rate lets stay; the others count as left out."""
+        """Return the samples of a layout that its rate keeps, and count the others as left out."""
         rate = self._task.plan.rates[name]
-        # The length (ns) of the stretches of which one sample stays.
+        # One sample is kept in each interval of this length (ns).
         width = max(1, SECOND // rate)
         thinned_time, thinned = _thin_samples(time, values, width)
         reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
@@ -379,7 +381,7 @@ class _SampleCutter:
             series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
 
     def finish(self) -> None:
-        """Write the samples, once all runs are known."""
+        """Write the samples, after all runs have been added."""
         for (_, name), series in self._series.items():
             if series.thinned:
                 self._finish_thinned(name, series)
@@ -404,7 +406,7 @@ class _SampleCutter:
     def _write(
         self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
     ) -> None:
-        """Write records, without the metrics of which there is no number."""
+        """Write samples, without metrics that have no value."""
         carried = (values != 0).any(axis=0)
         if not carried.any():
             return
@@ -421,9 +423,9 @@ class _SampleCutter:
 def _thin_samples(
     time: np.ndarray, values: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (ascending) and stored values with, of each number, the last of every stretch of
-    trace time that begins at a multiple of `width`: so the number in force at the end of a stretch
-    is right.
+    """Thin out samples: of each metric, keep the last value in each interval of `width` ns of trace
+    time, so that values at the ends of intervals stay right. Returns times (ascending) and stored
+    values.
     """
     stretch = time // width
     kept = np.zeros_like(values)

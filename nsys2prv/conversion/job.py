@@ -1,8 +1,6 @@
-"""A job on its way from reports to a trace: the results of the stages of a conversion, and the
-workers that run its tasks.
+"""The job that goes through the stages of a conversion, with the workers that run its tasks.
 
-`prepare` of `convert` runs the stages `open`, `read` and `align`. Then a job can be cut (`cut`),
-written (`write`) and analysed.
+The stages `open`, `read` and `align` fill in its fields; then it can be cut, written and analysed.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from nsys2prv.store.work_result import WorkResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
 
-#: Times (UTC, ns) before which a trace begins.
+#: Latest time (UTC, ns) at which a trace may begin.
 END_OF_DATES = 250_000_000_000_000_000_000
 
 
@@ -47,8 +45,8 @@ END_OF_DATES = 250_000_000_000_000_000_000
 def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
-    """Yield the workers for so many reports, a folder for new files beside the target, and one for
-    intermediate files. Raises Nsys2prvError where the target or such files cannot be written.
+    """Yield a pool of workers for so many reports, a folder for new files beside the target, and a
+    folder for intermediate files. Raises Nsys2prvError where files cannot be written there.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
@@ -66,8 +64,8 @@ def open_workplace(
 
 
 class Job:
-    """State of a job; each stage fills in its results. What a stage finds is there when it is done,
-    not before. Arrays are int64, times ns.
+    """The state of a job. Each stage sets its own fields, which do not exist before. Arrays are
+    int64, times ns.
     """
 
     #: What to read, how to place it, what to leave out.
@@ -91,7 +89,7 @@ class Job:
     results: list[WorkResult]
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: dict[int, Span]
-    #: Processes with launching calls of which there is no work.
+    #: Processes with launching calls without recorded work.
     lost: list[LostLaunches]
     #: Work on GPUs that begins before its launch: report, globalPid, CUDA ordinal, number, and by
     #: how much at most (ns).
@@ -116,8 +114,8 @@ class Job:
     values: dict[str, NameValues]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
-    #: (report, process) whose NCCL kernels have no payloads, other than those of other reports -> how
-    #: many kernels, and how many of these were matched all the same.
+    #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of
+    #: these kernels, and how many of them were matched nevertheless.
     silent_in_nccl: dict[tuple[int, int], tuple[int, int]]
 
     #: Settled: all runs; `run.task` is an index into `threads`, `domains` and each list of `names`.
@@ -148,7 +146,7 @@ class Job:
 
     @property
     def begin_utc(self) -> datetime | None:
-        """Return when the trace begins, in UTC; None where the reports do not tell."""
+        """Return when the trace begins, in UTC; None where no report has a clock."""
         is_placed = any(placement.method != UNPLACED for placement in self.placements)
         if not is_placed or not 0 < self.epoch < END_OF_DATES:
             return None
@@ -171,8 +169,8 @@ class Job:
     def run(
         self, function: Callable, tasks: Iterable, name_task: Callable[[Any], str] | None = None
     ) -> Iterator:
-        """Return results of pure functions over files, in the order of the tasks. name_task: names a
-        task for people, by the first reports if it is not given.
+        """Run a pure function over files on each task, and return the results in order. name_task:
+        names a task in messages (default: the first reports).
         """
         reports = ", ".join(info.name for info in self.infos[:3])
         names = name_task or (lambda _: reports)
@@ -185,8 +183,8 @@ class Job:
         return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
 
     def find_duration(self) -> int:
-        """Return the length of the trace (ns), from all that it holds and the spans of the reports'
-        events.
+        """Return the length of the trace (ns), which includes all its records and the spans of the
+        reports' events.
         """
         lasts = {report: [last] for report, (_, last) in self.spans.items()}
         for run in (run for result in self.results for run in result.runs):
@@ -197,7 +195,7 @@ class Job:
         )
 
     def settle(self) -> None:
-        """Bring together what the results hold, for all that reads the job."""
+        """Collect the results into the fields that all later steps read."""
         by_task = self.ordered_results
         places = {result.task: place for place, result in enumerate(by_task)}
         shapes: dict[RecordFormat, RecordFormat] = {}
@@ -223,7 +221,7 @@ class Job:
         self.duration = self.find_duration()
 
     def collect_metrics(self) -> dict[str, set[Metric]]:
-        """Return the sampled numbers met, by layout."""
+        """Return layout -> the metrics that have samples."""
         metrics: dict[str, set[Metric]] = defaultdict(set)
         for shape in {run.shape for run in self.runs if run.shape.stream == COUNTER}:
             metrics[shape.name].update(shape.metrics)
@@ -239,8 +237,8 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
 
 
 def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
-    """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
-    and the global ids of what they refer to), and the times (ns) at which its windows begin.
+    """Return what a :class:`WindowReader` needs to read a job's records (runs, with small ones
+    joined, and their global ids), and the begins (ns) of its windows.
     """
     global_ids = make_global_ids(job)
     runs = join_small_runs(job.runs, global_ids, job.folder, job.run)
@@ -248,7 +246,7 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 
 def make_global_ids(job: Job) -> GlobalIds:
-    """Return the translation of times and numbers in a job's runs to those of the trace."""
+    """Return the translation of local times and numbers in a job's runs to those of the trace."""
     return GlobalIds(
         job.clocks,
         job.duration,

@@ -1,4 +1,8 @@
-"""The reader of a prepared job's events: its rows, devices and units, and its runs by unit."""
+"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path as
+records.
+
+In: a job. Out: a reader of its events by device group, with its rows and GPUs.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +120,7 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
 def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
-    """Return connected components of threads by report, task and GPU."""
+    """Number the device groups: threads connected by a report, a task or a GPU."""
     keys = []
     for thread, thread_reports in enumerate(reports):
         own = [("device", devices[thread])] if devices[thread] is not None else []
@@ -129,8 +133,8 @@ def _number_units(
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """Return the job's runs; those that hold events of the whole job as runs of one unit each, and
-    without ends, which no analysis asks for.
+    """Return the job's runs for analyses: runs that span the whole job are split by device group,
+    and runs of ends are left out, as no analysis reads them.
     """
     reader, result = SpillReader(), []
     for number, run in enumerate(job.runs):
@@ -175,8 +179,8 @@ def make_critical_path(job: Job) -> WorkResult:
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:
-    """Return the causes of pieces, with graphs apart from kernels, and their kernel classes, ABSENT
-    for others.
+    """Return the causes of pieces, with CUDA graphs told from kernels, and their kernel classes
+    (ABSENT for other work).
     """
     on_path = pl.DataFrame({"thread": pieces.row, "end": pieces.end})
     on_path = on_path.with_row_index("piece").filter(

@@ -22,7 +22,7 @@ from nsys2prv.store.work_result import WorkResult
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
 CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
-#: Tables of the work that is launched, of which so many rows are looked at together.
+#: Tables of launched work, and how many of their rows are read at a time.
 WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, HOST_NODES, DECOMPRESSIONS)
 ROWS = 1_000_000
 #: From this share of lost launches on it is not known when the GPUs of a process were idle.
@@ -66,8 +66,8 @@ def find_lost_launches(
     spans: Mapping[int, Span],
     run: Callable[[Callable, Sequence], Iterator],
 ) -> list[LostLaunches]:
-    """Return the processes with such calls. results: of reading, which have indexed the calls;
-    spans: when each report's events begin and end (local ns).
+    """Return the processes with launching calls that lack work. results: of reading, with indexes
+    of calls; spans: of each report's events (local ns).
     """
     segments: dict[int, list[Segment]] = defaultdict(list)
     for result in results:

@@ -1,9 +1,9 @@
-"""The metadata of a trace, `out.nsys2prv.json`: inputs, options, clocks, and the account of every
-row read and every record made, written or counted with the reason why not.
+"""Make the metadata of a trace, `out.nsys2prv.json`: inputs, options, clocks, and an account of
+every row and record, written or left out and why.
 
-Nothing in that file depends on when, where or by how many processes the trace was written. It holds
-nothing of a job's environment. The only paths in it are those of the reports, as they were given;
-with `--no-paths` only their names.
+In: a job, its summary and options. Out: the text of the file. It does not depend on when, where or
+by how many processes the trace was written, and holds nothing of a job's environment. Its only
+paths are those of the reports as they were given; with `--no-paths` only their names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ UNRECORDED = frozenset(
 
 
 class RecordBalance(Struct):
-    """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
+    """Balance of the records or samples of a layout, or of a kind of lines: made = written +
+    left_out.
+    """
 
     #: Number that was made.
     made: int = 0
@@ -70,7 +72,7 @@ class Ledger(Struct):
     records: dict[str, RecordBalance] = field(default_factory=dict)
     #: By kind of line.
     lines: dict[str, RecordBalance] = field(default_factory=dict)
-    #: For tables of which kinds take rows by conditions: their rows, and those that no kind took.
+    #: Tables whose rows are chosen by conditions -> number of rows, and of those that no kind chose.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -85,8 +87,8 @@ class Ledger(Struct):
     def from_job(
         cls, job: Job, written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]
     ) -> Ledger:
-        """Return the account. written: records by layout and lines by kind; left_out: those that
-        are not, by (layout or kind of lines, reason).
+        """Return the account of a job. written: records by layout, lines by kind. left_out: by
+        (layout or kind of lines, reason).
         """
         reasons: dict[str, dict[str, int]] = defaultdict(dict)
         for (name, reason), count in sorted(left_out.items()):
@@ -128,7 +130,7 @@ def sum_accounts(job: Job) -> dict[str, Account]:
 
 
 def list_reasons(counts: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
-    """Return counts of kinds or layouts by reason as counts by (kind or layout, reason)."""
+    """Return the counts, by (kind or layout, reason)."""
     return {
         (name, reason): count
         for name, reasons in counts.items()
@@ -222,7 +224,7 @@ def _describe_options(options: Options) -> dict[str, Any]:
 
 
 def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that differ, also within dictionaries."""
+    """Return the values that differ from the usual ones, recursively."""
     return {
         name: _find_changes(value, usual[name] or {}) if isinstance(value, dict) else value
         for name, value in told.items()
@@ -239,9 +241,7 @@ def _describe_account(account: Account) -> dict[str, Any]:
 
 
 def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
-    """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
-    why.
-    """
+    """Return the tables that no selected kind reads: at most how many rows they have, and why."""
     read, translated = (
         {table for kind in kinds for table in (*kind.tables, *kind.lookup_tables)}
         for kinds in (job.selection.kinds, all_kinds())
@@ -272,7 +272,7 @@ def _describe_reasons(summary: Summary) -> dict[str, str]:
 
 
 def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
-    """Return the notes and warnings, without the folders of the reports if these are not wanted."""
+    """Return the lines, without the folders of reports where paths are not wanted."""
     notes = list(map(str, lines))
     if options.without_paths:
         folders = {f"{info.given.parent}/" for info in job.infos}
@@ -304,8 +304,8 @@ def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _compute_checksum(path: Path) -> str:
-    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
-    in the first bytes of a database.
+    """Return the checksum that :data:`CHECKSUM` describes, in hexadecimal. Its first bytes hold the
+    number of changes that SQLite counts.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)

@@ -31,7 +31,7 @@ REPORT_ROWS = 40_000
 #: Reports that a worker inspects in one task: up to so many, or so many bytes.
 INSPECTED_REPORTS, INSPECTED_BYTES = 16, 50_000_000
 
-#: An export, and the report as it was given; or why there is none.
+#: An export and the report as it was given, or the error.
 Export = tuple[Path, Path] | Nsys2prvError
 
 

@@ -236,8 +236,8 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
 
 
 def find_layouts(name: str) -> list[str]:
-    """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
-    none for a name that is none.
+    """Return the layouts of the kinds of events, and of the relations, that a name selects; none
+    for an unknown name.
     """
     meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
     meant += [relation for relation in all_relations() if name in (relation.name, "all")]
@@ -397,8 +397,8 @@ DEFAULTS = Options()
 
 
 def choose_options(options: Options | None, fields: Mapping[str, object]) -> Options:
-    """Return the options (None: the defaults) with single fields, by name, as asked. Raises
-    UsageError for a name that is none.
+    """Return the options (None: the defaults) with some fields replaced. Raises UsageError for an
+    unknown field.
     """
     if unknown := set(fields).difference(Options.__struct_fields__):
         raise UsageError(

@@ -1,5 +1,8 @@
-"""The quality of a capture: missing and lost data, and fallbacks of the recording. It is said once,
-a line each with what to do, in the summary of a conversion and in reports.
+"""Assess a capture: missing and lost data, and fallbacks of the recording, a line each with what to
+do.
+
+In: a job. Out: notes and warnings, for the summary of a conversion and for reports.
+``quality.yaml`` has their texts.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
 _DECLARED = load_shipped_file(__package__, "quality.yaml")
-#: What tells more of hosts and GPUs where it is recorded -> its `tables`, the `option` that records
-#: it, and what that `tells`.
+#: What would say more of hosts and GPUs -> its `tables`, the `option` that records it, and what that
+#: `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
 #: Classes of messages of Nsight Systems, the worst first.
 CLASSES = ("loss", "fallback", "error", "warning")
@@ -93,8 +96,8 @@ def assess_quality(job: Job) -> list[QualityNote]:
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
-    """Return what would tell more, and how to record it: `--sample=process-tree names the code`.
-    tables: those with rows.
+    """Return what would be useful but is not recorded, and how to record it, as in
+    `--sample=process-tree names the code`. tables: those with rows.
     """
     return {
         what: f"{one['option']} {one['tells']}"
@@ -112,8 +115,8 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
 
 
 def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
-    """Return the note of a kind on what these names have, which the facts fill in; none without
-    names.
+    """Return the note of a kind about these names, its text filled in with the facts; nothing
+    without names.
     """
     declared = _DECLARED["notes"][kind]
     text, advice = (
@@ -190,14 +193,14 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def _note_missing_payloads(job: Job) -> list[QualityNote]:
-    """Return a note on reports that do not tell the communicators of NCCL kernels."""
+    """Return a note on reports without the communicators of NCCL kernels."""
     kernels, matched = map(sum, zip((0, 0), *job.silent_in_nccl.values(), strict=True))
     names = list(dict.fromkeys(job.infos[report].name for report, _ in job.silent_in_nccl))
     return _note("nccl_payloads_missing", names, kernels=kernels, matched=matched)
 
 
 def _note_stacks_without_names(job: Job) -> list[QualityNote]:
-    """Return a note on call stacks of which no function of the program has a name."""
+    """Return a note where no function of the program has a name in call stacks."""
     callers = job.values["caller"].labels["label"] if "caller" in job.values else pl.Series()
     unnamed = len(callers) and callers.str.ends_with(NO_SYMBOLS).all()
     return _note("stacks_without_names", callers.to_list() if unnamed else [])
@@ -232,9 +235,7 @@ def _note_missing_names(job: Job) -> list[QualityNote]:
 
 
 def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not told, as about libraries that a program
-    does not use.
-    """
+    """Return the class of a message; "" for one that is not shown, as about unused libraries."""
     if message.loss:
         return "loss"
     if message.fallback:
@@ -304,8 +305,8 @@ def collect_warnings(job: Job) -> list[str]:
 def _warn_of_missing_kinds(
     infos: Sequence[ReportInfo], selection: Selection, results: Sequence[WorkResult]
 ) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
-    report holds an event.
+    """Return a warning for each name given to -t, of a kind or a group, without any event in the
+    reports.
     """
     records = {layout for result in results for layout, count in result.events.items() if count}
     dropped = {
@@ -334,7 +335,7 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
 
 
 def _note_details(job: Job) -> list[str]:
-    """Return a note for each kind of which attributes are written only where they are asked for."""
+    """Return a note for each kind with attributes that are only written on request."""
     cut, notes = job.plan.options.cut, []
     for kind in job.selection.kinds if cut.arguments else ():
         layouts = [load_catalogue().layouts[name] for name in kind.layouts if job.written[name]]

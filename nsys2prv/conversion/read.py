@@ -56,7 +56,7 @@ PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again
 #: costs nothing.
 TASK_ROWS = 400_000
-#: Kinds of events that tell how clocks of hosts are to be aligned.
+#: Kinds of events by which the clocks of hosts are aligned.
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
 #: What rows are read for: to be stored, for the indexes alone, or beside these for the clocks alone.
 STORED, INDEXED, BESIDE = "stored", "indexed", "beside"

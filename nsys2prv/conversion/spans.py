@@ -29,9 +29,9 @@ from nsys2prv.store.runs import Span
 from nsys2prv.store.spilling import repair_times
 from nsys2prv.store.work_result import WorkResult
 
-#: Rows of a piece of a table of which the earliest or latest events are sought.
+#: Rows of the pieces in which the earliest and latest events of a table are sought.
 PIECE_ROWS = 20_000
-#: Bounds of times of which nothing is known.
+#: Bounds of unknown times.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 #: Kinds whose ranges end where rows anywhere else in their table say.
 ENDS_ELSEWHERE = ("gpu_contexts",)
@@ -209,6 +209,6 @@ def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterat
 
 
 def _unite_spans(*spans: Span | None) -> Span | None:
-    """Return the span of all that there are, None where there is none."""
+    """Return the span that covers all given ones; None for no span."""
     known = [span for span in spans if span is not None]
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None

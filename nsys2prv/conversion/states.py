@@ -1,10 +1,10 @@
-"""Make states of rows: state records of threads and streams, and events of the states of GPUs.
+"""Derive states: state records of threads and streams, and the states of GPUs as events.
 
 A thread or stream is in the state of its innermost open range; ranges may overlap arbitrarily. A
-GPU's state tells which classes of work are under way on it, from all streams of all processes.
+GPU's state names the classes of work in progress on it, from all streams of all processes.
 
-In: runs of reports. Out: records in trace time, by tasks that go through windows of time, first <=
-time < limit. Times are int64 ns; objects are small indices.
+In: runs of reports. Out: runs in trace time. Each task goes through windows of time, first <= time
+< limit. Times are int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from nsys2prv.store.windows import (
 )
 from nsys2prv.store.work_result import WorkResult
 
-#: What the runs that tell of rows hold.
+#: Streams of the runs that show activity of rows.
 STREAMS = BEGIN, COUNTER, LINE
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
-#: The state where no range tells one.
+#: No state, where no range implies one.
 NOTHING = -1
 #: Keys of an object and a time must stay below this.
 _LARGEST_KEY = 1 << 62
@@ -71,7 +71,7 @@ NameStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class StateWork(Struct, frozen=True):
-    """A report's runs, with the data for making states of them."""
+    """A task: the rows of one report, and the runs that determine their states."""
 
     #: Number of the task.
     number: int
@@ -121,8 +121,8 @@ def _group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
-    """Return begin and end (ns of the trace) of each capture of processes that have several: the
-    first lasts from the begin of the trace, the last to its end.
+    """Return begin and end (ns of the trace) of each capture of a process that was captured several
+    times. The first begins with the trace, the last ends with it.
     """
     captured = {}
     for chain in job.captures.chains:
@@ -178,9 +178,7 @@ def make_states(task: StateWork) -> WorkResult:
 
 
 def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
-    the other.
-    """
+    """Yield thread, begin, end and state of records, window by window, each sorted by begin."""
     threads = task.threads
     outside = np.where(_mask_idle_threads(task, global_ids), NOT_CREATED, task.outside)
     wanted = ~task.is_queue
@@ -215,7 +213,7 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
             objects, *columns = records.close_changed(*overlay_layers(layers, outside, keys))
             yield threads[objects], *columns
             outside[held.object] = held.state
-            # What ends at the limit is told to end with the next window.
+            # Ranges that end at the limit end in the next window.
             ranges = ranges[ranges.end >= limit]
     rows = np.flatnonzero(wanted)
     ends = np.full(len(rows), duration), np.full(len(rows), NOTHING)
@@ -224,7 +222,7 @@ def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.n
 
 
 def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
-    """Return which of the threads are of a host and have no event at all, nor a line."""
+    """Return which threads are host threads without any event or line."""
     silent = task.outside == RUNNING
     for run in task.runs:
         if not silent.any():
@@ -246,7 +244,7 @@ def _read_ranges(
     threads: np.ndarray,
     duration: int,
 ) -> Ranges:
-    """Return the records of a layout that imply states of rows with states."""
+    """Return the ranges of a layout that imply states, on rows that have states."""
     begin, end, thread = records.times, records.column("end"), records.column("object")
     end = np.where(end == OPEN, duration, end)
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
@@ -268,7 +266,7 @@ def _find_states(
             values, states = name_states[layout.name]
             return states[np.searchsorted(values, records.column(field.name))]
         if layout.state.values:
-            # Of each value up to one more than the greatest that the rule knows.
+            # For each value, up to one more than the greatest that the rule has.
             known = dict(layout.state.values)
             states = np.full(max(known) + 2, default)
             states[list(known)] = list(known.values())
@@ -292,10 +290,10 @@ class Ranges(Table, frozen=True):
 
 
 class Keys:
-    """One number for an object and a time of the stretch, in the order of object, then time.
+    """Combine an object and a time of a window into one number, ordered by object, then time.
 
-    times: all that may be asked for. Where the stretch is too long for so many objects (damaged
-    reports span years), each time counts as its place among them.
+    times: all that may occur. Where a window is too long for that many objects (damaged reports
+    span years), the rank of a time among them is used in its place.
     """
 
     def __init__(self, first: int, limit: int, objects: int, times: Sequence[np.ndarray]) -> None:
@@ -310,7 +308,7 @@ class Keys:
             self.span = len(self._places)
 
     def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the keys of objects and times, which count as within the stretch."""
+        """Return the keys of objects and times; times are clipped to the window."""
         inside = np.clip(time, self._first, self._limit)
         return object_ * self.span + (
             inside - self._first if self._places is None else np.searchsorted(self._places, inside)
@@ -324,12 +322,12 @@ class Keys:
 
 
 def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys at which the innermost of these ranges changes, ascending, and its state from
-    there on (NOTHING where none is open).
+    """Return the keys at which the innermost range changes, ascending, and its state from there on
+    (NOTHING without any range).
 
-    Innermost is what began last; of ranges that began together the shortest, then the one of the
-    greatest state. At the stretch's limit nothing changes; before the first key of an object
-    nothing is open. What began before the stretch counts as begun with it, in its order.
+    The innermost range is the one that began last; of several that began together the shortest,
+    then the one with the greatest state. No change is reported at the window's limit. Ranges that
+    began before the window count as begun with it, in their order.
     """
     begin, end = keys.join(ranges.object, ranges.begin), keys.join(ranges.object, ranges.end)
     order = np.argsort(begin, kind="stable")
@@ -355,11 +353,11 @@ def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.nd
 
 
 def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return, for each range, the last of those before it that ends later, NOTHING where none does
-    that is still open at its begin.
+    """Return, for each range, the last earlier range that ends later and is still open at its
+    begin; NOTHING if there is none.
 
-    Every range points to the one before it, and on to where that points as long as that ends no
-    later: what lies between ends earlier still. So all go on at once, and steps grow as others' do.
+    Every range points to its predecessor, and on to where that points as long as the target ends no
+    later. All pointers advance at once, and their steps grow.
     """
     outer = np.arange(-1, len(begin) - 1)
     if len(begin):
@@ -376,12 +374,11 @@ def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 def overlay_layers(
     layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Overlay layers of (keys, states): at each time the first layer with a state counts; the last
-    one always has one. Return objects, times and the states from then on, by object, then time; at
-    most one at a time of an object.
+    """Overlay layers of (keys, states): at each time the first layer with a state counts. Returns
+    objects, times and states from then on, sorted by object and time, at most one per object and
+    time.
 
-    before: of each object what the last layer says before its first key; the others say NOTHING
-    then.
+    before: the state of each object in the last layer before its first key; other layers have none.
     """
     where = np.concatenate([layer_keys for layer_keys, _ in layers])
     layer = np.repeat(np.arange(len(layers)), [len(layer_keys) for layer_keys, _ in layers])
@@ -403,7 +400,7 @@ def overlay_layers(
 
 
 class OpenStates:
-    """The state that each object is in since when; changes, in the order of time, turn it into
+    """The current state of each object and when it began; turns changes, in the order of time, into
     records.
 
     state: of each object at time 0.
@@ -417,7 +414,7 @@ class OpenStates:
         self, object_: np.ndarray, time: np.ndarray, state: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Return object, begin, end and state of the records that changes end, by begin. The
-        changes: as of :func:`overlay_layers`.
+        changes come as :func:`overlay_layers` returns them.
         """
         # An object's changes with its present state in front of them.
         seen, first = np.unique(object_, return_index=True)
@@ -437,7 +434,7 @@ class OpenStates:
 
 
 class DeviceStateWork(Struct, frozen=True):
-    """Task that derives the states of GPUs from all operations on them."""
+    """A task: the operations on some GPUs."""
 
     #: Number of the task.
     number: int
@@ -478,7 +475,7 @@ def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
 
 
 def make_device_states(task: DeviceStateWork) -> WorkResult:
-    """Return the states of the task's GPUs, as runs in trace time on thread indices."""
+    """Return the states of the task's GPUs, as runs in trace time on rows of the trace."""
     global_ids = load_global_ids(task.global_ids)
     bounds = choose_window_bounds(task.runs, global_ids.clocks)
     states = GpuStates(len(task.gpu_of))
@@ -498,7 +495,7 @@ def make_device_states(task: DeviceStateWork) -> WorkResult:
 def _read_operations(
     task: DeviceStateWork, operations: Mapping[RecordFormat, WindowRecords]
 ) -> np.ndarray:
-    """Return GPU, bit, begin and end of operations, a row each."""
+    """Return an array with the rows GPU, bit, begin and end."""
     columns = [
         np.array(
             [
@@ -514,10 +511,10 @@ def _read_operations(
 
 
 class GpuStates:
-    """The state of each GPU over time, found window by window: the sum of the bits of the classes of
-    which some operation is under way.
+    """Finds the states of GPUs window by window. A state is the sum of the bits of the classes with
+    some operation in progress.
 
-    rows: number of rows of the trace, GPUs among them.
+    rows: number of rows of the trace.
     """
 
     def __init__(self, rows: int) -> None:
@@ -527,10 +524,11 @@ class GpuStates:
     def advance(
         self, operations: np.ndarray, first: int, last: int | None
     ) -> tuple[np.ndarray, ...]:
-        """Return GPU, begin, end and state (other than 0) of what ends before `last`, by begin.
+        """Return GPU, begin, end and state (other than 0) of the states that end before `last`, by
+        begin.
 
-        operations: GPU, bit, begin and end of those that begin from `first` on and before `last`
-        (None: all others).
+        operations: GPU, bit, begin and end of those that begin in the window, first <= begin < last
+        (None: the last window).
         """
         gpu, bit, begin, end = known = np.concatenate([self._under_way, operations], axis=1)
         limit = int(end.max(initial=first)) + 1 if last is None else last

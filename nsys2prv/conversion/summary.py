@@ -1,5 +1,6 @@
-"""The summary of a conversion, for people: outputs, missing data, losses that Nsight Systems
-reports, and oddities.
+"""Summarize a conversion for people: outputs, clocks, missing data, and what to look at.
+
+In: a job that is written. Out: a `Summary`, and its text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nsys2prv.writers.writer import Writer
 
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
-#: Lines of a trace that takes Paraver long to open, and what people are told then.
+#: From so many lines on Paraver takes long to open a trace; the advice that is given then.
 LARGE_TRACE = 2_000_000
 SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.
@@ -42,10 +43,10 @@ MOST_NOTES = 6
 SLIGHT = 1_000
 #: Hosts listed in a summary.
 MOST_HOSTS = 8
-#: The bound in the whole trace is told beside the one where clocks were observed if it is more than
+#: The error in the whole trace is shown beside the one where clocks were observed if it is more than
 #: so many times as large.
 NOTICEABLE_RATIO = 1.2
-#: Shortest time (ns) that is told in ms instead of us.
+#: Shortest time (ns) that is shown in ms instead of us.
 SHORTEST_IN_MS = 10_000_000
 
 
@@ -66,7 +67,7 @@ class Summary(Struct, dict=True):
     lines: int
     #: How many processes and ranks there are, as in "6 processes of 4 ranks".
     processes: str
-    #: What told the ranks.
+    #: Where the ranks come from.
     ranks_by: list[str]
     #: How the clocks of hosts were aligned, in a line or two.
     clock_lines: list[str]
@@ -140,9 +141,9 @@ class Summary(Struct, dict=True):
         types: frozenset[int],
         sizes: dict[Path, int],
     ) -> Summary:
-        """Return the summary of a trace. events: records and samples by layout, communication lines
-        by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
-        are as in the summary.
+        """Return the summary of a written trace. events: records and samples by layout,
+        communication lines by kind. left_out: records that were made but not written, by (layout or
+        kind of lines, reason).
         """
         model, record = job.model, job.clock_record
         ledger = Ledger.from_job(job, events, left_out)
@@ -278,7 +279,7 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
 
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
-    """Yield, by kind and reason, whether all is routine and what became of rows and records."""
+    """Yield whether a note is routine, and the note, for each kind and reason of rows and records."""
     for fate, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             what = f"{format_count(count, 'row')} of {kind} {fate}"
@@ -286,7 +287,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != Reason.IN_OTHER_REPORT:
             what = f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}"
-            # Of a cut its note tells it in one line.
+            # The note on a cut has its numbers in one line.
             yield summary.is_cut or is_routine(reason), what
 
 
@@ -316,7 +317,7 @@ def _describe_next_steps(summary: Summary) -> list[str]:
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines for people: how many hosts were aligned, by what and how well, then problems."""
+    """Return lines on how many hosts were aligned, by what and how well, then on problems."""
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
     if hosts < 2:
@@ -364,12 +365,14 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
 
 
 def _format_time_bound(ns: int) -> str:
-    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    """Format an upper bound: in whole microseconds, from 10 ms on in ms with one decimal."""
     return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
 
 def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
-    """Return a line for each host (at most `most`, the worst known), then causality and notes."""
+    """Return a line for each host (at most `most`, those with the largest errors), then causality
+    and notes.
+    """
     hosts = list(record.hosts.items())
     shown = hosts
     if most is not None and len(hosts) > most:
@@ -418,7 +421,7 @@ def _describe_violations(counts: Mapping[str, int]) -> str:
 
 
 def make_comment_lines(record: ClockRecord | None) -> str:
-    """Return comment lines of the .prv, or nothing."""
+    """Return the comment lines of the .prv on clocks, "" without corrections."""
     if record is None:
         return ""
     hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
@@ -427,7 +430,7 @@ def make_comment_lines(record: ClockRecord | None) -> str:
 
 
 def _escape_comment(text: str) -> str:
-    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
+    """Return text that Paraver takes for a comment: without colons, which it searches for keywords."""
     return "".join(
         character if character.isprintable() and character != ":" else " " for character in text
     )

@@ -40,9 +40,8 @@ WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoW
 def write_job(
     job: Job, output: str | Path, options: Options = DEFAULTS, keep_runs: bool = True
 ) -> Summary:
-    """Write the trace of a job that is prepared by these options, straight to its files. keep_runs:
-    whether the job, with its runs, is still needed then. Raises OSError where that
-    cannot be.
+    """Write the trace of a job, and the files beside it. keep_runs: the runs of the job are needed
+    afterwards. Raises OSError where a file cannot be written.
     """
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
@@ -78,7 +77,9 @@ def write_job(
 
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
-    """Return what writes an output given as `out`, `out.prv` or `out.prv.gz`, and the trace's name."""
+    """Return the writer for an output given as `out`, `out.prv` or `out.prv.gz`, and the name of
+    the trace.
+    """
     endings = "|".join(map(re.escape, WRITERS))
     match = re.fullmatch(rf"(?s)(.*?)({endings})?(\.gz)?", Path(output).name)
     name, ending, packed = match.groups() if match and match[2] else (Path(output).name, None, None)
@@ -95,7 +96,7 @@ def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
 
 
 def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> TraceContent:
-    """Return what writers are told of a job, whose records these runs hold."""
+    """Return the description of the trace for its writer. runs: hold its records."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
@@ -129,8 +130,8 @@ def _describe_content(job: Job, runs: Sequence[Run], global_ids: GlobalIds) -> T
 def _write_windows(
     job: Job, plan: WindowPlan, head: bytes, trace: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
-    """Write the trace, which begins with `head`, under a temporary name; returns its number of lines, and by layout how many
-    sampled numbers were one of several of the same time.
+    """Write the trace under a temporary name, `head` first. Returns the number of lines, and, by
+    layout, how many samples were dropped because another one has the same time.
     """
     saved = job.folder / "windows"
     plan.save(saved)
