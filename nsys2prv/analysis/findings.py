@@ -210,23 +210,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if devices.height and devices["device"].is_in(context.options.lossy_devices).all():
         result.missing.append(f"{NO_VERDICT}: {lost}")
         return
-    # Of several captures the longest: what is between them is not known.
-    begin, end = covered.find_longest()
     times = ("before", "after") if devices.height else ()
     edges = [edge for when in times if (edge := describe_edge(when, frames, context, job))]
-    if not devices.height and not steady:
-        # Of a job of MPI alone what lies between the last MPI_Init and the last MPI_Finalize.
-        begin = max(begin, int(frames["mpi"]["begin"].max()))
-        end = min(end, int(frames["mpi"]["end"].max()))
-    if not steady and devices.height:
-        # What is before and after the GPUs' work is told of by itself.
-        time, edges_ = graph.graph.time, graph.graph.edges
-        work = np.concatenate([*graph.graph.select(GPU_WORK, begin, end).values()])
-        begin = max(begin, int(time[edges_.source[work]].min(initial=end)))
-        end = min(end, int(time[edges_.target[work]].max(initial=begin)) + MARGIN)
-    elif steady:
-        begin = _skip_unmatched(graph, begin, end)
-    replay = Replay(graph, begin, end)
+    replay = Replay(graph, *_choose_span(graph, frames, context))
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
@@ -245,22 +231,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if unexplained > MOST_UNEXPLAINED:
         reason = f"no gain is stated: {_describe_unexplained(unexplained)}"
     else:
-        # Of a job without a steady state shares are of all its time, not of what is replayed alone.
-        replayed = 1.0 if steady else replay.span / covered.length
-        found = find_causes(replay, names.facts)
-        replay.free_memory()
-        causes = [_write_finding(cause, facts, names) for cause in found]
-        # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
-        length = covered.length if steady else replay.span
-        idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
-        of_job = (
-            structs.replace(
-                one, share=replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
-            )
-            for one in causes
-        )
-        findings = [one for one in of_job if one.share >= LEAST_OF_JOB]
-        findings.sort(key=lambda one: (one.at_most, -one.share))
+        findings = _list_causes(facts, names)
     told = sum(one.share for one in findings)
     if loss := describe_loss(frames, context, facts, reason, outside, told):
         findings.insert(0, loss)
@@ -276,6 +247,48 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     result.findings.extend(findings)
     if not findings:
         result.missing.append(_describe_nothing(frames))
+
+
+def _choose_span(
+    graph: JobGraph, frames: Mapping[str, pl.DataFrame], context: Context
+) -> tuple[int, int]:
+    """Return the begin and end of what is replayed: of the steady state, else of the GPUs' work, because
+    what is before and after it is told of by itself, or of what lies between MPI_Init and
+    MPI_Finalize.
+    """
+    # Of several captures the longest: what is between them is not known.
+    begin, end = context.options.covered_steady.find_longest()
+    if context.options.steady:
+        return _skip_unmatched(graph, begin, end), end
+    if not frames["devices"].height:
+        first, last = frames["mpi"]["begin"].max(), frames["mpi"]["end"].max()
+        return max(begin, int(first)), min(end, int(last))
+    time, edges = graph.graph.time, graph.graph.edges
+    work = np.concatenate([*graph.graph.select(GPU_WORK, begin, end).values()])
+    first, last = (
+        time[edges.source[work]].min(initial=end), time[edges.target[work]].max(initial=begin)
+    )  # fmt: skip
+    begin = max(begin, int(first))
+    return begin, min(end, max(begin, int(last)) + MARGIN)
+
+
+def _list_causes(facts: CauseContext, names: Names) -> list[Finding]:
+    """Return the findings of causes, the most costly first, limits last."""
+    replay, devices, steady = facts.replay, facts.frames["devices"], facts.context.options.steady
+    whole = facts.context.options.covered_steady.length
+    found = find_causes(replay, names.facts)
+    replay.free_memory()
+    # Of a job without a steady state shares are of all its time, not of what is replayed alone.
+    replayed, length = (1.0, whole) if steady else (replay.span / whole, replay.span)
+    # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
+    idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
+    findings = []
+    for cause in found:
+        one = _write_finding(cause, facts, names)
+        share = replayed * (min(one.share, idle) if one.kind in OF_HOSTS else one.share)
+        if share >= LEAST_OF_JOB:
+            findings.append(structs.replace(one, share=share))
+    return sorted(findings, key=lambda one: (one.at_most, -one.share))
 
 
 def _write_finding(cause: Cause, facts: CauseContext, names: Names) -> Finding:

@@ -294,8 +294,8 @@ def _describe_pause(
     evidence = [", ".join([measured, *pauses])]
     if may_wait and (bound := _replay_requests(facts, key)) and bound < cause.gain:
         evidence.append(
-            "when requests come is not recorded: the gain is that if they come shortly before the host begins "
-            f"other work than it usually does there; {cause.gain:.1%} if none is waited for"
+            "when requests come is not recorded: the gain is for requests that come shortly before the host "
+            f"begins work unlike the usual there, and {cause.gain:.1%} if no work waits for one"
         )
         cause = replace(cause, gain=bound)
     return facts.make_finding(
