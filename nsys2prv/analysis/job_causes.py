@@ -21,6 +21,7 @@ from nsys2prv.analysis.time_use import describe_copies
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.causes import Cause
 from nsys2prv.replay.graph import Kind, split_size
+from nsys2prv.replay.job_graph import TOGETHER
 from nsys2prv.replay.whatif import GPU, HOST, TENSOR_SPEED_UP, Replay, sum_lasts
 
 #: Of MPI, a transfer of fewer bytes that takes longer (ns) is not held up by the network.
@@ -292,6 +293,8 @@ def _describe_pause(
     may_wait = bool(waits) or not (pauses or facts.context.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
     evidence = [", ".join([measured, *pauses])]
+    if may_wait:
+        cause = replace(cause, gain=cause.gain * _leave_common(facts, edges, lasts))
     if may_wait and (bound := _replay_requests(facts, key)) and bound < cause.gain:
         evidence.append(
             "when requests come is not recorded: the gain is for requests that come shortly before the host "
@@ -308,6 +311,19 @@ def _describe_pause(
         advice=ADVICE[advice],
         at_most=may_wait and not is_regular,
     )
+
+
+def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) -> float:
+    """Return the share of pauses (ns) without the longest one of each process, where these are most of
+    the time and end together: what they wait for comes from outside of the job. Else 1.
+    """
+    process = facts.replay.job.graph.edges.process[pauses]
+    frame = pl.DataFrame({"process": process, "lasts": lasts, "end": facts.find_times(pauses)[1]})
+    longest = frame.sort("lasts").group_by("process").last()
+    near = np.diff(np.sort(longest["end"].to_numpy())) < TOGETHER
+    left = 1 - longest["lasts"].sum() / max(lasts.sum(), 1)
+    is_common = len(near) and (np.append(near, False) | np.append(False, near)).all()
+    return left if is_common and left <= 1 - MOST_IN_FIRST else 1.0
 
 
 def _replay_requests(facts: CauseContext, place: int) -> float:

@@ -60,3 +60,9 @@ def test_waiting_for_requests_is_no_cause(polls: bool, tmp_path: Path) -> None:
     assert all(finding.kind in ("idle", "shutdown") for finding in causes)
     told = " ".join([*result.notes, *(finding.title for finding in result.findings)])
     assert "requests" in told
+
+
+def test_waiting_for_the_first_request_is_no_cause(tmp_path: Path) -> None:
+    waits = np.array([50_000, 50_000_000, 60_000])
+    with nsys2prv.open(write_replica(tmp_path, 0, waits, True), align="none", jobs=1) as job:
+        assert not [one for one in job.findings() if one.kind == "host_work"]
