@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize, factorize_together, group_rows
 from nsys2prv.events.attributes import list_columns, make_counters, make_rows
-from nsys2prv.events.catalogue import Metric, find_known_label, make_metrics, split_unit
+from nsys2prv.events.catalogue import find_known_label, make_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Reason, Rows
 from nsys2prv.export.source import NULL, SQL_NULL, Part, decode_texts
@@ -93,9 +93,15 @@ def make_gpu_counters(
     value = value.copy()
     for code in np.flatnonzero(np.bincount(codes)):
         unit, size = split_unit(metrics[code].name)[1], names[code][1]
-        if size or unit in unsigned:
-            own = codes == code
-            value[own] = decode_float(value[own], size) if size else to_unsigned(value[own], unit)
+        own = codes == code
+        if size:
+            bits = value[own]
+            low = (bits & 0xFFFFFFFF).astype(np.uint32)
+            value[own] = scale_fraction(
+                low.view(np.float32) if size == 4 else bits.view(np.float64)
+            )
+        elif unit in unsigned:
+            value[own] = to_unsigned(value[own], unit)
     # The lowest byte of NULL is 0.
     number = source & 0xFF
     key = DeviceKey(GPU, number=number)
@@ -113,15 +119,6 @@ def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
     return np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
 
 
-def decode_float(value: np.ndarray, size: int) -> np.ndarray:
-    """Return floating-point numbers of so many bytes, given as bits, as integers with
-    FLOAT_DECIMALS decimals.
-    """
-    if size == 4:
-        return scale_fraction((value & 0xFFFFFFFF).astype(np.uint32).view(np.float32))
-    return scale_fraction(value.view(np.float64))
-
-
 def scale_fraction(number: np.ndarray) -> np.ndarray:
     """Return fractions as integers with FLOAT_DECIMALS decimals; NaN becomes 0."""
     greatest, factor = 2.0**53 / 10**FLOAT_DECIMALS, 10**FLOAT_DECIMALS
@@ -129,9 +126,7 @@ def scale_fraction(number: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(exact, -greatest, greatest) * factor).astype(np.int64)
 
 
-def find_metric_names(
-    database: Database, table: str = SAMPLED["GPU_METRICS"][0]
-) -> dict[int, dict[int, tuple[str, int]]]:
+def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tuple[str, int]]]:
     """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
@@ -167,7 +162,18 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     start = np.maximum(columns["start"], begin)
     end = np.maximum(last[~early], start)
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
-    metrics = _find_metrics(extraction, lists, indices)
+    known = {
+        (number, index): f"{name} [{unit}]" if unit else name
+        for number, index, name, unit in extraction.database.read_small_table(
+            "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
+        )
+        if isinstance(name, str)
+    }
+    named = (
+        known.get((number, index), f"Network metric {index} of list {number}")
+        for number, index in zip(lists.tolist(), indices.tolist(), strict=True)
+    )
+    metrics = make_metrics(NIC_LAYOUT, ((name, 0) for name in named))
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
     kind = NIC if part.table == NIC_METRICS else SWITCH
     names = _find_device_names(extraction, kind)
@@ -176,25 +182,6 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
         samples = (start[rows], metric[rows], metrics, columns["value"][rows], end[rows])
         yield from make_counters(extraction, NIC_LAYOUT, extraction.number_device(key), *samples)
-
-
-def _find_metrics(
-    extraction: Extraction, lists: np.ndarray, indices: np.ndarray
-) -> tuple[Metric, ...]:
-    """Return the metrics of (metricsListId, metricsIdx) pairs."""
-    rows = extraction.database.read_small_table(
-        "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
-    )
-    named = {
-        (number, index): f"{name} [{unit}]" if unit else name
-        for number, index, name, unit in rows
-        if isinstance(name, str)
-    }
-    names = (
-        named.get((int(number), int(index)), f"Network metric {index} of list {number}")
-        for number, index in zip(lists, indices, strict=True)
-    )
-    return make_metrics(NIC_LAYOUT, ((name, 0) for name in names))
 
 
 def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
@@ -231,7 +218,18 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
     """Yield the samples of each component of the CPUs: counts of events, or metrics."""
     computed = part.table in CPU_METRICS
-    frame = _read_rows(extraction.database, part, computed)
+    database = extraction.database
+    value, kind = ("value", "REAL") if computed else ("count", "INTEGER")
+    number = "metricId" if computed else "eventId"
+    columns = {"start": "start", "end": "end", "component": "componentId", "number": number}
+    integers = ", ".join(
+        f"CAST(coalesce({{{column}}}, {SQL_NULL}) AS INTEGER) AS {name}"
+        for name, column in columns.items()
+    )
+    selected = f"{integers}, CAST({{{value}}} AS {kind}) AS value"
+    frame = database.select(
+        f"SELECT {database.make_condition(part.table, selected)} FROM {database.select_rows(part)}"
+    ).with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
     extraction.account.rows += frame.height
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
     extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
@@ -244,35 +242,16 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     value = scale_fraction(value) if computed else value
     distinct, codes = factorize(number)
     layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
-    known = _find_names(extraction.database)
+    known = _find_names(database)
     names = [known.get(number, f"CPU {unknown} {number}") for number in distinct.tolist()]
     decimals = FLOAT_DECIMALS if computed else 0
     metrics = make_metrics(layout, ((name, decimals) for name in names))
-    components = {NULL: "CPU"} | _name_components(extraction.database)
+    components = {NULL: "CPU"} | _name_components(database)
     for number, rows in group_rows(component):
         name = components.get(number, f"CPU component {number}")
         object_ = extraction.number_device(DeviceKey(SOURCE, name))
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
         yield from make_counters(extraction, layout, object_, *samples)
-
-
-def _read_rows(database: Database, part: Part, computed: bool) -> pl.DataFrame:
-    """Return start, end, component, number and value of a part's rows; NULL where a row lacks one,
-    in values null.
-    """
-    number, value, kind = (
-        ("metricId", "value", "REAL") if computed else ("eventId", "count", "INTEGER")
-    )
-    columns = {"start": "start", "end": "end", "component": "componentId", "number": number}
-    integers = [
-        f"CAST(coalesce({{{column}}}, {SQL_NULL}) AS INTEGER) AS {name}"
-        for name, column in columns.items()
-    ]
-    selected = f"{', '.join(integers)}, CAST({{{value}}} AS {kind}) AS value"
-    frame = database.select(
-        f"SELECT {database.make_condition(part.table, selected)} FROM {database.select_rows(part)}"
-    )
-    return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
 
 def _find_names(database: Database) -> dict[int, str]:
@@ -292,20 +271,20 @@ def _name_components(database: Database) -> dict[int, str]:
     parent = "parentId" if database.has(COMPONENTS, "parentId") else "parentComponentId"
     rows = database.read_small_table(COMPONENTS, "componentId", "name", "instance", parent)
     components = {
-        number: (str(name or "component"), instance, parent)
-        for number, name, instance, parent in rows
+        number: (f"{name or 'component'}{'' if instance is None else f' {instance}'}", above)
+        for number, name, instance, above in rows
     }
-    return {number: _join_names(number, components) for number in components}
-
-
-def _join_names(number: object, components: dict[object, tuple[str, object, object]]) -> str:
-    words: list[str] = []
-    left, at = dict(components), number
-    while at in left and len(words) < DEEPEST:
-        name, instance, at = left.pop(at)
-        words.insert(0, name if instance is None else f"{name} {instance}")
-    path = " ".join(words)
-    return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
+    names = {}
+    for number in components:
+        words: list[str] = []
+        # The root may be its own parent.
+        left, at = dict(components), number
+        while at in left and len(words) < DEEPEST:
+            name, at = left.pop(at)
+            words.insert(0, name)
+        path = " ".join(words)
+        names[number] = path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
+    return names
 
 
 class EventSource(Struct, frozen=True):
