@@ -33,8 +33,8 @@ from nsys2prv.events.kind import (
 )
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import NO_SYMBOLS
-from nsys2prv.export.info import TIMES, ReportInfo, pid_of
-from nsys2prv.export.messages import ERROR, INFO, Message
+from nsys2prv.export.info import ReportInfo, pid_of
+from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
 from nsys2prv.export.sqlite import Database
 from nsys2prv.store.work_result import WorkResult
 

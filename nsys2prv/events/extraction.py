@@ -28,7 +28,8 @@ from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
 from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
-from nsys2prv.export.info import ENDS, TIMES, ReportInfo, find_processes
+from nsys2prv.export.info import ReportInfo, find_processes
+from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import (
     NULL,
     Columns,

@@ -18,7 +18,7 @@ from nsys2prv.events.kind import Reason, Rows
 from nsys2prv.events.stacks import CHAIN, add_callers, open_stacks, take_file_name
 from nsys2prv.export.captures import list_profiled_processes
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes, pid_of
-from nsys2prv.export.messages import (
+from nsys2prv.export.recording import (
     NO_PROCESSES,
     find_capture_span,
     find_main_process,

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nsys2prv._util.text import list_some
 from nsys2prv.export.info import PROCESS_MASK, GlobalPid, ReportInfo, pid_of
-from nsys2prv.export.messages import NO_PROCESSES
+from nsys2prv.export.recording import NO_PROCESSES
 from nsys2prv.export.source import name_rows
 from nsys2prv.export.sqlite import Database
 

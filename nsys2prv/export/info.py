@@ -1,49 +1,34 @@
 """Basic facts of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
-processes, threads, ranks (also from the launcher's environment), GPUs, messages, and the time of its
-capture.
-
-Rows far outside the capture are damage: one of them would stretch a trace over years.
+processes, threads, ranks (also from the launcher's environment), GPUs and names of NVTX.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NewType
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
 from nsys2prv.export.gpus import Gpu, GpuNumber, read_gpus
-from nsys2prv.export.messages import Message, find_capture_span, read_messages, was_launched
 from nsys2prv.export.parquet import load_folder
-from nsys2prv.export.source import TIME_LIMIT, Part, mask_usable, zero_nulls
+from nsys2prv.export.recording import (
+    Capture,
+    Message,
+    find_capture_span,
+    read_capture,
+    read_duration,
+    read_messages,
+    was_launched,
+)
+from nsys2prv.export.source import TIME_LIMIT, Part, zero_nulls
 from nsys2prv.export.sqlite import Database
 
-#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
-MARGIN = 10 * 1_000_000_000
-#: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
-#: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
-GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
-#: A capture that is said to be longer (ns: 30 days) is damage too.
-LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
-#: Without a recorded duration, rows belong together as long as gaps are shorter than so many times
-#: the span so far, or than this (ns).
-GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: At most one in so many sampled rows may lie apart; with more it is unknown which ones are wrong.
-APART_SHARE = 4
-#: Columns with a row's time (the first that a table has is used), and columns with other times.
-TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
-ENDS = ("end", "endedAt")
-#: Tables that are not of the program's events.
-OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
-#: So many tables are looked at, the largest.
-MOST_TABLES = 8
 #: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
 #: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 SIZE_VARIABLES = {
@@ -70,98 +55,6 @@ GlobalPid = NewType("GlobalPid", int)
 GlobalTid = NewType("GlobalTid", int)
 #: Number that a process gives to an NVTX domain.
 DomainId = NewType("DomainId", int)
-
-
-class Capture(Struct, frozen=True):
-    """The times (ns, local) that rows may have, both included."""
-
-    #: Earliest time (local ns).
-    first: int = -TIME_LIMIT
-    #: Latest time (local ns).
-    last: int = TIME_LIMIT
-    #: Earliest and latest time of work on GPUs (local ns).
-    gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
-
-    def mask_far(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of the times far outside, except those that no trace can hold."""
-        if (
-            times.min(initial=self.first) >= self.first
-            and times.max(initial=self.last) <= self.last
-        ):
-            return np.zeros(len(times), bool)  # as nearly always
-        return ((times < self.first) | (times > self.last)) & mask_usable(times)
-
-    def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of the work on GPUs (ns) that lies partly outside, but for times that no
-        trace can hold.
-        """
-        early, late = begin < self.gpu[0], end > self.gpu[1]
-        return (early & mask_usable(begin)) | (late & mask_usable(end))
-
-
-def read_capture(database: Database, begins: Sequence[int]) -> Capture:
-    """Return the capture of a report. begins: when it may have begun (local ns)."""
-    times = _sample_times(database)
-    if not len(times):
-        return Capture()
-    duration = read_duration(database)
-    for begin in begins if duration is not None else ():
-        margin = max(duration, MARGIN)
-        near = max(int(duration * GPU_MARGIN_SHARE), GPU_MARGIN)
-        capture = Capture(begin - margin, begin + duration + margin)
-        work = begin - near, begin + duration + near
-        outside, apart = (
-            np.count_nonzero((times < first) | (times > last))
-            for first, last in ((capture.first, capture.last), work)
-        )
-        if apart * APART_SHARE < len(times):
-            return replace(capture, gpu=work)
-        if 2 * outside <= len(times):
-            return capture
-    return _find_main_span(times)
-
-
-def read_duration(database: Database) -> int | None:
-    """Return the length of the capture (ns) that the report states, None if it is implausible."""
-    durations = []
-    rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
-    for duration, start, stop in rows:
-        if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
-            duration = stop - start
-        if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE:
-            durations.append(duration)
-    return max(durations, default=None)
-
-
-def _sample_times(database: Database) -> np.ndarray:
-    """Return times of a few rows of every table of events, ascending."""
-    columns = {
-        name: next(column for column in TIMES if column in table)
-        for name, table in database.tables.items()
-        if name not in OTHER_TABLES
-        and not name.startswith("TARGET_INFO")
-        and table.columns.keys() & set(TIMES)
-        and table.extent.rows
-    }
-    largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
-    times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
-    return np.sort(times[mask_usable(times)])
-
-
-def _find_main_span(times: np.ndarray) -> Capture:
-    """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
-    low = high = len(times) // 2
-    while True:
-        gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))
-        if low > 0 and int(times[low]) - int(times[low - 1]) <= gap:
-            low -= 1
-        elif high + 1 < len(times) and int(times[high + 1]) - int(times[high]) <= gap:
-            high += 1
-        else:
-            break
-    if (len(times) - (high + 1 - low)) * APART_SHARE > len(times):
-        return Capture()
-    return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
 
 def read_environment(database: Database) -> dict[str, set[str]]:

@@ -18,7 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.text import format_count, list_some, make_natural_key
-from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, Capture, ReportInfo
+from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo
+from nsys2prv.export.recording import Capture
 
 #: What tells ranks, in the order of trust.
 NCCL_RANKS, MPI_RANKS, LAUNCHER, FILE_NAMES = (

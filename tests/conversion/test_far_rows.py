@@ -26,8 +26,9 @@ from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.events.kind import Reason
-from nsys2prv.export import info
-from nsys2prv.export.info import Capture, read_report_info
+from nsys2prv.export import recording
+from nsys2prv.export.info import read_report_info
+from nsys2prv.export.recording import Capture
 from nsys2prv.export.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -38,7 +39,7 @@ WILD = (-1_400_000_000_000_000_000, 10**18, -(2**60), 10**15, -(10**13), 2**45)
 #: What a sample's first sample of a metric may be, long before the capture; and what tells of the
 #: profiler.
 OTHERS = {
-    *info.OTHER_TABLES,
+    *recording.OTHER_TABLES,
     "NET_NIC_METRIC",
     "NET_IB_SWITCH_METRIC",
     "TARGET_INFO_SESSION_START_TIME",
@@ -61,7 +62,7 @@ def copy_damaged(
         ).fetchall()
         for name in tables or [name for (name,) in tables_with_rows if name not in OTHERS]:
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
-            times = [column for column in (*info.TIMES, *info.ENDS) if column in columns]
+            times = [column for column in (*recording.TIMES, *recording.ENDS) if column in columns]
             rows = (
                 connection.execute(f'SELECT rowid FROM "{name}" ORDER BY "{times[0]}"').fetchall()
                 if times
@@ -249,7 +250,7 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
         ANALYSIS_DETAILS=[{"startTime": 5 * SECOND, "stopTime": 65 * SECOND}],
     )
     with Database(report) as database:
-        assert info.read_duration(database) == 60 * SECOND
+        assert recording.read_duration(database) == 60 * SECOND
     work = -6 * SECOND, 66 * SECOND
     assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND, work)
 

@@ -22,7 +22,7 @@ from tools.trace import Trace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
-from nsys2prv.export.info import TIMES
+from nsys2prv.export.recording import TIMES
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69000000, 69000001, 69000010, 69000011, 69000012

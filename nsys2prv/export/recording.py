@@ -1,0 +1,254 @@
+"""Read what a report says of its own recording: Nsight Systems' messages (DIAGNOSTIC_EVENT) about
+errors, lost events and fallbacks, and the time of its capture.
+
+Rows far outside the capture are damage: one of them would stretch a trace over years.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv.export.source import TIME_LIMIT, mask_usable, name_rows
+from nsys2prv.export.sqlite import Database
+
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+#: Its rows in SQL.
+MESSAGES = name_rows(DIAGNOSTICS)
+#: Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and the value of ENUM_DIAGNOSTIC_SOURCE_TYPE for the
+#: profiled process.
+INFO, WARNING, ERROR = 1, 2, 3
+INJECTION = 1
+#: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
+NO_PROCESSES = (0, 0xFFFFFF)
+#: Distinct messages of a report that are looked at; there are some tens.
+MOST_MESSAGES = 10_000
+LONGEST_MESSAGE, LONGEST_READ = 160, 2000
+#: Nsight reports missing CUPTI buffers as mere information.
+_LOSS = re.compile(
+    r"\b(lost|dropped|missing|not all|buffers?|overflow\w*|truncated)\b", re.IGNORECASE
+)
+_SURE_LOSS = re.compile(r"\b(lost|dropped|missing|not all|overflowed|truncated)\b", re.IGNORECASE)
+_FALLBACK = re.compile(
+    r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
+    re.IGNORECASE,
+)
+#: What is said of every library that a program does not use.
+_UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
+#: An absolute path with at least one folder: of Windows, whose folders may contain blanks, or of
+#: other systems. The groups are the file's name.
+_PATH = re.compile(
+    r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
+)
+#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
+MARGIN = 10 * 1_000_000_000
+#: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
+#: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
+GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
+#: A capture that is said to be longer (ns: 30 days) is damage too.
+LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
+#: Without a recorded duration, rows belong together as long as gaps are shorter than so many times
+#: the span so far, or than this (ns).
+GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
+#: At most one in so many sampled rows may lie apart; with more it is unknown which ones are wrong.
+APART_SHARE = 4
+#: Columns with a row's time (the first that a table has is used), and columns with other times.
+TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
+ENDS = ("end", "endedAt")
+#: Tables that are not of the program's events.
+OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
+#: So many tables are looked at, the largest.
+MOST_TABLES = 8
+
+
+class Message(Struct, frozen=True):
+    """A message, shortened, and how often a report has it."""
+
+    #: As Nsight Systems numbers them.
+    severity: int
+    #: One line.
+    text: str
+    #: How often the report has it.
+    count: int = 1
+
+    @property
+    def loss(self) -> bool:
+        """True if the message says that something is missing from the report."""
+        return bool((_LOSS if self.severity >= WARNING else _SURE_LOSS).search(self.text))
+
+    @property
+    def fallback(self) -> bool:
+        """True if the message says that something was recorded in another way than asked for."""
+        return bool(_FALLBACK.search(self.text))
+
+    @property
+    def unused(self) -> bool:
+        """True if the message only says that the program does not use a library."""
+        return bool(_UNUSED.fullmatch(self.text))
+
+
+def shorten_message(text: str) -> str:
+    """Return a message as a label: one line, files without their folders (which name users and
+    machines), the first sentences.
+
+    Advice on commands to try, which follows a line break, is left out.
+    """
+    first = text[:LONGEST_READ].strip().split("\n", 1)[0]
+    line = " ".join(_PATH.sub(lambda match: match[1] or match[2], first).split())
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    sentences, end, _ = line[:LONGEST_MESSAGE].rpartition(". ")
+    return f"{sentences}." if end else f"{line[: LONGEST_MESSAGE - 3].rstrip()}..."
+
+
+def read_messages(database: Database) -> tuple[Message, ...]:
+    """Return the distinct messages of a report that are warnings or errors, or that report a loss
+    or a fallback.
+    """
+    if not database.has(DIAGNOSTICS, "severity", "text"):
+        return ()
+    rows = database.query(
+        f"SELECT severity, text, count(*) FROM {MESSAGES} WHERE typeof(text) = 'text' "
+        f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST_MESSAGES}"
+    )
+    messages = (
+        Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
+        for severity, text, count in rows
+    )
+    return tuple(one for one in messages if one.severity > INFO or one.loss or one.fallback)
+
+
+def find_main_process(database: Database) -> int | None:
+    """Return the globalPid of the report's main process, the first with a message of its own; its
+    row gets the messages of no process.
+    """
+    if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
+        return None
+    of_process = (
+        f"(globalPid >> 24 & 16777215) NOT IN {NO_PROCESSES} AND typeof(globalPid) = 'integer'"
+    )
+    rows = database.query(
+        f"SELECT globalPid FROM {MESSAGES} WHERE {of_process} ORDER BY source != {INJECTION}, timestamp, globalPid LIMIT 1"
+    )
+    return rows[0][0] if rows else None
+
+
+def find_capture_span(database: Database, first: int, last: int) -> tuple[int, int]:
+    """Return when the capture started and stopped (local ns), by the messages that say so; without
+    one, and where they lie outside, `first` and `last`.
+    """
+    if not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return first, last
+    started, stopped = database.query(
+        f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
+        f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {MESSAGES}"
+    )[0]
+    started = max(started, first) if isinstance(started, int) else first
+    stopped = min(stopped, last) if isinstance(stopped, int) else last
+    return (started, stopped) if started <= stopped else (first, last)
+
+
+def was_launched(database: Database, span: tuple[int, int] | None) -> bool:
+    """Return whether the processes were launched within the capture (local ns)."""
+    if span is None or not database.has(DIAGNOSTICS, "timestamp", "text"):
+        return False
+    ((first,),) = database.query(
+        f"SELECT min(timestamp) FROM {MESSAGES} WHERE text LIKE 'Process % launched by the profiler%'"
+    )
+    return isinstance(first, int) and span[0] <= first <= span[1]
+
+
+class Capture(Struct, frozen=True):
+    """The times (ns, local) that rows may have, both included."""
+
+    #: Earliest time (local ns).
+    first: int = -TIME_LIMIT
+    #: Latest time (local ns).
+    last: int = TIME_LIMIT
+    #: Earliest and latest time of work on GPUs (local ns).
+    gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
+
+    def mask_far(self, times: np.ndarray) -> np.ndarray:
+        """Return a mask of the times far outside, except those that no trace can hold."""
+        if (
+            times.min(initial=self.first) >= self.first
+            and times.max(initial=self.last) <= self.last
+        ):
+            return np.zeros(len(times), bool)  # as nearly always
+        return ((times < self.first) | (times > self.last)) & mask_usable(times)
+
+    def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a mask of the work on GPUs (ns) that lies partly outside, but for times that no
+        trace can hold.
+        """
+        early, late = begin < self.gpu[0], end > self.gpu[1]
+        return (early & mask_usable(begin)) | (late & mask_usable(end))
+
+
+def read_capture(database: Database, begins: Sequence[int]) -> Capture:
+    """Return the capture of a report. begins: when it may have begun (local ns)."""
+    times = _sample_times(database)
+    if not len(times):
+        return Capture()
+    duration = read_duration(database)
+    for begin in begins if duration is not None else ():
+        margin = max(duration, MARGIN)
+        near = max(int(duration * GPU_MARGIN_SHARE), GPU_MARGIN)
+        capture = Capture(begin - margin, begin + duration + margin)
+        work = begin - near, begin + duration + near
+        outside, apart = (
+            np.count_nonzero((times < first) | (times > last))
+            for first, last in ((capture.first, capture.last), work)
+        )
+        if apart * APART_SHARE < len(times):
+            return replace(capture, gpu=work)
+        if 2 * outside <= len(times):
+            return capture
+    return _find_main_span(times)
+
+
+def read_duration(database: Database) -> int | None:
+    """Return the length of the capture (ns) that the report states, None if it is implausible."""
+    durations = []
+    rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
+    for duration, start, stop in rows:
+        if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
+            duration = stop - start
+        if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE:
+            durations.append(duration)
+    return max(durations, default=None)
+
+
+def _sample_times(database: Database) -> np.ndarray:
+    """Return times of a few rows of every table of events, ascending."""
+    columns = {
+        name: next(column for column in TIMES if column in table)
+        for name, table in database.tables.items()
+        if name not in OTHER_TABLES
+        and not name.startswith("TARGET_INFO")
+        and table.columns.keys() & set(TIMES)
+        and table.extent.rows
+    }
+    largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
+    times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
+    return np.sort(times[mask_usable(times)])
+
+
+def _find_main_span(times: np.ndarray) -> Capture:
+    """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
+    low = high = len(times) // 2
+    while True:
+        gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))
+        if low > 0 and int(times[low]) - int(times[low - 1]) <= gap:
+            low -= 1
+        elif high + 1 < len(times) and int(times[high + 1]) - int(times[high]) <= gap:
+            high += 1
+        else:
+            break
+    if (len(times) - (high + 1 - low)) * APART_SHARE > len(times):
+        return Capture()
+    return Capture(int(times[low]) - gap, int(times[high]) + gap)
