@@ -20,7 +20,7 @@ class FinishedJob(Struct, frozen=True):
     """A job, of reports or of a file that `report --json` wrote, with its results."""
 
     #: What it is: `name`, `duration_ns`, `devices`, `ranks`, ... as `OpenJob.describe` has it.
-    description: Mapping[str, Any]
+    description: dict[str, Any]
     #: Results by the name of their analysis.
     results: Mapping[str, Result]
     #: What a page shows of its events, None where these are not at hand.

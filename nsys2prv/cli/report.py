@@ -42,7 +42,7 @@ from nsys2prv.export.report_files import is_report
 from nsys2prv.replay.questions import parse_what_ifs
 
 if TYPE_CHECKING:
-    from nsys2prv.analysis.page.excerpts import Excerpts
+    pass
 
 #: Analyses that a terminal shows first; others follow while so many lines are free.
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
@@ -55,18 +55,18 @@ def make_report(options: argparse.Namespace) -> tuple[str, list[str]]:
     if parse_what_ifs(options.what_if) and options.only and "findings" not in options.only:
         options.only.append("findings")
     style = Style.for_output(options.full, options.rows, bool(options.only))
-    described, results, left_out, excerpts = _analyse_reports(options, style)
+    job, left_out = _analyse_reports(options, style)
     if options.title:
-        described["title"] = options.title
+        job.description["title"] = options.title
     if options.json:
-        write_complete_file(options.json, write_json(results, described))
+        write_complete_file(options.json, write_json(job.results, job.description))
     if options.html:
         from nsys2prv.analysis.page import make_page
 
-        page = make_page(FinishedJob(described, results, excerpts))
-        write_complete_file(options.html, page)
-    text = format_results(results.values(), make_heading(described, style.full), style, left_out)
-    return text, list(map(str, described["warnings"]))
+        write_complete_file(options.html, make_page(job))
+    heading = make_heading(job.description, style.full)
+    text = format_results(job.results.values(), heading, style, left_out)
+    return text, list(map(str, job.description["warnings"]))
 
 
 def _select_part(options: argparse.Namespace) -> dict[str, object]:
@@ -76,21 +76,20 @@ def _select_part(options: argparse.Namespace) -> dict[str, object]:
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
-def _analyse_reports(
-    options: argparse.Namespace, style: Style
-) -> tuple[dict[str, object], dict[str, Result], list[str], Excerpts | None]:
-    """Return the description of the job, its results, the names of analyses that were skipped because
-    the terminal has no room for them, and the events that a page shows.
+def _analyse_reports(options: argparse.Namespace, style: Style) -> tuple[FinishedJob, list[str]]:
+    """Return the job, and the names of analyses that were skipped because the terminal has no room for
+    them.
     """
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
         with _open_reports(options.reports, options) as job:
-            described = job.describe(options.reports)
             if names or options.full or options.json or options.html:
                 results = _analyse_job(job, names, options)
-                return described, results, [], _choose_excerpts(job, results, options)
-            return described, *_analyse_to_fit(job, described, options, style), None
+                return _finish_job(job, results, bool(options.html), options.reports), []
+            described = job.describe(options.reports)
+            results, left_out = _analyse_to_fit(job, described, options, style)
+            return FinishedJob(described, results), left_out
     if (
         len(options.reports) > 1
         or options.iterations
@@ -106,7 +105,7 @@ def _analyse_reports(
         raise UsageError(
             f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(results)}"
         )
-    return described, {name: results[name] for name in names or results}, [], None
+    return FinishedJob(described, {name: results[name] for name in names or results}), []
 
 
 def _analyse_to_fit(
@@ -129,18 +128,22 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     return described, results
 
 
-def _choose_excerpts(
+def _finish_job(
     job: OpenJob,
     results: Mapping[str, Result],
-    options: argparse.Namespace,
+    is_drawn: bool,
+    reports: Sequence[str | Path],
+    name: str = "",
     typical: bool = False,
-) -> Excerpts | None:
-    if not options.html:
-        return None
+) -> FinishedJob:
+    """Return the job; is_drawn: with what a page shows of its events."""
+    if not is_drawn:
+        return FinishedJob(job.describe(reports, name), results)
     from nsys2prv.analysis.page.excerpts import choose_excerpts
 
     with job.progress.show_phase("page", 1):
-        return choose_excerpts(job, results, typical=typical)
+        excerpts = choose_excerpts(job, results, typical=typical)
+    return FinishedJob(job.describe(reports, name), results, excerpts)
 
 
 def make_difference(options: argparse.Namespace) -> tuple[str, list[str], int]:
@@ -178,16 +181,12 @@ def write_report_files(
     if not paths:
         reports = [Path(report).name for report in reports]
     from nsys2prv.analysis.page import make_page
-    from nsys2prv.analysis.page.excerpts import choose_excerpts
 
     with OpenJob(job) as opened:
-        results, described = opened.analyse(), opened.describe(reports)
-        with opened.progress.show_phase("page", 1):
-            excerpts = choose_excerpts(opened, results)
-    write_complete_file(path, write_json(results, described))
-    page = make_page(FinishedJob(described, results, excerpts))
-    write_complete_file(path.with_suffix(".html"), page)
-    return format_results(results.values(), (), Style.for_output())
+        finished = _finish_job(opened, opened.analyse(), True, reports)
+    write_complete_file(path, write_json(finished.results, finished.description))
+    write_complete_file(path.with_suffix(".html"), make_page(finished))
+    return format_results(finished.results.values(), (), Style.for_output())
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
@@ -227,8 +226,7 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
         raise Nsys2prvError(f"{name}: no reports in this folder")
     with _open_reports(reports, options) as job:
         results = _analyse_job(job, (), options)
-        excerpts = _choose_excerpts(job, results, options, typical=True)
-        return FinishedJob(job.describe(reports, name), results, excerpts)
+        return _finish_job(job, results, bool(options.html), reports, name, typical=True)
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
