@@ -28,11 +28,9 @@ from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
     END,
-    SAMPLE_EVERY,
     RecordFormat,
     Run,
     Span,
-    SpillReader,
     SpillWriter,
     pair_runs,
     read_run,
@@ -46,8 +44,8 @@ from nsys2prv.store.work_result import WorkResult
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
 HOLE_PERIODS = 4
-#: Blocks of samples (each of SAMPLE_EVERY) that the period is found from.
-PERIOD_BLOCKS = 16
+#: Samples that the period is found from.
+PERIOD_SAMPLES = 4096
 #: Decimals of the smallest fractions.
 MOST_DECIMALS = 30
 #: The greatest floating point number that an integer of 64 bits holds.
@@ -74,14 +72,12 @@ def mark_unsampled(
                 gpu = result.report, result.objects[run.object]
                 runs_of_gpu[gpu].append((run, result))
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
-    with SpillReader() as reader:
-        for number, ((report, _), held) in enumerate(runs_of_gpu.items()):
-            held.sort(key=lambda one: one[0].first_time)
-            runs = [run for run, _ in held]
-            times = _find_zero_times(runs, reader, clocks[report], begin)
-            if len(times):
-                path = folder / f"unsampled-{number}.bin"
-                _add_zeros(held[0][1], runs, times, path)
+    for number, ((report, _), held) in enumerate(runs_of_gpu.items()):
+        held.sort(key=lambda one: one[0].first_time)
+        runs = [run for run, _ in held]
+        times = _find_zero_times(runs, clocks[report], begin)
+        if len(times):
+            _add_zeros(held[0][1], runs, times, folder / f"unsampled-{number}.bin")
 
 
 def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
@@ -105,35 +101,21 @@ def _find_kind(result: WorkResult, layout: str) -> str:
     return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
 
 
-def _find_zero_times(
-    runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int
-) -> np.ndarray:
+def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.ndarray:
     """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
     begin: of the job, on the shared clock.
     """
-    apart = all(one.last_time < other.first_time for one, other in pairwise(runs))
-    if apart:
+    of_runs = [read_run(run)["time"].copy() for run in runs]
+    times = np.concatenate(of_runs)
+    if all(one.last_time < other.first_time for one, other in pairwise(runs)):
         # Of samples that follow each other, those of the longest run.
-        longest = max(runs, key=lambda run: run.rows)
-        limit = (
-            int(longest.samples[PERIOD_BLOCKS]) if len(longest.samples) > PERIOD_BLOCKS else None
-        )
-        times = reader.read_between(longest, longest.first_time, limit)["time"]
+        period = _find_period(max(of_runs, key=len)[:PERIOD_SAMPLES])
     else:
-        times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
-    period = _find_period(times)
+        times = np.unique(times)
+        period = _find_period(times)
     if not period:
         return np.zeros(0, np.int64)
-    if apart:
-        parts = [_find_holes_of_run(run, reader, period) for run in runs]
-        edges = np.array(
-            [(a.last_time, b.first_time) for a, b in pairwise(runs)], np.int64
-        ).reshape(-1, 2)
-        between = edges[edges[:, 1] - edges[:, 0] > HOLE_PERIODS * period, 1]
-        behind = np.concatenate([*parts, between])
-    else:
-        behind = _find_ends_of_holes(times, period)
-    zero_times = np.unique(behind.astype(np.int64)) - period
+    zero_times = times[1:][np.diff(times) > HOLE_PERIODS * period] - period
     early = runs[0].first_time - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
     return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
@@ -144,24 +126,6 @@ def _find_period(times: np.ndarray) -> int:
     that take turns it is the longer one.
     """
     return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
-
-
-def _find_ends_of_holes(times: np.ndarray, period: int) -> np.ndarray:
-    return times[1:][np.diff(times) > HOLE_PERIODS * period]
-
-
-def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
-    """Return times of the samples of a run before which there is a hole. Of its blocks only those
-    that last too long are read.
-    """
-    edges = np.append(run.samples, run.last_time)
-    count = np.full(len(run.samples), SAMPLE_EVERY)
-    count[-1] = run.rows - 1 - SAMPLE_EVERY * (len(run.samples) - 1)
-    ends = [np.zeros(0, np.int64)]
-    for block in np.flatnonzero(np.diff(edges) > (count + HOLE_PERIODS // 2) * period).tolist():
-        times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
-        ends.append(_find_ends_of_holes(times, period))
-    return np.concatenate(ends)
 
 
 class _ValueStatistics(Struct):

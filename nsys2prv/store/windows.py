@@ -102,7 +102,9 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
 
 
 class IdTable(Struct):
-    """Local indices of every task -> global numbers: `table[start[task] + local]`."""
+    """Local indices of every task -> global numbers: `table[start[task] + local]`. The last task,
+    RESOLVED, has the identity.
+    """
 
     #: Where the indices of each task begin.
     start: np.ndarray
@@ -112,8 +114,10 @@ class IdTable(Struct):
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
         """Make the table of the global numbers of each task."""
-        lengths = np.array([len(column) for column in columns], np.int64)
-        return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
+        greatest = max((int(column.max(initial=-1)) for column in columns), default=-1)
+        every = [*columns, np.arange(greatest + 1)]
+        lengths = np.array([len(column) for column in every], np.int64)
+        return cls(np.cumsum(lengths) - lengths, np.concatenate(every))
 
     def get_table(self, task: int) -> np.ndarray:
         """Return a table from local indices of a task to global numbers; it may have more rows."""
@@ -123,19 +127,11 @@ class IdTable(Struct):
         self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
     ) -> np.ndarray:
         """Return global numbers (int64) of local indices; row k is of task tasks[which[k]], all
-        of the only one where `which` is None. Those of RESOLVED runs are global already.
+        of the only one where `which` is None.
         """
-        resolved = tasks == RESOLVED
-        if resolved.all():
-            return local.astype(np.int64)
         if which is None:
             return self.get_table(tasks[0])[local]
-        start = self.start[tasks]
-        if not resolved.any():
-            return self.table[start[which] + local]
-        numbers, unresolved = local.astype(np.int64), np.flatnonzero(~resolved[which])
-        numbers[unresolved] = self.table[start[which[unresolved]] + numbers[unresolved]]
-        return numbers
+        return self.table[self.start[tasks][which] + local]
 
 
 class GlobalIds(Struct):
@@ -289,7 +285,7 @@ class WindowRecords:
         None: the values stand for themselves.
         """
         lookup = self._global_ids.find_table(self._shape, name)
-        if lookup is None or self._which is not None or self._tasks[0] == RESOLVED:
+        if lookup is None or self._which is not None:
             return self.column(name), None
         return self._records[name], lookup.get_table(self._tasks[0])
 
