@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, number_linked
 from nsys2prv._util.native import core
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, make_global_ids
 from nsys2prv.events.extraction import (
     GPU,
     DeviceKey,
@@ -37,12 +37,8 @@ def make_event_reader(job: Job) -> EventReader:
     rows = make_row_table(job)
     return EventReader(
         _split_by_unit(job, rows),
-        job.clocks,
-        job.threads,
-        job.domains,
-        job.names,
+        make_global_ids(job),
         rows,
-        job.duration,
         tuple(
             StackFile(result.facts[STACKS], result.facts[STACK_TEXTS], result.report, work)
             for work, result in enumerate(job.ordered_results)

@@ -5,7 +5,7 @@ with its task, rank, node, device and stream.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -14,11 +14,10 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import StoredFrame, factorize_together, mask_changes, read_frame
-from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader, find_role, take_records
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, read_run
 
 #: Kinds of rows.
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
@@ -86,18 +85,10 @@ class EventReader(Struct, dict=True):
 
     #: Runs of records of the job.
     runs: list[Run]
-    #: Map to trace time for each report, and last the identity.
-    clocks: list[ClockMap]
-    #: Per task the thread of each local object.
-    threads: list[np.ndarray]
-    #: Per task the number of each local NVTX domain.
-    domains: list[np.ndarray]
-    #: Per name set and task the value of each local name.
-    names: Mapping[str, list[np.ndarray]]
+    #: What their times and indices mean in the trace.
+    ids: windows.GlobalIds
     #: Rows, devices and units.
     rows: RowTable
-    #: Duration of the trace (ns).
-    duration: int
     #: Whole stacks of calls and samples.
     stacks: tuple[StackFile, ...] = ()
 
@@ -105,6 +96,11 @@ class EventReader(Struct, dict=True):
         """Write the reader to a file, for :func:`load_event_reader`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    @property
+    def duration(self) -> int:
+        """Length of the trace (ns)."""
+        return self.ids.duration
 
     @cached_property
     def layouts(self) -> frozenset[str]:
@@ -132,30 +128,24 @@ class EventReader(Struct, dict=True):
         if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
             raise KeyError(f"layout {layout} has no field {', '.join(sorted(unknown))}")
 
-        def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-            clock = self.clocks[run.report]
-            begin = windows.to_begin_times(records["time"], records["end"], clock)
-            end = windows.to_trace_times(records["end"], clock, self.duration)
-            end = np.minimum(end, self.duration)  # a cut leaves the ends of the whole job here
-            if not_within is not None:
-                kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
-                begin, end, records = begin[kept], end[kept], take_records(records, kept)
+        def make_columns(run: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
+            # A cut leaves the ends of the whole job here.
             columns = {
-                "begin": begin,
-                "end": end,
-                "thread": self.threads[run.task].astype(dtype)[records["object"]],
+                "begin": records.times,
+                "end": np.minimum(records.column("end"), self.duration),
+                "thread": records.column("object").astype(dtype),
             }
             for name in fields:
-                if name == "domain":
-                    columns[name] = self.domains[run.task].astype(dtype)[records["domain"]]
-                elif (constant := run.shape.find_constant(name)) is not None:
-                    columns[name] = np.full(len(records), constant, dtype)
-                elif name_set := find_role(BEGIN, layout, name):
-                    values = self.names[name_set][run.task]
-                    columns[name] = values.astype(dtype)[records[name]]
-                else:
-                    columns[name] = records[name].astype(dtype)
-            return columns
+                constant = None if name == "domain" else run.shape.find_constant(name)
+                columns[name] = (
+                    records.column(name).astype(dtype)
+                    if constant is None
+                    else np.full(len(records), constant, dtype)
+                )
+            if not_within is None:
+                return columns
+            kept = (columns["begin"] < not_within[0]) | (columns["end"] > not_within[1])
+            return {name: column[kept] for name, column in columns.items()}
 
         return self._read_frame(
             BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
@@ -172,7 +162,7 @@ class EventReader(Struct, dict=True):
         frames = [pl.DataFrame(schema=schema | {"text": pl.UInt32})]
         texts = [pl.Series("text", [], pl.String)]
         for file in self.stacks:
-            threads, clock = self.threads[file.work], self.clocks[file.report]
+            threads, clock = self.ids.objects.get_table(file.work), self.ids.clocks[file.report]
             units = self.rows.units[threads]
             if not ((units == unit) & (threads >= 0)).any():
                 continue
@@ -205,17 +195,14 @@ class EventReader(Struct, dict=True):
         (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`.
         """
 
-        def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-            clock, threads = self.clocks[run.report], self.threads[run.task]
+        def make_columns(_: Run, records: windows.WindowRecords) -> dict[str, np.ndarray]:
             make: dict[str, Callable[[], np.ndarray]] = {
-                "sent": lambda: clock.to_global(records["time"]),
-                "sender": lambda: threads[records["sender"]],
-                "begin": lambda: windows.to_begin_times(
-                    records["receive"], records["until"], clock
-                ),
-                "thread": lambda: threads[records["receiver"]],
-                "end": lambda: clock.to_global(records["until"]),
-                "bytes": lambda: records["size"].astype(np.int64),
+                "sent": lambda: records.times,
+                "sender": lambda: records.column("sender"),
+                "begin": lambda: records.find_begins("receive", "until"),
+                "thread": lambda: records.column("receiver"),
+                "end": lambda: records.column("until"),
+                "bytes": lambda: records.column("size").astype(np.int64),
             }
             return {name: make[name]() for name in {*names, "thread"}}
 
@@ -224,31 +211,27 @@ class EventReader(Struct, dict=True):
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
         connected = set()
-        for run, records in self._read(LINE, kind, unit):
-            threads = self.threads[run.task]
-            objects, _ = factorize_together(records["sender"], records["receiver"])
-            connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
+        for _, records in self._read(LINE, kind, unit):
+            pairs, _ = factorize_together(records.column("sender"), records.column("receiver"))
+            connected |= set(zip(*(column.tolist() for column in pairs), strict=True))
         return connected
 
     def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """Return the samples of a layout, device by device."""
-        by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
+        by_device: dict[int, list[tuple[Run, windows.WindowRecords]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
-            thread = int(self.threads[run.task][run.object])
-            by_device.setdefault(thread, []).append((run, records))
+            by_device.setdefault(self._find_thread(run), []).append((run, records))
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
             metrics = list(
                 dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics)
             )
-            time = np.concatenate(
-                [self.clocks[run.report].to_global(records["time"]) for run, records in pieces]
-            )
+            time = np.concatenate([records.times for _, records in pieces])
             values = np.full((len(time), len(metrics)), np.nan)
             start = 0
             for run, records in pieces:
-                stored = records["values"].astype(np.float64)
+                stored = records.column("values").astype(np.float64)
                 columns = [metrics.index(metric) for metric in run.shape.metrics]
                 values[start : start + len(records), columns] = (
                     UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
@@ -269,7 +252,7 @@ class EventReader(Struct, dict=True):
         stream: str,
         name: str,
         unit: int | None,
-        make_columns: Callable[[Run, np.ndarray], dict[str, np.ndarray]],
+        make_columns: Callable[[Run, windows.WindowRecords], dict[str, np.ndarray]],
         names: Sequence[str],
     ) -> pl.DataFrame:
         """Return what is made of the records of a stream as one frame by its first column, of one
@@ -292,24 +275,29 @@ class EventReader(Struct, dict=True):
             columns[name] = column if order is None else column[order]
         return pl.DataFrame(columns)
 
-    def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
-        reader = SpillReader()
-        try:
-            for run in self._index.get((stream, name, unit), ()):
-                yield run, reader.read_between(run, run.first_time, None)
-        finally:
-            reader.close()
+    def _read(
+        self, stream: str, name: str, unit: int | None
+    ) -> Iterator[tuple[Run, windows.WindowRecords]]:
+        for run in self._index.get((stream, name, unit), ()):
+            yield run, windows.WindowRecords(run.shape, self.ids, [(run, read_run(run))])
+
+    def _find_thread(self, run: Run) -> int:
+        """Return the thread that all records of a run are of."""
+        return int(self.ids.objects.get_table(run.task)[run.object])
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
         """Stream, name and unit (None: any) -> the runs that have any such."""
-        units_of_task = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
+        units_of_task = [
+            np.unique(self.rows.units[self.ids.objects.get_table(task)]).tolist()
+            for task in range(self.ids.objects.tasks)
+        ]
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
             units = (
                 units_of_task[run.task]
                 if run.object < 0
-                else [int(self.rows.units[self.threads[run.task][run.object]])]
+                else [int(self.rows.units[self._find_thread(run)])]
             )
             for unit in (None, *units):
                 index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)

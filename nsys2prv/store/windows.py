@@ -119,9 +119,15 @@ class IdTable(Struct):
         lengths = np.array([len(column) for column in every], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate(every))
 
+    @property
+    def tasks(self) -> int:
+        """Number of tasks, but for RESOLVED."""
+        return len(self.start) - 1
+
     def get_table(self, task: int) -> np.ndarray:
-        """Return a table from local indices of a task to global numbers; it may have more rows."""
-        return self.table[self.start[task] :]
+        """Return the table from local indices of a task to global numbers."""
+        last = None if task == RESOLVED else self.start[task + 1]
+        return self.table[self.start[task] : last]
 
     def __call__(
         self, local: np.ndarray, tasks: np.ndarray, which: np.ndarray | None
@@ -250,7 +256,7 @@ class WindowRecords:
         #: Trace times (ns).
         local = self._records["time"]
         self.times = (
-            to_begin_times(local, self._records["end"], self._clock)
+            self.find_begins("time", "end")
             if shape.stream == BEGIN
             else to_trace_times(local, self._clock, global_ids.duration)
         )
@@ -266,6 +272,10 @@ class WindowRecords:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def find_begins(self, begin: str, end: str) -> np.ndarray:
+        """Return the trace times (ns) at which ranges between these columns begin."""
+        return to_begin_times(self._records[begin], self._records[end], self._clock)
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of all of them, in trace time (OPEN stays) or in global numbers.
