@@ -285,7 +285,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
             what = f"{format_count(count, 'row')} of {kind} {fate}"
             yield is_routine(reason), f"{what}: {describe_reason(reason)}"
     for (name, reason), count in sorted(summary.left_out.items()):
-        if reason != Reason.IN_OTHER_REPORT:
+        if reason != Reason("in-other-report"):
             what = f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}"
             # The note on a cut has its numbers in one line.
             yield summary.is_cut or is_routine(reason), what

@@ -286,19 +286,13 @@ class Account(Struct):
         return Account(self.rows + other.rows, self.records + other.records, *summed)
 
 
-class _Reasons(type):
-    """Has a reason for each key of ``reasons.yaml``, by the key in capital letters."""
-
-    def __getattr__(cls, name: str) -> Reason:
-        key = name.lower().replace("_", "-")
-        if not any(key in texts for texts in _load_texts().values()):
-            raise AttributeError(name)
-        setattr(cls, name, Reason(key))
-        return Reason(key)
+#: Key -> text, of reasons that are routine and of those that are not.
+_TEXTS: dict[str, dict[str, str]] = load_shipped_file(__package__, "reasons.yaml")
 
 
-class Reason(str, metaclass=_Reasons):
-    """A reason for which rows are lost, changed, or counted apart: its key in ``reasons.yaml``.
+class Reason(str):
+    """A reason for which rows are lost, changed, or counted apart: its key in ``reasons.yaml``. The
+    class has each by its key in capital letters.
 
     The key is short and stays the same from version to version: scripts find it in
     ``out.nsys2prv.json``. The text is for people. Some keys have a detail behind them:
@@ -317,13 +311,11 @@ class Reason(str, metaclass=_Reasons):
     @property
     def text(self) -> str:
         """The text for people; "{}" stands for the detail."""
-        return _load_texts()["routine"].get(self) or _load_texts()["unusual"][self]
+        return _TEXTS["routine"].get(self) or _TEXTS["unusual"][self]
 
 
-@cache
-def _load_texts() -> dict[str, dict[str, str]]:
-    """Return key -> text, of reasons that are routine and of those that are not."""
-    return load_shipped_file(__package__, "reasons.yaml")
+for _key in chain(*_TEXTS.values()):
+    setattr(Reason, _key.upper().replace("-", "_"), Reason(_key))
 
 
 def describe_reason(key: str) -> str:
@@ -338,7 +330,7 @@ def is_routine(key: str) -> bool:
     """True if rows dropped or changed for this reason need nobody's attention: it happens in every
     capture, or has a warning of its own.
     """
-    return key.partition(SEPARATOR)[0] in _load_texts()["routine"]
+    return key.partition(SEPARATOR)[0] in _TEXTS["routine"]
 
 
 @cache

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -332,7 +332,11 @@ def load_catalogue() -> Catalogue:
                 made[name] = make(name, spec)
         return made
 
-    calls = make_each("calls", partial(_make_struct, CallTable, "name"))
+    def make_structs(section: str, kind: type, key: str = "name") -> dict[Any, Any]:
+        """Return entries as structs, which have their name in the field `key`."""
+        return make_each(section, lambda name, spec: msgspec.convert({key: name, **spec}, kind))
+
+    calls = make_structs("calls", CallTable)
     data["layouts"] |= {name: call.make_layout() for name, call in calls.items()}
     data["kinds"] |= {name: call.make_kind() for name, call in calls.items()}
     data["name_sets"] |= {name: {} for name in calls}
@@ -342,9 +346,9 @@ def load_catalogue() -> Catalogue:
     )
     name_sets = make_each(
         "name_sets",
-        lambda name, spec: _make_struct(NameSet, "name", name, {"space": name, **spec}),
+        lambda name, spec: msgspec.convert({"name": name, "space": name, **spec}, NameSet),
     )
-    states = make_each("states", partial(_make_struct, State, "value"))
+    states = make_structs("states", State, "value")
     state_values = {state.name: state.value for state in states.values()}
 
     def make_field(name: str, spec: dict[str, Any]) -> Field:
@@ -367,7 +371,7 @@ def load_catalogue() -> Catalogue:
 
     return Catalogue(
         make_each("layouts", make_layout),
-        make_each("lines", partial(_make_struct, LineKind, "name")),
+        make_structs("lines", LineKind),
         name_sets,
         value_sets,
         tuple(data["domains"]),
@@ -378,11 +382,6 @@ def load_catalogue() -> Catalogue:
         data.get("counters", {}),
         files,
     )
-
-
-def _make_struct(kind: type, key: str, name: Any, spec: dict[str, Any]) -> Any:
-    """Return an entry as a struct, which has its name in the field `key`."""
-    return msgspec.convert({key: name, **(spec or {})}, kind)
 
 
 @contextmanager
