@@ -119,14 +119,6 @@ def check_output(output: str) -> None:
     file.
     """
     path = Path(output)
-    if not output:
-        raise UsageError(
-            "the last argument is empty, as with a variable that is not set; give the name of the trace to write"
-        )
-    if path.is_dir() and not is_trace_name(output):
-        raise UsageError(
-            f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
-        )
     if os.sep == "/" and PureWindowsPath(output).drive and "\\" in output:
         raise UsageError(
             f"{output}: is a path of Windows; give one of this system, as in ./out.prv"

@@ -38,7 +38,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.conversion.quality import QualityNote, format_quality
 from nsys2prv.export.ranks import FILE_NAMES, describe_processes
-from nsys2prv.export.report_files import is_report
+from nsys2prv.export.report_files import find_reports
 from nsys2prv.replay.questions import parse_what_ifs
 
 if TYPE_CHECKING:
@@ -220,10 +220,7 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
     path = Path(name)
     if path.suffix == JSON:
         return FinishedJob(*_load_job_file(path))
-    folder = path.is_dir() and not is_report(path)
-    reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
-    if not reports:
-        raise Nsys2prvError(f"{name}: no reports in this folder")
+    reports = find_reports([name])
     with _open_reports(reports, options) as job:
         results = _analyse_job(job, (), options)
         return _finish_job(job, results, bool(options.html), reports, name, typical=True)

@@ -122,14 +122,19 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
     where they cannot be written, or are read.
     """
     path = Path(output)
-    if str(output).endswith(("/", os.sep)) or path.name in ("", ".", ".."):
+    if not str(output):
         raise UsageError(
-            f"{output or '(empty)'}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
+            "an argument is empty, as with a variable that is not set; give the name of the trace to write"
+        )
+    written = list_outputs(output, options.compress)
+    trace = written[0]
+    is_folder = str(output).endswith(("/", os.sep)) or path.name in ("", ".", "..")
+    if is_folder or (path.is_dir() and path.name != trace.name):
+        raise UsageError(
+            f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
         )
     if str(output) == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
         raise UsageError(f"{output}: a trace is several files; give its name, as in out.prv")
-    written = list_outputs(output, options.compress)
-    trace = written[0]
     if options.states and ".prv" not in trace.suffixes:
         raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
     further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]

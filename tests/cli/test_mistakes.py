@@ -64,7 +64,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
         ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
         ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),
-        ([REPORT, ""], ["the last argument is empty", "variable"]),
+        ([REPORT, ""], ["an argument is empty", "the trace to write"]),
         (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
         (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
         (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
