@@ -84,15 +84,11 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Colle
             raise UsageError(
                 f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
             )
-    if is_trace_name(paths[0]) and has_report_name(Path(output)):
+    for path in filter(is_trace_name, reports):
+        trace = output if is_trace_name(output) else path
         raise UsageError(
-            f"{paths[0]}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {paths[0]}"
+            f"{path}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {trace}"
         )
-    for path in reports:
-        if is_trace_name(path):
-            raise UsageError(
-                f"{path}: is a trace, not a report; a conversion writes one trace, named last (here {output})"
-            )
     if kinds and (further := _find_kinds_among(reports)):
         joined = ",".join([*kinds, *further])
         raise UsageError(

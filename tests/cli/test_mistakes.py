@@ -34,7 +34,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
         (
             [REPORT, "a.prv", "b.prv"],
-            ["a.prv: is a trace, not a report", "named last (here b.prv)"],
+            ["a.prv: is a trace, not a report", "comes last: nsys2prv REPORT... b.prv"],
         ),
         ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
         ([REPORT, REPORT], ["add a name, as in out.prv"]),
