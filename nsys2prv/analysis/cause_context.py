@@ -36,6 +36,10 @@ EXPLAINS = 0.2
 #: What is said of hosts that pause -> parts of their time, of each the longest by name.
 SAID = {"in NVTX range": ["range"], "in": ["io", "os"]}
 NONE = np.zeros(0, np.int64)
+#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
+LARGE_PART = 0.5
+#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
+LARGE_PART = 0.5
 #: Kind of cause, or of what is found of it -> what helps; what helps against calls, by parts of names.
 ADVICE: dict[str, str] = TEXTS["advice"]
 CALLS: dict[str, str] = TEXTS["calls"]
@@ -156,14 +160,35 @@ class CauseContext(Struct, frozen=True, dict=True):
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
     ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Return when most is saved: begin, end (ns of the trace) and ranks to look at."""
+        """Return when most is saved: begin, end (ns of the trace) and ranks to look at. ranks: whose fault it
+        is; of many small parts all during which others wait for these.
+        """
         if not len(edges):
             return ()
-        worst = edges[[np.argmax(saved)]]
-        begin, end = (int(time[0]) for time in self.find_times(worst))
-        if not ranks and (process := int(self._edges.process[worst[0]])) >= 0:
-            ranks = self.job.list_ranks([process + 1])
-        return ((max(begin, 0), end, ranks),)
+        process, worst = self._edges.process[edges], int(np.argmax(saved))
+        (begin,), (end,) = self.find_times(edges[[worst]])
+        if ranks:
+            (first, last), at = self._find_awaited(process), self.find_times(edges)[0]
+            order = np.argsort(at)
+            until = np.append(0, np.cumsum(saved[order]))
+            low, high = (np.searchsorted(at[order], time) for time in (first, last))
+            sums = until[high] - until[low]
+            if len(sums) and saved[worst] < LARGE_PART * sums.max():
+                begin, end = first[np.argmax(sums)], last[np.argmax(sums)]
+        elif process[worst] >= 0:
+            ranks = self.job.list_ranks([int(process[worst]) + 1])
+        return ((max(int(begin), 0), int(end), ranks),)
+
+    def _find_awaited(self, processes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins and ends of the parts of the critical path that are of these processes."""
+        path = self.replay.path
+        own = np.isin(self._edges.process[path], processes)
+        begins, ends = self.find_times(path)
+        # The last edge of the path is the first.
+        return (
+            begins[np.flatnonzero(np.diff(own, append=False) & own)],
+            ends[np.flatnonzero(np.diff(own, prepend=False) & own)],
+        )
 
     # Names.
 
