@@ -63,16 +63,16 @@ SHARE_OPERATIONS = tuple(
 OPERATIONS = {name: value for name, value in _VALUES.items() if value != SEVERAL_OPERATIONS} | {
     "bcast": _VALUES["broadcast"]
 }
-#: What the operations of a group have in common, or ABSENT.
+#: Fields that are kept where all operations of a group share them, else ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "data_type")
-#: What the index takes of the payloads of ranges.
+#: Payload fields that the index keeps.
 PAYLOAD_COLUMNS = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
-#: What several kernels that do the work of one group share.
+#: Sums that are divided among the kernels of a group.
 _SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
 
 
 class CallKinds(Table, frozen=True):
-    """What calls of one kind have in common."""
+    """Fields that calls of one kind share."""
 
     #: globalTid.
     thread: np.ndarray
@@ -260,7 +260,7 @@ class NcclCallIndex:
         moving = _take(moving, _mask_outer(moving))
         row, begins = np.arange(len(moving["thread"])), mask_changes(moving["call_group"])
         moving["place"] = row - np.maximum.accumulate(np.where(begins, row, 0))
-        # What the calls that made communicators state.
+        # Ranks as stated by the calls that made communicators.
         is_making = (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
         is_making &= (ranges["communicator"] != 0) & (ranges["ranks"] > 0)
         making = _take(ranges, is_making)

@@ -52,7 +52,7 @@ SYNCHRONIZATIONS |= dict.fromkeys(
     ("devicesynchronize", "ctxsynchronize", "threadsynchronize"),
     SYNCHRONIZATIONS["contextsynchronize"],
 )
-#: What streamId and eventId hold where there is none.
+#: streamId and eventId where there is none.
 NO_ID = 0xFFFFFFFF
 #: Values of the catalogue's set held_by_host.
 HOST_LAUNCH, HOST_NODE = 1, 2

@@ -34,12 +34,12 @@ LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
 REMEMBERED = 1 << 14
 _KEYS = ("class", "name", "full", "tensor_cores", "shape")
-#: What YAML makes of yes and no.
+#: YAML's booleans, as rules write them.
 _BOOLEANS = {True: "yes", False: "no"}
 _GROUPS = ("layout", "m", "n", "k")
 _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
 _RETURN_TYPE = re.compile(r"\A(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
-#: What users' patterns are tried with.
+#: Texts that users' patterns are tried on.
 PROBES = ("a", "0", "a_", "a0_", "a::")
 #: The same within a group that is repeated without limit.
 _NESTED_REPEAT = re.compile(

@@ -187,7 +187,7 @@ class _NameReader:
         return "l" if not path or self._before == _SCOPE else ""
 
     def _is_last_parameter_list(self, position: int) -> bool:
-        """True if a parenthesis begins the kernel's own parameters, which nobody asked for."""
+        """True if a parenthesis begins the kernel's own parameters, which are not wanted."""
         if self._parameters or self._stack or not self._path:
             return False
         return self._name.find("(", position + 1) < 0
@@ -351,7 +351,7 @@ def _find_eigen_operation(expr: Expr) -> str:
 
 
 def _format_lambda(function: list[NamePart], lambdas: list[NamePart], depth: int) -> str:
-    """Return a lambda, told by the function it stands in."""
+    """Return a lambda, named after the function that contains it."""
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"
     if torch and (

@@ -197,7 +197,7 @@ class Rows(Struct):
     #: Ranges of one owner on one object belong together; those of several get rows of their own
     #: where they cross (derived events only).
     nesting_owner: np.ndarray | None = None
-    #: What tells the call stack of each row in its report, 0 for none.
+    #: Key of each row's call stack in its report, 0 for none.
     stack: np.ndarray | None = None
     #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
     #: selected ones are copied only once.

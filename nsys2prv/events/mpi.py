@@ -50,7 +50,7 @@ _SUFFIX = re.compile(r"(_f08ts|_f08|_fts|_f|_c)+$")
 _ONE_SIDED = re.compile(
     r"MPI_(Win_|R?put$|R?get$|R?accumulate$|R?get_accumulate$|Fetch_and_op$|Compare_and_swap$)"
 )
-#: Layout of the calls whose names tell nothing, by table.
+#: Layout by table, for calls whose names do not decide.
 BY_TABLE = {
     P2P: "mpi_point_to_point",
     START_WAIT: "mpi_point_to_point",
@@ -71,18 +71,18 @@ NEIGHBOURS = 4096
 MESSAGES, REQUESTS, MEETINGS, PROCESSES = (
     f"mpi_{fact}" for fact in ("messages", "requests", "meetings", "processes")
 )
-#: What a message's fact is: the call that transfers it, the one that prepares a persistent request
+#: Roles of messages in facts: the call that transfers it, the one that prepares a persistent request
 #: for it, or a call that either sends or receives it (its `source` is then the caller).
 SEND, RECEIVE, SEND_INIT, RECEIVE_INIT, EITHER = 1, 2, 3, 4, 5
 #: In place of a communicator: the call has none, as it receives a message found by MPI_Mprobe.
 ANYWHERE = -1
-#: What a request's fact is: another use of its handle, the start of a persistent one, a call that
+#: Roles of requests in facts: another use of its handle, the start of a persistent one, a call that
 #: returns when it is complete, and one that may return earlier.
 USED, STARTED, COMPLETED, ASKED = 1, 2, 3, 4
-#: What a meeting's fact says of who waits.
+#: Who waits in a meeting.
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 
-#: What functions do -> their names.
+#: Role -> names of the functions that have it.
 _ROLES_FILE = load_shipped_file("nsys2prv.events.catalogue", "mpi/roles.yaml")
 _ROLES = {role: [f"MPI_{name}" for name in names.split()] for role, names in _ROLES_FILE.items()}
 #: Roles of blocking collectives -> who waits. Those of equal sizes come first.
@@ -210,7 +210,7 @@ def _list_handles(rows: tuple[Communicator, ...]) -> pl.DataFrame:
 class _CallRows(Struct, dict=True):
     """Rows of one table. All arrays have one element per row."""
 
-    #: What the rows are read from.
+    #: Extraction that read the rows.
     extraction: Extraction
     #: Table of the rows.
     table: str
@@ -523,7 +523,7 @@ def _make_rows(
             continue
         used = np.flatnonzero(layouts == index)
         columns = {
-            # What its table has no column for.
+            # Fields without a column in the table.
             field.name: np.full(len(rows), ABSENT)
             for field in load_catalogue().layouts[layout].fields
         }

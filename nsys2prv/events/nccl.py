@@ -57,7 +57,7 @@ from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
 from nsys2prv.export.sqlite import Database
 
-#: What payloads call their fields and the values of these.
+#: Names of fields and values in payloads.
 _PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")
 #: Field -> the names it has.
 SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]

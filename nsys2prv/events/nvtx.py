@@ -278,8 +278,8 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     ranges, operations = facts[RANGES], facts[OPERATIONS]
     if not ranges.height or not operations.height:
         return
-    # Outer ranges first: of ranges that enclose the same work the order is all that tells which
-    # lies within which.
+    # Outer ranges first: where ranges enclose the same work, only the order shows which one is
+    # inside.
     ranges = ranges.sort(
         "thread", "begin", "end", descending=[False, False, True], maintain_order=True
     )

@@ -34,7 +34,7 @@ SHIPPED = "nvtx_rules.yaml"
 NONE = "none"
 #: The group of a pattern that is kept as a number.
 NUMBER = "number"
-#: What patterns see of the default domain, whose own name is empty.
+#: Name of the default domain in patterns; its own is empty.
 DEFAULT_DOMAIN = "default domain"
 _KEYS = ("match", "replace", "drop", "domain")
 _BUILTIN = "builtin"
@@ -44,7 +44,7 @@ _WHOLE = re.compile(r"[0-9]+")
 #: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
 #: (a class of all that compiles ten times as slowly).
 _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
-#: What stands for the first of them; it is as long as they may be.
+#: Stand-in for the first number of a template; as long as numbers may be.
 _FIRST = 10**17
 #: Instead of the place of a number: each text of the template has to be looked at.
 _EACH_APART = -2
@@ -57,7 +57,7 @@ class NvtxRule(Struct, frozen=True):
 
     #: Pattern of the range's name.
     match: str
-    #: What takes the place of every match; None where names that match are dropped.
+    #: Replacement of every match; None to drop names that match.
     replace: str | None
     #: Pattern of the domain's name, "" for any domain.
     domain: str = ""
@@ -230,7 +230,7 @@ def _find_kept_number(text: str, name: str, number: int) -> int:
 
 # ---- ranges by their names --------------------------------------------------------------------------------------------------------
 
-#: What stands before and behind a number that the shipped rules take off a name.
+#: Text before and behind a number that the shipped rules remove from a name.
 NUMBERED = (
     *((before, "") for before in (" ", "#", " #", ":", ": ", "=", " = ", "-", "_", ", seq = ")),
     *((before + bracket[0], bracket[1]) for before in ("", " ") for bracket in ("[]", "()")),

@@ -63,7 +63,7 @@ from nsys2prv.relations.mpi_sides import (
 )
 from nsys2prv.store.work_result import FactFile, WorkResult, read_fact
 
-#: What tells messages of UCX in order apart.
+#: Columns that identify a stream of UCX messages.
 UCX_CHANNEL = ("sender_worker", "receiver_worker", "tag")
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
@@ -145,7 +145,7 @@ def _describe_unmatched(
     unfinished: int,
     early: Counter[bool],
 ) -> list[str]:
-    # To anybody nobody sends: such rows are damaged.
+    # A send names its receiver; rows that do not are damaged.
     del fates[SEND, FROM_ANY_SOURCE_OR_TAG]
     sends, receives = (
         sum(count for (of, _), count in fates.items() if of == side) for side in (SEND, RECEIVE)

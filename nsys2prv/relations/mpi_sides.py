@@ -32,7 +32,7 @@ from nsys2prv.export.source import NULL
 from nsys2prv.relations.blocks import Block, assign_buckets, split_column_names, write_buckets
 from nsys2prv.store.work_result import FactFile, read_fact
 
-#: Why a message cannot be looked for whose partner or tag the report does not tell.
+#: Why no partner is looked for where the report lacks it or the tag.
 FROM_ANY_SOURCE_OR_TAG = (
     "from any source or with any tag: the report does not tell which message they received"
 )
@@ -58,7 +58,7 @@ MESSAGE_COLUMNS = split_column_names(
     "role why communicator source destination tag named time_begin completed object_thread host size"
     " report place"
 )
-#: What tells requests apart, and streams of messages in order.
+#: Columns that identify a request, and a stream of messages.
 _HANDLE = ["task", "request"]
 STREAM = ["communicator", "source", "destination", "tag"]
 #: Receives that a call has completed.

@@ -23,9 +23,9 @@ from nsys2prv.store.work_result import WorkResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
-#: What a kernel takes from the one of another rank that tells its communicator.
+#: Columns that a kernel without payload takes from the matching kernel of a rank with payloads.
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
-#: What tells the queues apart that may be of one communicator each.
+#: Columns that identify a queue: kernels that may belong to one communicator.
 QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
 
 

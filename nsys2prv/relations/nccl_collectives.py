@@ -212,8 +212,8 @@ def _match_by_communicator(
     certain = [piece for group, piece in pieces.items() if group not in doubtful]
     first = context.run_each("matched", match_kernels, divide_kernels(certain, STEP_ROWS))
     wrong = frozenset().union(*(part.unsteady for part in first))
-    # What a step found stands or falls together: other communicators that shared one are matched
-    # once more.
+    # A step's results are kept or dropped as a whole: the other communicators of a dropped one are
+    # matched again.
     matched = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
     again = (
         {piece.group for part in first for piece in part.pieces}
@@ -312,8 +312,8 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
     process told of one: communicator, task, ranks (their number), rank.
     """
     named = communicators.filter((pl.col("communicator") != 0) & (pl.col("task") >= 0))
-    # A process may have several GPUs, each with a rank of its own; one whose report begins later
-    # than the communicator tells none.
+    # A process may have several GPUs, each with a rank of its own; where the report begins after
+    # the communicator was made, no rank is recorded.
     has_rank = pl.col("rank") >= 0
     groups = named.group_by("communicator").agg(
         size=pl.col("ranks").max(),

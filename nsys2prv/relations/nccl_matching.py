@@ -48,9 +48,9 @@ TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
 RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
-#: What tells collectives apart; function: 0 where all functions are numbered together.
+#: Columns that identify a collective; function: 0 where all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
-#: What is known of a piece, beside each of its kernels.
+#: Fields of a piece, repeated for each of its kernels.
 PIECE_COLUMNS = ("group", "way", "ranks", "by_function", "settled")
 
 
@@ -162,7 +162,7 @@ def write_block_in_order(path: Path, group: int, rows: np.ndarray) -> tuple[Bloc
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
-    #: What was looked at.
+    #: Pieces that were matched.
     pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
