@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import Field, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.store.overlaps import list_overlap_groups
 from nsys2prv.writers.perfetto.protobuf import make_bytes, make_number, make_text
 from nsys2prv.writers.writer import TraceContent
@@ -105,34 +105,9 @@ def _name_lines(kind: str) -> str:
 
 def write_names(content: TraceContent) -> Iterator[bytes]:
     """Yield packets with all names that events refer to."""
-    numbers, layouts = load_numbers(), load_catalogue().layouts
-    present = content.lines.union(content.layouts)
-    categories = {number: name for name, number in numbers.categories.items() if name in present}
-    first = len(numbers.categories) + 1
-    categories |= {
-        first + place: name or "default domain"
-        for place, (name, _) in enumerate(content.domain_codes)
-    }
-    names = [(Packet.CATEGORIES, item) for item in categories.items()]
-    names += [(Packet.ARGUMENT_NAMES, (number, name)) for name, number in numbers.arguments.items()]
-    used: dict[tuple[int, str], Field] = {}
-    for place, one in (
-        item for name in content.layouts for item in enumerate(layouts[name].fields)
-    ):
-        if one.values is not None and one.name not in REPEATED_FIELDS:
-            used[Packet.ARGUMENT_TEXTS if place else Packet.EVENT_NAMES, one.values.name] = one
-    kinds = enumerate(map(_name_lines, load_catalogue().lines))
-    labels = [(Packet.EVENT_NAMES, "", kinds)]
-    labels += [(table, name, _list_labels(one, content)) for (table, name), one in used.items()]
-    ids = (
-        (table, (int(number), label))
-        for table, name, named in labels
-        for value, label in named
-        for number in numbers.number_names(name, np.array([value]))
-    )
     entries = (
         make_bytes(table, make_number(1, number), make_text(2, text))
-        for table, (number, text) in chain(names, ids)
+        for table, number, text in _list_names(content)
     )
     flags = BEGIN_NAMES
     while part := list(islice(entries, NAMES_AT_ONCE)):
@@ -140,10 +115,32 @@ def write_names(content: TraceContent) -> Iterator[bytes]:
         flags = WITH_NAMES
 
 
-def _list_labels(one: Field, content: TraceContent) -> Iterable[tuple[int, str]]:
-    if isinstance(one.values, NameSet):
-        return content.values[one.values.name].labels.select("value", "label").iter_rows()
-    return one.values.labels if one.values else ()
+def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
+    """Yield table, number and text of each name."""
+    numbers, catalogue = load_numbers(), load_catalogue()
+    for name, number in numbers.categories.items():
+        if name in content.lines or name in content.layouts:
+            yield Packet.CATEGORIES, number, name
+    for number, (name, _) in enumerate(content.domain_codes, len(numbers.categories) + 1):
+        yield Packet.CATEGORIES, number, name or "default domain"
+    for name, number in numbers.arguments.items():
+        yield Packet.ARGUMENT_NAMES, number, name
+    named: dict[tuple[int, str], Iterable[tuple[int, str]]] = {
+        (Packet.EVENT_NAMES, ""): enumerate(map(_name_lines, catalogue.lines))
+    }
+    for layout in content.layouts:
+        for place, one in enumerate(catalogue.layouts[layout].fields):
+            if one.values is None or one.name in REPEATED_FIELDS:
+                continue
+            table = Packet.ARGUMENT_TEXTS if place else Packet.EVENT_NAMES
+            if isinstance(one.values, ValueSet):
+                named[table, one.values.name] = one.values.labels
+            else:
+                labels = content.values[one.values.name].labels
+                named[table, one.values.name] = labels.select("value", "label").iter_rows()
+    for (table, name), pairs in named.items():
+        for value, label in pairs:
+            yield table, int(numbers.number_names(name, np.int64(value))), label
 
 
 def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[Packets]:
