@@ -218,12 +218,11 @@ class _CallRows(Struct, dict=True):
     names: list[str]
     #: Index of each row's function.
     codes: np.ndarray
-    #: Column of the table -> int64.
+    #: Column of the table -> int64; also `process` (globalPid) and `rank` (of the process in
+    #: MPI_COMM_WORLD, UNKNOWN if not known).
     columns: dict[str, np.ndarray]
-    #: globalPid.
-    process: np.ndarray
-    #: Rank of the process in MPI_COMM_WORLD, UNKNOWN if not known.
-    rank: np.ndarray
+    #: The communicators of the report.
+    communicators: Communicators
 
     def mask_role(self, *roles: str) -> np.ndarray:
         """Return a mask of the rows that are calls of functions that do one of these."""
@@ -232,33 +231,25 @@ class _CallRows(Struct, dict=True):
 
     def take(self, rows: np.ndarray) -> _CallRows:
         """Return some of the rows by their indices."""
-        return replace(
-            self,
-            codes=self.codes[rows],
-            columns={name: column[rows] for name, column in self.columns.items()},
-            process=self.process[rows],
-            rank=self.rank[rows],
-        )
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return replace(self, codes=self.codes[rows], columns=columns)
 
     @cached_property
     def communicator(self) -> np.ndarray:
         """Return the number of the communicator of each call, UNKNOWN where none is known."""
-        return find_communicators(self.extraction).find(
-            self.rank, *(self.columns[name] for name in ("commHandle", "commUid", "start"))
-        )
+        names = ("rank", "commHandle", "commUid", "start")
+        return self.communicators.find(*(self.columns[name] for name in names))
 
     def to_world_ranks(self, column: str) -> np.ndarray:
         """Return the ranks of a column as ranks in MPI_COMM_WORLD."""
-        return find_communicators(self.extraction).to_world_ranks(
-            self.communicator, self.columns[column]
-        )
+        return self.communicators.to_world_ranks(self.communicator, self.columns[column])
 
     def save_fact(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
         """Set rows aside with these columns, their process and their times."""
         if not len(rows):
             return
-        begin, end = self.columns["start"], self.columns["end"]
-        columns = {"process": self.process, "time_begin": begin, "time_end": end, **columns}
+        own = {"process": "process", "time_begin": "start", "time_end": "end"}
+        columns = {name: self.columns[column] for name, column in own.items()} | columns
         chosen = {name: column[rows] for name, column in columns.items()}
         if "request" in chosen:
             thread = self.columns["globalTid"][rows]
@@ -294,7 +285,7 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
     )
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
-    key = find_communicators(calls.extraction).keys[calls.communicator]
+    key = calls.communicators.keys[calls.communicator]
     no_handle = (calls.columns["commHandle"] == NULL) & (calls.columns["commUid"] == NULL)
     key = np.where(no_handle & calls.mask_role("receives"), ANYWHERE, key)
     both &= calls.columns["remoteRank"] != NULL
@@ -313,8 +304,8 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
             np.flatnonzero(rows),
             role=np.full(len(rows), role, np.int8),
             communicator=key,
-            source=calls.rank if is_sent else partner,
-            destination=partner if is_sent else calls.rank,
+            source=calls.columns["rank"] if is_sent else partner,
+            destination=partner if is_sent else calls.columns["rank"],
             named=calls.columns["remoteRank"] >= 0,
             tag=calls.columns["tag"],
             size=calls.columns["size"],
@@ -327,7 +318,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     _save_requests(calls, np.full(len(calls.codes), USED))
     meetings = [_MEETINGS.get(name, (0, ALL)) for name in calls.names]
     function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
-    key = find_communicators(calls.extraction).keys[calls.communicator]
+    key = calls.communicators.keys[calls.communicator]
     root = calls.to_world_ranks("rootRank")
     # Sizes count only where they are equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
@@ -338,7 +329,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
         np.flatnonzero((function > 0) & (key != 0) & timed),
         communicator=key,
         waits=waits,
-        is_root=(root == calls.rank) & (root != UNKNOWN),
+        is_root=(root == calls.columns["rank"]) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
     sent, received = _find_sizes(calls)
@@ -353,10 +344,10 @@ def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
     part, which shows where the others' does not divide evenly, or the root has no other size. It
     is not told otherwise, and the part then looks smaller by one in as many as there are members.
     """
-    communicators = find_communicators(calls.extraction)
+    communicators = calls.communicators
     sent, received = (blank_negative(calls.columns[name]) for name in ("size", "recvSize"))
     members = communicators.sizes[calls.communicator]
-    place = communicators.find_own_places(calls.communicator, calls.rank)
+    place = communicators.find_own_places(calls.communicator, calls.columns["rank"])
     scans, scans_others = calls.mask_role("scans"), calls.mask_role("scans_others")
     shares = []
     for size, other, role, to_others, rooted in (
@@ -401,12 +392,14 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
             pieces.append(extraction.database.read(after, wanted))
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}
     own_rows = np.arange(first, first + own.rows)
-    process = find_processes(columns["globalTid"])
+    communicators = extraction.find_once("communicators", lambda: Communicators(extraction.report))
+    process = columns["process"] = find_processes(columns["globalTid"])
     ids, codes = factorize(columns["textId"])
     processes, process_codes = factorize(process)
-    ranks = find_communicators(extraction).find_own_ranks(processes)
+    ranks = communicators.find_own_ranks(processes)
+    columns["rank"] = ranks[process_codes]
     names = [normalize_function_name(text) for text in extraction.read_strings(ids)]
-    calls = _CallRows(extraction, part.table, names, codes, columns, process, ranks[process_codes])
+    calls = _CallRows(extraction, part.table, names, codes, columns, communicators)
     began, ended = (
         np.isin(processes, process[calls.mask_role(role)]) for role in ("begins", "ends")
     )
@@ -481,14 +474,9 @@ def find_layout(function: str, otherwise: str) -> str:
     return "mpi_one_sided" if _ONE_SIDED.match(function) else otherwise
 
 
-def find_communicators(extraction: Extraction) -> Communicators:
-    """Return the communicators of the report."""
-    return extraction.find_once("communicators", lambda: Communicators(extraction.report))
-
-
 def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
-    names = find_communicators(calls.extraction).names
+    names = calls.communicators.names
     number = calls.communicator
     return calls.extraction.name_rows(
         "mpi_communicators", [number], lambda met: [names[at] for at in met], number != UNKNOWN
