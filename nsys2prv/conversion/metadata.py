@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,6 @@ ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
 #: to convert.
 CHECKED_BYTES = 1 << 20
-#: Reports whose checksums one task takes.
-REPORTS_OF_TASK = 16
 #: How the checksums are made, for readers of the file.
 CHECKSUM = (
     "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
@@ -283,24 +280,18 @@ def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[st
 
 def describe_inputs(job: Job) -> list[dict[str, Any]]:
     """Return sizes and checksums of the files of each report."""
-    paths = [info.given for info in job.infos]
-    starts = range(0, len(paths), REPORTS_OF_TASK)
-    tasks = [paths[first : first + REPORTS_OF_TASK] for first in starts]
-    return list(chain.from_iterable(job.run(checksum_task, tasks)))
+    return list(job.run(describe_input, [info.given for info in job.infos]))
 
 
-def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return sizes and checksums of some reports, each a file or a folder of files."""
-    inputs: list[dict[str, Any]] = []
-    for path in paths:
-        if path.is_file():
-            inputs.append({"bytes": path.stat().st_size, "checksum": _compute_checksum(path)})
-        else:
-            files = sorted(member for member in path.iterdir() if member.is_file())
-            sums = {member.name: _compute_checksum(member) for member in files}
-            size = sum(member.stat().st_size for member in files)
-            inputs.append({"bytes": size, "checksums": sums})
-    return inputs
+def describe_input(path: Path) -> dict[str, Any]:
+    """Return sizes and checksums of a report, which is a file or a folder of files."""
+    if path.is_file():
+        return {"bytes": path.stat().st_size, "checksum": _compute_checksum(path)}
+    files = sorted(member for member in path.iterdir() if member.is_file())
+    return {
+        "bytes": sum(member.stat().st_size for member in files),
+        "checksums": {member.name: _compute_checksum(member) for member in files},
+    }
 
 
 def _compute_checksum(path: Path) -> str:

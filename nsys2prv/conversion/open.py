@@ -6,7 +6,6 @@ In: paths of reports and a plan. Out: a `Job` with its `infos` and `placements`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from nsys2prv.conversion.options import Plan, choose_reports
 from nsys2prv.events.kind import EventKind
 from nsys2prv.export.communicators import name_communicators
 from nsys2prv.export.info import ReportInfo, read_report_info
-from nsys2prv.export.report_files import count_bytes, prepare_export, should_parallelize
+from nsys2prv.export.report_files import prepare_export, should_parallelize
 from nsys2prv.export.source import Part
 from nsys2prv.writers.rows import order_reports
 
@@ -28,9 +27,6 @@ from nsys2prv.writers.rows import order_reports
 SMALL_JOB_ROWS = 250_000
 #: Rows that are as much work as opening a report and reading the first of each of its tables.
 REPORT_ROWS = 40_000
-#: Reports that a worker inspects in one task: up to so many, or so many bytes.
-INSPECTED_REPORTS, INSPECTED_BYTES = 16, 50_000_000
-
 #: An export and the report as it was given, or the error.
 Export = tuple[Path, Path] | Nsys2prvError
 
@@ -85,17 +81,12 @@ def inspect_reports(
     folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
     cannot be exported.
     """
-    tasks = _plan_inspection_tasks(paths, folder, keep_going)
-    results = pool.run_in_order(inspect_task, tasks, 2 * pool.jobs, _name_first_report)
-    return chain.from_iterable(results)
+    exports = _prepare_exports(paths, folder, keep_going)
+    return pool.run_in_order(inspect_report, exports, 2 * pool.jobs, _name_report)
 
 
-def inspect_task(exports: Sequence[Export]) -> list[ReportInfo | Nsys2prvError]:
-    """Read the metadata of some reports."""
-    return [_inspect_report(export) for export in exports]
-
-
-def _inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
+def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
+    """Read the metadata of a report; returns the error where that fails."""
     if isinstance(export, Nsys2prvError):
         return export
     try:
@@ -104,35 +95,19 @@ def _inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
         return error
 
 
-def _name_first_report(exports: Sequence[Export]) -> str:
-    """Return the first report of a task, for people."""
-    return next((str(one[1]) for one in exports if isinstance(one, tuple)), "nsys2prv")
+def _name_report(export: Export) -> str:
+    """Return the report of a task, for people."""
+    return str(export[1]) if isinstance(export, tuple) else "nsys2prv"
 
 
-def _plan_inspection_tasks(
-    paths: Sequence[Path], folder: Path, keep_going: bool
-) -> Iterator[list[Export]]:
-    """Divide the reports into portions inspected together. None waits behind an export that had to
-    be made.
-    """
-    portion: list[Export] = []
-    size = 0
+def _prepare_exports(paths: Sequence[Path], folder: Path, keep_going: bool) -> Iterator[Export]:
     for number, path in enumerate(paths):
-        was_exported = False
         try:
-            export = prepare_export(path, folder / f"export-{number}")
-            portion.append(export)
-            size += count_bytes(export[0])
-            was_exported = export[0] != path
+            yield prepare_export(path, folder / f"export-{number}")
         except Nsys2prvError as error:
-            portion.append(error)
+            yield error
             if not keep_going:
                 break
-        if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or was_exported:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[Part]:

@@ -47,7 +47,6 @@ def test_workers_tell_what_is_wrong_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_files, "SMALL_JOB_BYTES", 0)
-    monkeypatch.setattr("nsys2prv.conversion.open.INSPECTED_REPORTS", 1)
     damaged = truncate_report(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(
         Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export"
