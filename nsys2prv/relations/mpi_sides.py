@@ -142,26 +142,21 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
-    unknown, claimed, undescribed, wild, alone, absent, _ = map(
-        pl.lit, range(len(UNMATCHABLE_REASONS))
-    )
-    return (
-        pl.when(pl.col(own) < 0)
-        .then(unknown)
-        .when(pl.col(own).is_in(twice) | pl.col(other).is_in(twice))
-        .then(claimed)
-        .when(pl.col("communicator") == 0)
-        .then(undescribed)
-        .when(~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE))
-        .then(wild)
-        .when(pl.col(other) == NOT_REPORTED)
-        .then(absent)
-        .when(pl.col(other) < 0)
-        .then(alone)
-        .when(~pl.col(other).is_in(ranks.implode()))
-        .then(absent)
-        .otherwise(pl.lit(-1))
-    )
+    explanation = pl.lit(-1)
+    # By numbers of UNMATCHABLE_REASONS; the first that holds counts.
+    for condition, number in reversed(
+        (
+            (pl.col(own) < 0, 0),
+            (pl.col(own).is_in(twice) | pl.col(other).is_in(twice), 1),
+            (pl.col("communicator") == 0, 2),
+            (~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == ANYWHERE), 3),
+            (pl.col(other) == NOT_REPORTED, 5),
+            (pl.col(other) < 0, 4),
+            (~pl.col(other).is_in(ranks.implode()), 5),
+        )
+    ):
+        explanation = pl.when(condition).then(pl.lit(number)).otherwise(explanation)
+    return explanation
 
 
 def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -208,26 +203,19 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
         for role in (COMPLETED, ASKED)
     )
     used = requests.filter(pl.col("role") == USED)
-    uses = pl.concat(
-        side.select(*_HANDLE, next="time_begin")
-        for side in (messages.filter(pl.col("request") != NULL), used)
-    )
+    sides = (messages.filter(pl.col("request") != NULL), used)
+    uses = pl.concat(side.select(*_HANDLE, next="time_begin") for side in sides)
     through = _join_nearest(through, uses, "time_begin", "next", "forward").with_columns(
         pl.col("next").fill_null(OPEN)
     )
     waited = _join_nearest(through, waits, "time_begin", "at", "forward", or_equal=True)
     tested = _join_nearest(through, tests, "next", "at", "backward")
-    return (
-        waited.select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-        .join(
-            tested.select(
-                "place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end")
-            ),
-            on="place",
-        )
-        .select("place", completed=pl.coalesce("completed", "tested"))
-        .drop_nulls()
+    in_wait = pl.when(pl.col("at") < pl.col("next")).then("time_end")
+    in_test = pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end")
+    both = waited.select("place", completed=in_wait).join(
+        tested.select("place", tested=in_test), on="place"
     )
+    return both.select("place", completed=pl.coalesce("completed", "tested")).drop_nulls()
 
 
 def _join_nearest(

@@ -206,15 +206,11 @@ def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.col("guess").fill_null(ABSENT))
     )
     sending = pl.col("operation") == SEND
+    known = (pl.col("rank") >= 0) & (pl.col("peer") >= 0) & (pl.col("communicator") != 0)
     return (
         keep_sound_kernels(messages)
         .with_columns(rank=rank)
-        .filter(
-            (pl.col("rank") >= 0)
-            & (pl.col("peer") >= 0)
-            & (pl.col("communicator") != 0)
-            & (pl.col("rank") != pl.col("peer"))
-        )
+        .filter(known & (pl.col("rank") != pl.col("peer")))
         .with_columns(
             sends=sending,
             source=pl.when(sending).then("rank").otherwise("peer"),
@@ -231,20 +227,15 @@ def _pair_messages(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     orders = messages.join(_find_orders(messages), on=_STREAM, how="left", maintain_order="left")
     doubtful = orders.filter(~pl.col("together").fill_null(False))
     if doubtful.height:
-        messages = pl.concat(
-            [
-                orders.filter("together"),
-                _order_by_ends(doubtful.with_columns(doubtful=pl.lit(True)), error),
-            ]
-        )
+        doubtful = _order_by_ends(doubtful.with_columns(doubtful=pl.lit(True)), error)
+        messages = pl.concat([orders.filter("together"), doubtful])
     return _join_sides(messages.filter(pl.col("ordinal") >= 0))
 
 
 def _join_sides(messages: pl.DataFrame) -> pl.DataFrame:
     sent, received = messages.filter("sends"), messages.filter(~pl.col("sends"))
-    pairs = sent.join(
-        received, on=[*_STREAM, "ordinal"], how="inner", suffix="_there", maintain_order="left"
-    )
+    key = [*_STREAM, "ordinal"]
+    pairs = sent.join(received, on=key, suffix="_there", maintain_order="left")
     return pairs.filter(pl.col("bytes") == pl.col("bytes_there"))
 
 
@@ -295,15 +286,9 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     numbered, findings = number_by_order(calls, error)
     found = numbered.select("call", found="ordinal")
     messages = messages.join(found, on="call", how="left", maintain_order="left")
-    unknown = pl.col("group").is_in(
-        sorted(
-            {
-                finding.group
-                for finding in findings
-                if finding.kind in (*UNCLEAR_KINDS, FindingKind.UNRELATED)
-            }
-        )
-    )
+    unclear = (*UNCLEAR_KINDS, FindingKind.UNRELATED)
+    groups = sorted({finding.group for finding in findings if finding.kind in unclear})
+    unknown = pl.col("group").is_in(groups)
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(
         ordinal=pl.when(unknown).then(order).otherwise(pl.col("found").fill_null(-1))
@@ -313,21 +298,19 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
     """Write SIDE_COLUMNS of both kernels of each pair of messages, by bucket of their rows."""
     comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
-    sides = [
-        pairs.select(
-            pl.col(f"time_begin{own}").alias("begin"),
-            pl.col(f"time_end{own}").alias("end"),
-            pl.col(f"object_kernel{own}").alias("object"),
-            pl.col(f"time_begin{other}").alias("there"),
-            pl.lit(sends, pl.Int64).alias("sends"),
-            pl.col("bytes"),
-            pl.col(f"messages{own}").alias("messages"),
-            pl.col(f"pure{own}").alias("pure"),
-            comparable.alias("comparable"),
-        ).cast(pl.Int64)
-        for own, other, sends in (("", "_there", 1), ("_there", "", 0))
-    ]
-    rows = pl.concat(sides).select(SIDE_COLUMNS).to_numpy()
+    sides = []
+    for own, other, sends in (("", "_there", 1), ("_there", "", 0)):
+        kernel = {
+            name: pl.col(f"{column}{own}")
+            for name, column in (
+                *(("begin", "time_begin"), ("end", "time_end"), ("object", "object_kernel")),
+                *(("messages", "messages"), ("pure", "pure")),
+            )
+        }
+        there, sends_ = pl.col(f"time_begin{other}"), pl.lit(sends)
+        kernel |= {"there": there, "sends": sends_, "comparable": comparable}
+        sides.append(pairs.select("bytes", **kernel).cast(pl.Int64).select(SIDE_COLUMNS))
+    rows = pl.concat(sides).to_numpy()
     return write_buckets(path, rows[:, SIDE_COLUMNS.index("object")] % buckets, rows)
 
 
