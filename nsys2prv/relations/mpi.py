@@ -194,16 +194,9 @@ def match_messages(
     messages = _read_blocks(blocks, contradictory)
     pairs, fates = _pair_messages(messages, processes, in_time=True)
     taken = _keep_complete(pairs)
-    rows = taken.select(
-        "time_begin",
-        "object_thread",
-        "completed",
-        "receiver",
-        "size",
-        pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS),
-        "report",
-        "place",
-    )
+    tag = pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS)
+    ends = ("time_begin", "object_thread", "completed", "receiver")
+    rows = taken.select(*ends, "size", tag, "report", "place")
     early = taken.filter(pl.col("completed") < pl.col("time_begin"))
     return MatchedMessages(
         write_block(path, rows.to_numpy()),
@@ -264,28 +257,22 @@ def _pair_messages(
         for side in numbered
     )
     key = [*STREAM, "number"]
-    pairs = sent.drop("completed").join(
-        received.select(
-            *key, "completed", receiver="object_thread", posted="time_begin", host_there="host"
-        ),
-        on=key,
-        maintain_order="left",
-    )
+    there = {"receiver": "object_thread", "posted": "time_begin", "host_there": "host"}
+    taking = received.select(*key, "completed", **there)
+    pairs = sent.drop("completed").join(taking, on=key, maintain_order="left")
     is_later = pl.col("completed") >= pl.col("time_begin")
     causal = (pl.col("completed") == NULL) | is_later | (not in_time)
     equal = pl.col("sent") == pl.col("received")
-    whole = pl.col("began") & (
-        equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard"))
-    )
+    before_wild = pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard"))
+    whole = pl.col("began") & (equal | before_wild)
     part = (
         ~pl.col("began")
         & (equal | pl.col("backward"))
         & pl.min_horizontal("wildcard", "either").is_null()
         & causal.all().over(STREAM)
     )
-    before = pl.col("either").is_null() | (
-        pl.max_horizontal("posted", "time_begin") < pl.col("either")
-    )
+    last = pl.max_horizontal("posted", "time_begin")
+    before = pl.col("either").is_null() | (last < pl.col("either"))
     judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
     certain = judged.filter("certain")
     fates: Counter[tuple[int, str]] = Counter()
@@ -343,36 +330,25 @@ def _find_streams(
     first call was made that either sends or receives in it (`either`; null: none); and whether
     their ends alone tell their order (`backward`).
     """
-    streams = (
-        sends.group_by(STREAM)
-        .agg(sent=pl.len())
-        .join(receives.group_by(STREAM).agg(received=pl.len()), on=STREAM)
-    )
+    received = receives.group_by(STREAM).agg(received=pl.len())
+    streams = sends.group_by(STREAM).agg(sent=pl.len()).join(received, on=STREAM)
     for name in ("began", "ended"):
         ranks = processes.filter(name)["rank"].implode()
         both = pl.col("source").is_in(ranks) & pl.col("destination").is_in(ranks)
         streams = streams.with_columns(both.alias(name))
     for number, (which, keys) in enumerate(_WILD):
-        firsts = (
-            wild.filter(which).group_by(keys).agg(pl.col("time_begin").min().alias(f"{number}"))
-        )
+        first = pl.col("time_begin").min().alias(f"{number}")
+        firsts = wild.filter(which).group_by(keys).agg(first)
         streams = streams.join(firsts, on=keys, how="left")
-    backward = either.rename({"source": "destination", "destination": "source"})
-    touched = pl.concat([side.select(*STREAM, "time_begin") for side in (either, backward)])
-    streams = streams.join(
-        touched.group_by(STREAM).agg(either=pl.col("time_begin").min()), on=STREAM, how="left"
-    )
+    turned = either.rename({"source": "destination", "destination": "source"})
+    touched = pl.concat([side.select(*STREAM, "time_begin") for side in (either, turned)])
+    touched = touched.group_by(STREAM).agg(either=pl.col("time_begin").min())
+    streams = streams.join(touched, on=STREAM, how="left")
     wildcard = pl.min_horizontal(map(str, range(len(_WILD))))
     doubtful = pl.min_horizontal(wildcard, "either").is_not_null()
-    return streams.select(
-        *STREAM,
-        "sent",
-        "received",
-        "began",
-        "either",
-        wildcard=wildcard,
-        backward=~pl.col("began") & pl.col("ended") & ~doubtful,
-    )
+    backward = ~pl.col("began") & pl.col("ended") & ~doubtful
+    known = (*STREAM, "sent", "received", "began", "either")
+    return streams.select(*known, wildcard=wildcard, backward=backward)
 
 
 def observe_collectives(context: RelationContext) -> Observed:

@@ -100,17 +100,14 @@ def sort_sides(
     either = (sides["role"] == EITHER).to_numpy()
     rows = sides.select(pl.col(MESSAGE_COLUMNS).cast(pl.Int64)).to_numpy()
     other = np.flatnonzero(either & (back != bucket))
-    return MessageSides(
-        write_buckets(path, np.append(bucket, back[other]), np.concatenate([rows, rows[other]])),
-        int(either.sum()),
-        unprepared,
-        sides.filter(pl.col("why") < 0)
-        .group_by(STREAM)
-        .agg(
-            sent=pl.col("role").is_in((SEND, EITHER)).sum(),
-            received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
-        ),
+    streams = sides.filter(pl.col("why") < 0).group_by(STREAM)
+    streams = streams.agg(
+        sent=pl.col("role").is_in((SEND, EITHER)).sum(),
+        received=((pl.col("role") == RECEIVE) & _TAKEN).sum(),
     )
+    bucket, rows = np.append(bucket, back[other]), np.concatenate([rows, rows[other]])
+    blocks = write_buckets(path, bucket, rows)
+    return MessageSides(blocks, int(either.sum()), unprepared, streams)
 
 
 def _find_sides(
@@ -119,9 +116,8 @@ def _find_sides(
     """Return all messages with `why`, `completed` and `place`, and the number of starts of unknown
     requests.
     """
-    messages, unprepared = _repeat_persistent(
-        messages.filter(pl.col("time_begin") != NULL), requests
-    )
+    messages = messages.filter(pl.col("time_begin") != NULL)
+    messages, unprepared = _repeat_persistent(messages, requests)
     messages = messages.with_row_index("place")
     role = pl.col("role")
     messages = messages.with_columns(

@@ -106,15 +106,14 @@ def _make_queues(
         begin, end = frame["time_begin"].to_numpy(), frame["time_end"].to_numpy()
         clock = placements[results[at].report].map
         sound = (begin != NULL) & (end != NULL) & (frame["in_graph"].to_numpy() == 0)
-        placed = [
-            pl.Series(name, clock.to_global(np.where(sound, times, 0)))
-            for name, times in (("placed_begin", begin), ("placed_end", end))
-        ]
-        frames.append(
-            frame.with_columns(
-                *placed, place=pl.lit(at), report=pl.lit(results[at].report, pl.Int64)
-            ).filter(pl.Series(sound) & pl.col("by_name").is_in((*ALL_WAIT, SEND_RECEIVE)))
+        frame = frame.with_columns(
+            placed_begin=pl.Series(clock.to_global(np.where(sound, begin, 0))),
+            placed_end=pl.Series(clock.to_global(np.where(sound, end, 0))),
+            place=pl.lit(at),
+            report=pl.lit(results[at].report, pl.Int64),
         )
+        waiting = pl.col("by_name").is_in((*ALL_WAIT, SEND_RECEIVE))
+        frames.append(frame.filter(pl.Series(sound) & waiting))
     table = pl.concat(frames, how="diagonal_relaxed")
     told = pl.col("communicator") != 0
     # The calls of a communicator are one queue, on all streams.
@@ -125,13 +124,12 @@ def _make_queues(
     queues, rows = [], []
     table = table.with_columns(member=pl.Series(member)).sort(*QUEUE, "placed_end")
     for own in table.partition_by(QUEUE, maintain_order=True):
-        begin, end = (
-            (own[name] - pivot).to_numpy().astype(np.float64)
-            for name in ("placed_begin", "placed_end")
+        times = (own[f"placed_{side}"] - pivot for side in ("begin", "end"))
+        begin, end = (column.to_numpy().astype(np.float64) for column in times)
+        report, member, kind, told = (
+            own[name][0] for name in ("report", "member", "by_name", "communicator")
         )
-        clock = clocks[own["report"][0]]
-        kind, told = own["by_name"][0], own["communicator"][0]
-        queues.append(Queue(clock, own["member"][0], kind, begin, end, told))
+        queues.append(Queue(clocks[report], member, kind, begin, end, told))
         rows.append(own)
     return queues, rows
 
@@ -159,18 +157,13 @@ def _adopt_group(rows: pl.DataFrame, is_one: bool, number: int) -> list[pl.DataF
                 told=pl.lit(False),
             )
         ]
-    ((ranks, communicators),) = told.select(
-        pl.col("ranks").max(), pl.col("communicator").n_unique()
-    ).rows()
-    if communicators > 1 or members > ranks or not (is_one or members == ranks):
+    ranks = told["ranks"].max()
+    if told["communicator"].n_unique() > 1 or members > ranks or not (is_one or members == ranks):
         return []
     one = told.filter((pl.col("ordinal") >= 0) & (pl.col("fused") > pl.col("messages")))
     one = one.unique("ordinal", keep="first", maintain_order=True)
-    return [
-        silent.drop(TAKEN)
-        .join(one.select("ordinal", *TAKEN), on="ordinal")
-        .with_columns(told=pl.lit(True))
-    ]
+    adopted = silent.drop(TAKEN).join(one.select("ordinal", *TAKEN), on="ordinal")
+    return [adopted.with_columns(told=pl.lit(True))]
 
 
 def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:
@@ -180,16 +173,12 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
         facts = read_frame(result.facts[KERNELS]).with_row_index("row")
         facts = facts.update(rows.select("row", *TAKEN), on="row").drop("row")
         stored = {KERNELS: writer.append(facts.to_dict())}
-        told = (
-            rows.filter(pl.col("told"))
-            .select("process", "communicator", "ranks")
-            .unique(maintain_order=True)
-        )
+        told = rows.filter("told").select("process", "communicator", "ranks")
+        told = told.unique(maintain_order=True)
         if told.height:
             told = told.with_columns(rank=pl.lit(ABSENT, pl.Int64), made=pl.lit(False))
-            others = (
-                [read_frame(result.facts[COMMUNICATORS])] if COMMUNICATORS in result.facts else []
-            )
-            told = pl.concat([*others, told], how="diagonal_relaxed")
+            if COMMUNICATORS in result.facts:
+                others = read_frame(result.facts[COMMUNICATORS])
+                told = pl.concat([others, told], how="diagonal_relaxed")
             stored[COMMUNICATORS] = writer.append(told.to_dict())
         results[place] = replace(result, facts={**result.facts, **stored})
