@@ -49,11 +49,10 @@ from nsys2prv.export.ranks import (
     describe_processes,
     find_ranks,
 )
+from nsys2prv.writers import MOST_OBJECTS
 
 #: Follows a rank that is known only by the order or the numbers of file names.
 BY_FILE_NAME = " (by file name)"
-#: Paraver counts objects of each sort in 16 bits.
-MOST_OBJECTS = 65_535
 #: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
 #: Kinds of rows of physical GPUs -> their names; POP's BasicAnalysis parses "Metrics GPU0".
