@@ -112,30 +112,19 @@ def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> n
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield API calls, and set them aside for the index of launching calls."""
-    columns = extraction.read(
-        part,
-        (
-            *("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
-            CHAIN,
-        ),
-        short=True,
-    )
+    kind_columns = ("globalTid", "nameId", "returnValue")
+    wanted = ("start", "end", "correlationId", CHAIN)
+    columns = extraction.read(part, (*wanted, *kind_columns, "eventClass"), short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     columns = extraction.drop_rows(columns, repeated, Reason.REPEATED_FOR_BACKTRACE)
-    begin, end, correlation, stacks = (
-        columns[name] for name in ("start", "end", "correlationId", CHAIN)
-    )
-    distinct, codes = factorize_together(
-        *(columns[name] for name in ("globalTid", "nameId", "returnValue"))
-    )
+    begin, end, correlation, stacks = map(columns.__getitem__, wanted)
+    distinct, codes = factorize_together(*map(columns.__getitem__, kind_columns))
     kinds = CallKinds(*distinct)
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
     long = extraction.mask_long_enough(begin, end)
     if not long.all():
-        begin, end, correlation, codes, stacks = (
-            column[long] for column in (begin, end, correlation, codes, stacks)
-        )
-        used, codes = factorize(codes)
+        begin, end, correlation, stacks = map(columns.where(long).__getitem__, wanted)
+        used, codes = factorize(codes[long])
         kinds = kinds[used]
     objects = extraction.intern_threads(kinds.thread)[codes]
     if not extraction.stores:
@@ -155,9 +144,8 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0, or what
     the export adds to all times, where that was not collected).
     """
-    columns = extraction.read(
-        part, ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
-    )
+    wanted = ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
+    columns = extraction.read(part, wanted)
     moment, begin = columns["timestamp"], extraction.report.begin_ns
     complete = columns.where((moment > 0) & (moment != begin))
     if complete.rows:
@@ -189,14 +177,12 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     of 3.13 to 3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the
     same (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
     """
-    columns = extraction.read(
-        part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
-    )
+    wanted = ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
+    columns = extraction.read(part, wanted)
     launches = extraction.find_launches(columns)
     ids, codes = factorize(launches.or_null("name"))
-    types = np.array(
-        [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
-    )[codes]
+    met = list(map(find_synchronization_type, extraction.read_strings(ids)))
+    types = np.array(met, np.int64)[codes]
     fields = {"type": types}
     for field in ("stream", "event"):
         ids = columns[f"{field}Id"]

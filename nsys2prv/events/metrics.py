@@ -195,9 +195,8 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     )
     names = {nic: name for name, nic, _ in infos if name}
     devices = database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
-    return {device: name for name, _, device in infos if name and isinstance(device, int)} | {
-        device: names[nic] for nic, device in devices if nic in names
-    }
+    of_nics = {device: name for name, _, device in infos if name and isinstance(device, int)}
+    return of_nics | {device: names[nic] for nic, device in devices if nic in names}
 
 
 def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
@@ -234,7 +233,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
     extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
     start, end, component, number, value = (
-        usable[name].to_numpy() for name in ("start", "end", "component", "number", "value")
+        column.to_numpy() for column in usable.select(*columns, "value").iter_columns()
     )
     if not len(start):
         return

@@ -199,9 +199,8 @@ def find_texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.
     if not len(rows):
         return decode_texts(inline), codes
     ids, id_codes = factorize(columns["textId"][rows])
-    registered = pl.Series(
-        [text or NO_TEXT for text in extraction.read_strings(ids)], dtype=pl.String
-    )
+    texts = [text or NO_TEXT for text in extraction.read_strings(ids)]
+    registered = pl.Series(texts, dtype=pl.String)
     if len(rows) == len(codes):
         return registered, id_codes
     codes = codes.copy()
@@ -258,18 +257,16 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
     calls, columns = launches.take(usable), columns.where(usable)
     if not columns.rows:
         return
-    operations = pl.DataFrame(
-        {
-            "thread": calls.get("thread"),
-            "call_begin": calls.begin,
-            "call_end": np.maximum(calls.end, calls.begin + 1),
-            "object_stream": extraction.intern_streams(columns),
-            "begin": columns["start"],
-            "end": np.maximum(columns["end"], columns["start"] + 1),
-        }
-    )
+    facts = {
+        "thread": calls.get("thread"),
+        "call_begin": calls.begin,
+        "call_end": np.maximum(calls.end, calls.begin + 1),
+        "object_stream": extraction.intern_streams(columns),
+        "begin": columns["start"],
+        "end": np.maximum(columns["end"], columns["start"] + 1),
+    }
     # A graph traced by node has many operations of one call.
-    operations = _join_spans(operations, "thread", "call_begin", "call_end", "object_stream")
+    operations = _join_spans(pl.DataFrame(facts), *list(facts)[:4])
     extraction.add_fact(OPERATIONS, dict(operations.to_dict()))
 
 
@@ -280,9 +277,8 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
         return
     # Outer ranges first: where ranges enclose the same work, only the order shows which one is
     # inside.
-    ranges = ranges.sort(
-        "thread", "begin", "end", descending=[False, False, True], maintain_order=True
-    )
+    outer_first = {"descending": [False, False, True], "maintain_order": True}
+    ranges = ranges.sort("thread", "begin", "end", **outer_first)
     projected = project_ranges(ranges, operations).sort("range", "object")
     place = projected["range"].to_numpy()
     name, number, domain, thread = (

@@ -116,29 +116,24 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the states of threads, each from a row of the scheduler on, and none after their end."""
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
-    columns = extraction.drop_rows(
-        columns, columns["isSchedIn"] == NULL, Reason.NO_SCHEDULING_DIRECTION
-    )
+    lacking = columns["isSchedIn"] == NULL
+    columns = extraction.drop_rows(columns, lacking, Reason.NO_SCHEDULING_DIRECTION)
     runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
     fields = read_fields(extraction, WITH_REASON, columns)
     state, reason = fields["state"], fields.pop("reason")
     # A thread off the CPU that is said to run was put off it, and waits for another turn.
-    state = np.select(
-        [runs, state == RUNNING, columns["threadState"] == NULL], [RUNNING, READY, OFF], state
-    )
+    cases = [runs, state == RUNNING, columns["threadState"] == NULL]
+    state = np.select(cases, [RUNNING, READY, OFF], state)
     fields |= {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
-    with_reason = (
-        extraction.find_once("reasons", lambda: _records_reasons(extraction)) or not not_told.all()
-    )
-    if with_reason:
+    recorded = extraction.find_once("reasons", lambda: _records_reasons(extraction))
+    if with_reason := recorded or not not_told.all():
         fields["reason"] = np.where(runs | not_told, 0, reason)
     start, thread = columns["start"], extraction.intern_threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
     extraction.account.synthesized[Reason.THREAD_END] += len(ended)
     start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
-    fields = {
-        name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()
-    }
+    zeros = np.zeros(len(ended), np.int64)
+    fields = {name: np.append(column, zeros) for name, column in fields.items()}
     yield Rows(WITH_REASON if with_reason else STATE_LAYOUT, start, start, thread, fields)
 
 
@@ -147,9 +142,8 @@ def _records_reasons(extraction: Extraction) -> bool:
     none.
     """
     first = extraction.report.parts[SCHED_TABLE].first
-    looked_at = extraction.database.read(
-        Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
-    )
+    part = Part(SCHED_TABLE, first, first + LOOKED_AT - 1)
+    looked_at = extraction.database.read(part, ("threadBlock",))
     return bool((looked_at["threadBlock"] != NULL).any())
 
 

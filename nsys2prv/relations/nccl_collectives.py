@@ -178,12 +178,11 @@ def _store_records(
     ]
     transfers = [block for part in matched for block in part.transfers]
     windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
-    return context.run_steps(
-        [
-            partial(store_records, number, parts, transfers, *window, context.folder)
-            for number, window in enumerate(windows, context.first_task)
-        ]
-    )
+    steps = [
+        partial(store_records, number, parts, transfers, *window, context.folder)
+        for number, window in enumerate(windows, context.first_task)
+    ]
+    return context.run_steps(steps)
 
 
 def _match_by_communicator(
@@ -196,18 +195,15 @@ def _match_by_communicator(
     # Of those that only some ranks number the order is that of launches.
     mixed = set(communicators.filter(pl.col("some") & ~pl.col("numbered"))["communicator"])
     blocks = [block for part in surveys for block in part.blocks]
+    others = [block for block in blocks if block.group in mixed]
     ordered = [block for block in blocks if block.group not in mixed]
-    ordered += context.run_each(
-        "launches", order_by_launch, [block for block in blocks if block.group in mixed]
-    )
+    ordered += context.run_each("launches", order_by_launch, others)
     by_group = {blocks[0].group: blocks for blocks in group_blocks(ordered)}
     sizes = communicators.select("communicator", "numbered", "size")
-    pieces = {
-        group: CollectivePiece(
-            group, by_group[group], BY_NUMBER if numbered else BY_LAUNCH, size, numbered
-        )
-        for group, numbered, size in sizes.iter_rows()
-    }
+    pieces = {}
+    for group, numbered, size in sizes.iter_rows():
+        way = BY_NUMBER if numbered else BY_LAUNCH
+        pieces[group] = CollectivePiece(group, by_group[group], way, size, numbered)
     doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
     certain = [piece for group, piece in pieces.items() if group not in doubtful]
     first = context.run_each("matched", match_kernels, divide_kernels(certain, STEP_ROWS))

@@ -244,16 +244,12 @@ def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
     receives, of equal sizes, none received before it is sent), and whether they certainly are
     (`together`: all their kernels overlap).
     """
-    counts = messages.group_by(_STREAM).agg(
-        sent=pl.col("sends").sum(), received=(~pl.col("sends")).sum()
-    )
+    sides = {"sent": pl.col("sends").sum(), "received": (~pl.col("sends")).sum()}
+    counts = messages.group_by(_STREAM).agg(**sides)
     causal = pl.col("time_end_there") >= pl.col("time_begin")
     overlap = causal & (pl.col("time_end") >= pl.col("time_begin_there"))
-    joined = (
-        _join_sides(messages)
-        .group_by(_STREAM)
-        .agg(pairs=pl.len(), causal=causal.all(), overlap=overlap.all())
-    )
+    joined = _join_sides(messages).group_by(_STREAM)
+    joined = joined.agg(pairs=pl.len(), causal=causal.all(), overlap=overlap.all())
     even = (pl.col("sent") == pl.col("received")) & (pl.col("pairs") == pl.col("sent"))
     return counts.join(joined, on=_STREAM).select(
         *_STREAM, possible=even & pl.col("causal"), together=even & pl.col("overlap")
@@ -267,9 +263,8 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     from nsys2prv.clock.sequences import number_by_order
 
     side = pl.col("sends").cast(pl.Int64)
-    messages = messages.with_columns(
-        group=pl.struct(_STREAM).rank("dense").cast(pl.Int64), call=pl.int_range(pl.len())
-    )
+    group = pl.struct(_STREAM).rank("dense").cast(pl.Int64)
+    messages = messages.with_columns(group=group, call=pl.int_range(pl.len()))
     middle = (messages["time_begin"].min() + messages["time_end"].max()) // 2
     calls = messages.select(
         "group",
@@ -290,9 +285,8 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     groups = sorted({finding.group for finding in findings if finding.kind in unclear})
     unknown = pl.col("group").is_in(groups)
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
-    return messages.with_columns(
-        ordinal=pl.when(unknown).then(order).otherwise(pl.col("found").fill_null(-1))
-    ).drop("group", "call", "found")
+    ordinal = pl.when(unknown).then(order).otherwise(pl.col("found").fill_null(-1))
+    return messages.with_columns(ordinal=ordinal).drop("group", "call", "found")
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
