@@ -91,11 +91,10 @@ class Ledger(Struct):
         for (name, reason), count in sorted(left_out.items()):
             if count:
                 reasons[name][reason] = count
-        kinds = {
-            kind: account
-            for kind, account in sum_accounts(job).items()
-            if account.rows or account.synthesized
-        }
+        kinds: dict[str, Account] = defaultdict(Account)
+        for kind, account in (item for one in job.results for item in one.accounts.items()):
+            if account.rows or account.synthesized:
+                kinds[kind] += account
         events, lines, tables, taken = (
             sum_counters(getattr(result, name) for result in job.results)
             for name in ("events", "lines", "tables", "of_table")
@@ -114,16 +113,7 @@ class Ledger(Struct):
             table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
             for table, rows in sorted(tables.items())
         }
-        return cls(kinds, records_balance, lines_balance, rest)
-
-
-def sum_accounts(job: Job) -> dict[str, Account]:
-    """Return the accounts of all results together, by kind of event, or relation."""
-    accounts: dict[str, Account] = {}
-    for result in job.results:
-        for kind, account in result.accounts.items():
-            accounts[kind] = accounts.get(kind, Account()) + account
-    return dict(sorted(accounts.items()))
+        return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
 
 
 def list_reasons(counts: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
