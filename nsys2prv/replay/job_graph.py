@@ -39,6 +39,8 @@ from nsys2prv.store.event_reader import EventReader
 LONG_PAUSE, TIMES_USUAL, TOGETHER, FEWEST_PAUSES = 1_000 * US, 3, 300 * US, 3
 #: Edges that are looked at together, which bounds memory.
 PART = 1 << 21
+#: Clocks that are aligned differ by less (ns).
+CLOCK_ERROR = 50 * US
 #: Share of the messages of one size from which the transfer alone is taken: the others also wait.
 QUICK_SHARE = 0.3
 
@@ -244,6 +246,10 @@ def _make_meeting_edges(
     moments = np.full(count, np.iinfo(np.int64).min)
     holds = meetings.holds
     np.maximum.at(moments, meetings.meeting[holds], times[meetings.begin[holds] >> 1])
+    # Nobody leaves a collective before all have come, though clocks may differ by a little.
+    waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
+    np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
+    moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)
     come = _make_joining(Kind.MEET, first + meetings.meeting[holds], meetings.begin[holds], 0, 0)
     channel = _number_channels(meetings, count, task_of, number_channel)
     ends = meetings.end >> 1

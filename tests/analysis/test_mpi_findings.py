@@ -143,6 +143,13 @@ def test_no_rank_is_blamed_for_chance(seed: int, tmp_path: Path) -> None:
         assert not [one for one in job.findings() if one.ranks]
 
 
+def test_clocks_that_differ_by_a_little_hide_no_wait(tmp_path: Path) -> None:
+    work = STEP * (1 + np.random.default_rng(1).exponential(0.1, (13, 25)))
+    work[11, 9] += 7 * STEP
+    with nsys2prv.open(write_job(tmp_path, work.astype(np.int64)), quiet=True) as job:
+        assert [one.ranks for one in job.findings() if one.ranks] == [(11,)]
+
+
 def test_the_page_of_a_job_without_gpus_has_no_headings_about_gpus(tmp_path: Path) -> None:
     reports = write_job(tmp_path, np.full((RANKS, STEPS), STEP))
     assert main(["report", "-q", *map(str, reports), "--html", str(tmp_path / "p.html")]) == 0
