@@ -171,8 +171,9 @@ def _split_by_fields(
     carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
     for place, has in enumerate(held):
         carried |= np.left_shift(has, place, dtype=carried.dtype)
-    combinations = np.unique(carried).tolist()
-    for combination in combinations:
+    counted = carried.itemsize <= 2
+    combinations = np.flatnonzero(np.bincount(carried)) if counted else np.unique(carried)
+    for combination in combinations.tolist():
         own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
         alone = len(combinations) == 1
         chosen = slice(None) if alone else np.flatnonzero(carried == combination)

@@ -156,7 +156,7 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
     """Of each report, sources of their own number objects, domains and names anew."""
     random = np.random.default_rng(len(chosen))
     sources, duration = 4, 10**6
-    lookups = [[random.integers(0, 10**9, 50) for _ in range(sources)] for _ in range(3)]
+    lookups = [[random.integers(0, 10**4, 50) for _ in range(sources)] for _ in range(3)]
     global_ids = GlobalIds(
         [*MAPS, ClockMap()],
         duration,
