@@ -369,9 +369,8 @@ def _find_sizes(calls: _CallRows) -> tuple[np.ndarray, np.ndarray]:
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
     """Store as facts how calls use requests."""
     request = calls.columns["requestHandle"]
-    calls.save_fact(
-        REQUESTS, np.flatnonzero(request != NULL), role=role.astype(np.int8), request=request
-    )
+    rows = np.flatnonzero(request != NULL)
+    calls.save_fact(REQUESTS, rows, role=role.astype(np.int8), request=request)
 
 
 def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarray]:
@@ -417,9 +416,8 @@ def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, .
     first, last = calls.columns["end"].copy(), calls.columns["end"].copy()
     rows = np.flatnonzero(concerned)
     rows = rows[np.argsort(last[rows], kind="stable")]
-    _, codes = factorize_together(
-        *(calls.columns[name][rows] for name in ("globalTid", "start", "textId"))
-    )
+    of_call = (calls.columns[name][rows] for name in ("globalTid", "start", "textId"))
+    _, codes = factorize_together(*of_call)
     place[rows] = count_occurrences(codes)
     row_count[rows] = np.bincount(codes)[codes]
     ends = np.zeros((2, codes.max(initial=-1) + 1), np.int64)
@@ -495,9 +493,8 @@ def _make_rows(
     if fields:
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
-    layouts = np.array(
-        [MPI_LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
-    )
+    found = [MPI_LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names]
+    layouts = np.array(found, np.int64)
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
     # Short calls are left out of the trace, not of the matching of messages.

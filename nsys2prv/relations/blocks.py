@@ -260,12 +260,8 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     """Return the calls of some reports (`communicator` and CALL_COLUMNS) in a file of blocks."""
     calls = calls.select("communicator", *CALL_COLUMNS).cast(pl.Int64)
     calls = calls.sort("communicator", "member", "begin", maintain_order=True)
-    owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64))
-    blocks = write_blocks(
-        path,
-        owner.to_series().to_numpy(),
-        calls.select(CALL_COLUMNS).to_numpy(),
-    )
+    owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64)).to_series()
+    blocks = write_blocks(path, owner.to_numpy(), calls.select(CALL_COLUMNS).to_numpy())
     members = calls.group_by("communicator", "member", maintain_order=True).agg(
         pl.col("host").first(),
         numbered=(pl.col("number") >= 0).all(),

@@ -191,12 +191,8 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
     chosen = chosen.with_columns(collective=pl.int_range(1, pl.len() + 1))
     firsts = path.with_suffix(".firsts")
     chosen.select("first", *COLLECTIVE_KEY).to_numpy().tofile(firsts)
-    records, transfers = _make_records(
-        kernels.join(
-            chosen.select(*COLLECTIVE_KEY, "collective", "first", "last", "comparable"),
-            on=COLLECTIVE_KEY,
-        )
-    )
+    known = chosen.select(*COLLECTIVE_KEY, "collective", "first", "last", "comparable")
+    records, transfers = _make_records(kernels.join(known, on=COLLECTIVE_KEY))
     summary = collectives.group_by("group", "way", "settled", "whole", "comparable").agg(
         count=pl.len(), apart=(pl.col("gap") > 0).sum(), gap=pl.col("gap").max()
     )
@@ -216,9 +212,8 @@ def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
     columns = dict(zip(KERNEL_COLUMNS, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
     for name in PIECE_COLUMNS:
         columns[name] = np.repeat([getattr(piece, name) for piece in pieces], sizes)
-    return pl.DataFrame(columns).with_columns(
-        function=pl.when("by_function").then("first_operation").otherwise(0)
-    )
+    function = pl.when("by_function").then("first_operation").otherwise(0)
+    return pl.DataFrame(columns).with_columns(function=function)
 
 
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -228,12 +223,11 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
+    members = (pl.col("task") * DEVICES + pl.col("device")).n_unique()
+    whole = (pl.len() > 1) & (pl.len() == pl.col("ranks").first()) & (pl.len() == members) & alike
     return kernels.group_by(COLLECTIVE_KEY).agg(
         pl.col("way", "settled").first(),
-        whole=(pl.len() > 1)
-        & (pl.len() == pl.col("ranks").first())
-        & (pl.len() == (pl.col("task") * DEVICES + pl.col("device")).n_unique())
-        & alike,
+        whole=whole,
         first=begin.min(),
         last=begin.max(),
         gap=begin.max() - pl.col("time_end").min(),
@@ -249,29 +243,23 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
     plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")
     begin, end, last = (pl.col(name) for name in ("time_begin", "time_end", "last"))
-    operation, by_name = pl.col("operation"), pl.col("by_name")
+    operation, by_name = (pl.when(pl.col(name) > 0).then(name) for name in ("operation", "by_name"))
+    bus = plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)
     transfer = pl.max_horizontal(end - last, 0)
     described = kernels.with_columns(
         begin=begin,
         ready=last,
         end=end,
         object="object_kernel",
-        operation=pl.when(operation > 0)
-        .then(operation)
-        .when(by_name > 0)
-        .then(by_name)
-        .otherwise(SEVERAL_OPERATIONS),
+        operation=pl.coalesce(operation, by_name, SEVERAL_OPERATIONS),
         late=blank_incomparable(begin - pl.col("first")),
         wait=blank_incomparable(pl.min_horizontal(last, end) - begin),
         transfer=blank_incomparable(transfer),
         algorithm_bandwidth=find_bandwidth(plain + reduced + shared * ranks, transfer),
-        bus_bandwidth=find_bandwidth(
-            plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1), transfer
-        ),
+        bus_bandwidth=find_bandwidth(bus, transfer),
     )
-    measured = described.filter(
-        (pl.col("known") == 1) & (pl.col("bytes") >= 0) & (transfer > 0) & pl.col("comparable")
-    )
+    sized = (pl.col("known") == 1) & (pl.col("bytes") >= 0)
+    measured = described.filter(sized & (transfer > 0) & pl.col("comparable"))
     return (
         described.sort("begin").select(pl.col(RECORD_COLUMNS).cast(pl.Int64)),
         measured.sort("ready").select(pl.col(TRANSFER_RECORD_COLUMNS).cast(pl.Int64)),
