@@ -380,7 +380,7 @@ def _gather_portions(
             first = part.first
             while first <= part.last:
                 last = min(part.last, first + room - 1)
-                rows = Part(part.table, first, last)
+                rows = replace(part, first=first, last=last)
                 portion.append(TablePart(names, rows, *flags))
                 room -= rows.rows
                 first = last + 1

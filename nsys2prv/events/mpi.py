@@ -382,8 +382,8 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     pieces, first = [own], 0
     if part.table in (P2P, START_WAIT):
         whole = extraction.report.parts[part.table]
-        before = Part(part.table, max(whole.first, part.first - NEIGHBOURS), part.first - 1)
-        after = Part(part.table, part.last + 1, min(whole.last, part.last + NEIGHBOURS))
+        before = replace(part, first=max(whole.first, part.first - NEIGHBOURS), last=part.first - 1)
+        after = replace(part, first=part.last + 1, last=min(whole.last, part.last + NEIGHBOURS))
         if before.first <= before.last:
             pieces.insert(0, extraction.database.read(before, wanted))
             first = pieces[0].rows

@@ -141,9 +141,8 @@ def _records_reasons(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
-    first = extraction.report.parts[SCHED_TABLE].first
-    part = Part(SCHED_TABLE, first, first + LOOKED_AT - 1)
-    looked_at = extraction.database.read(part, ("threadBlock",))
+    first_rows = next(extraction.report.parts[SCHED_TABLE].split(LOOKED_AT))
+    looked_at = extraction.database.read(first_rows, ("threadBlock",))
     return bool((looked_at["threadBlock"] != NULL).any())
 
 
@@ -262,13 +261,12 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the times that contexts are on a GPU, from each switch in to the next switch out."""
-    table = extraction.database.tables[part.table]
     if not extraction.database.has(part.table, "tag", "timestamp", *CONTEXT_KEY):
         rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
         return
-    if part.first == table.extent.first:
+    if part.first == extraction.database.tables[part.table].whole.first:
         _count_switched_in_before(extraction, part.table)
     columns = extraction.read(
         part, (*CONTEXT_KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()

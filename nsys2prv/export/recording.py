@@ -231,9 +231,9 @@ def _sample_times(database: Database) -> np.ndarray:
         if name not in OTHER_TABLES
         and not name.startswith("TARGET_INFO")
         and table.columns.keys() & set(TIMES)
-        and table.extent.rows
+        and table.whole.rows
     }
-    largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
+    largest = sorted(columns, key=lambda name: -database.tables[name].whole.rows)[:MOST_TABLES]
     times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
     return np.sort(times[mask_usable(times)])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from nsys2prv._util.columns import mask_changes
 
@@ -232,36 +232,21 @@ class StackRows(Struct, frozen=True):
         return cls(ids[first], codes, distinct, lengths, np.concatenate([frames[:0], *chosen]))
 
 
-class Extent(Struct, frozen=True):
-    """The range of a table's rowids (an empty one when it has no rows), and the name by which
-    SQLite knows them here.
-
-    Where there is no such name (""), or where rowids lie too far apart to count them off, rows are
-    numbered from 1 in the order in which SQLite walks the table.
-    """
-
-    #: Least rowid.
-    first: int = 1
-    #: Greatest rowid, below `first` where there are no rows.
-    last: int = 0
-    #: Name by which SQLite knows them, "" where there is none.
-    rowid: str = "rowid"
-
-    @property
-    def rows(self) -> int:
-        """Return an upper bound of the rows; exact where none was deleted."""
-        return max(0, self.last - self.first + 1)
-
-
 class Part(Struct, frozen=True):
-    """Consecutive rows of a table, by rowid, both ends included."""
+    """Consecutive rows of a table, by rowid, both ends included.
+
+    Where SQLite has no name for the rowids, or where they lie too far apart to count them off, rows
+    are numbered from 1 in the order in which SQLite walks the table.
+    """
 
     #: Name of the table.
     table: str
     #: First rowid.
-    first: int
-    #: Last rowid, included.
-    last: int
+    first: int = 1
+    #: Last rowid, included; below `first` where there are no rows.
+    last: int = 0
+    #: Name by which SQLite knows the rowids here, "" where rows are numbered.
+    rowid: str = "rowid"
 
     @property
     def rows(self) -> int:
@@ -271,7 +256,7 @@ class Part(Struct, frozen=True):
     def split(self, rows: int) -> Iterator[Part]:
         """Yield pieces of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
-            yield Part(self.table, first, min(first + rows - 1, self.last))
+            yield Part(self.table, first, min(first + rows - 1, self.last), self.rowid)
 
 
 class SomeRows(Part, frozen=True):
@@ -307,7 +292,7 @@ class Shared(Struct, frozen=True):
         if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
-        return SomeRows(self.part.table, self.part.first, self.part.last, rowids)
+        return SomeRows(*astuple(self.part), rowids)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
         """True if these columns of this part were asked for."""

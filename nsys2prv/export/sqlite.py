@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec.structs import astuple
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.export.report_files import (
@@ -33,7 +34,6 @@ from nsys2prv.export.source import (
     NULL,
     Columns,
     DistinctTexts,
-    Extent,
     Part,
     Shared,
     SomeRows,
@@ -117,22 +117,22 @@ class SourceTable:
         )
 
     @cached_property
-    def extent(self) -> Extent:
-        """The range of the rowids."""
+    def whole(self) -> Part:
+        """All of its rows."""
         rows, rowid = name_rows(self.name), self._rowid
         try:
             first, last = self._database.connection.execute(
                 f"SELECT (SELECT min({rowid}) FROM {rows}), (SELECT max({rowid}) FROM {rows})"
             ).fetchone()
         except sqlite3.OperationalError:
-            return Extent(1, self._database.count(self.name), "")
+            return Part(self.name, 1, self._database.count(self.name), "")
         except DAMAGE as error:
             raise self._database.make_unreadable_error(error, self.name) from None
         if not isinstance(first, int) or not isinstance(last, int):
-            return Extent()
+            return Part(self.name)
         if (last - first) * LEAST_ROW_BYTES > self._database.size:
-            return Extent(1, self._database.count(self.name), "")
-        return Extent(first, last, rowid)
+            return Part(self.name, 1, self._database.count(self.name), "")
+        return Part(self.name, first, last, rowid)
 
     @property
     def _rowid(self) -> str:
@@ -140,15 +140,15 @@ class SourceTable:
         taken = {column.lower() for column in self.columns}
         return next((word for word in ROWIDS if word not in taken), NO_ROWID)
 
-    def set_extent(self, rows: int, first: int, last: int) -> None:
+    def set_rows(self, rows: int, first: int, last: int) -> None:
         """Take the number of rows, and their least and greatest rowid, as its pages tell."""
         rowid, length = self._rowid, (last - first) * LEAST_ROW_BYTES
         if not rows:
-            self.extent = Extent()
+            self.whole = Part(self.name)
         elif rowid == NO_ROWID or length > self._database.size:
-            self.extent = Extent(1, rows, "")
+            self.whole = Part(self.name, 1, rows, "")
         else:
-            self.extent = Extent(first, last, rowid)
+            self.whole = Part(self.name, first, last, rowid)
 
 
 class Database:
@@ -221,7 +221,7 @@ class Database:
                 if found is None:
                     self._check_by_sql(name)
                 elif name != SCHEMA:
-                    self.tables[name].set_extent(*found)
+                    self.tables[name].set_rows(*found)
             except DamagedPage as error:
                 raise self.make_unreadable_error(error, name) from None
 
@@ -246,18 +246,9 @@ class Database:
         """True if the table exists with all these columns."""
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
-    def get_whole_table(self, table: str) -> Part:
-        """Return all rows of a table."""
-        extent = self.tables[table].extent
-        return Part(table, extent.first, extent.last)
-
     def list_filled_tables(self) -> dict[str, Part]:
         """Return all tables that have rows, whole."""
-        return {
-            name: self.get_whole_table(name)
-            for name, table in self.tables.items()
-            if table.extent.rows
-        }
+        return {name: table.whole for name, table in self.tables.items() if table.whole.rows}
 
     def make_condition(self, table: str, where: str) -> str:
         """Return a condition in SQL from one with the table's columns in braces: those that the
@@ -319,15 +310,13 @@ class Database:
         long table these are the rows themselves where they are few: its pages tell which they are
         several times faster than SQLite does.
         """
-        extent = self.tables[table].extent
-        if not where or extent.rows < LONG_TABLE:
+        whole = self.tables[table].whole
+        if not where or whole.rows < LONG_TABLE:
             yield name_rows(table)
             return
-        for part in self.get_whole_table(table).split(LONG_TABLE):
+        for part in whole.split(LONG_TABLE):
             pages = self._read_pages(part, (), (), [where])
-            yield _select_rows(
-                part if pages is None else Shared(part, *pages).narrow(0), extent.rowid
-            )
+            yield _select_rows(part if pages is None else Shared(part, *pages).narrow(0))
 
     def read_strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         """Return the text of these ids of StringIds; an id without a row is absent."""
@@ -348,17 +337,13 @@ class Database:
         """
         selects = []
         for table, column in columns.items():
-            extent = self.tables[table].extent
-            if extent.rowid:
-                steps, length, name = (
-                    SAMPLED_ROWS - 1,
-                    extent.last - extent.first,
-                    quote_name(column),
-                )
-                spread = {extent.first + length * step // steps for step in range(SAMPLED_ROWS)}
-                rows = SomeRows(table, extent.first, extent.last, tuple(sorted(spread)))
+            whole = self.tables[table].whole
+            if whole.rowid:
+                steps, length, name = SAMPLED_ROWS - 1, whole.last - whole.first, quote_name(column)
+                spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
+                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
                 selects.append(
-                    f"SELECT {name} FROM {_select_rows(rows, extent.rowid)} WHERE typeof({name}) = 'integer'"
+                    f"SELECT {name} FROM {_select_rows(rows)} WHERE typeof({name}) = 'integer'"
                 )
         return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
 
@@ -388,7 +373,7 @@ class Database:
         where SQLite has to read them.
         """
         table = self.tables[part.table]
-        if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
+        if isinstance(part, SomeRows) or not part.rowid or self._pages is None:
             return None
         looked_at = find_condition_columns(conditions)
         try:
@@ -471,13 +456,13 @@ class Database:
         """
         source, stacks = self.tables[table], None
         try:
-            if self._pages and source.extent.rowid:
+            if self._pages and source.whole.rowid:
                 stacks = self._pages.read_stacks(table, source.root, source.describe, low, high)
         except DamagedPage as error:
             raise self.make_unreadable_error(error, table) from None
         if stacks is None:
             where = f"{{id}} BETWEEN {low} AND {high}"
-            rows = self._read_by_sql(self.get_whole_table(table), FRAME_COLUMNS, (), where)[0]
+            rows = self._read_by_sql(source.whole, FRAME_COLUMNS, (), where)[0]
             stacks = StackRows.from_frames(rows)
         return stacks
 
@@ -485,7 +470,7 @@ class Database:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one
         :meth:`select`.
         """
-        rows = _select_rows(part, self.tables[part.table].extent.rowid)
+        rows = _select_rows(part)
         if not where:
             return rows
         return f"(SELECT * FROM {rows} WHERE {self.make_condition(part.table, where)})"
@@ -556,10 +541,10 @@ def _select_text(name: str) -> str:
     return f"CASE typeof({quoted}) WHEN 'blob' THEN {quoted} ELSE CAST(COALESCE({quoted}, '') AS TEXT) END AS {quoted}"
 
 
-def _select_rows(part: Part, rowid: str) -> str:
+def _select_rows(part: Part) -> str:
     """Return the part as a table expression in SQL."""
-    if rowid and isinstance(part, SomeRows):
-        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
-    if rowid:
-        return f"(SELECT * FROM {name_rows(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
+    if part.rowid and isinstance(part, SomeRows):
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))}))"
+    if part.rowid:
+        return f"(SELECT * FROM {name_rows(part.table)} WHERE {part.rowid} BETWEEN {part.first} AND {part.last})"
     return f"(SELECT * FROM {name_rows(part.table)} LIMIT {part.rows} OFFSET {part.first - 1})"

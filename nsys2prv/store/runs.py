@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +39,8 @@ SAMPLE_EVERY = 256
 BLOCK_RECORDS = 8192
 #: Events keep all fields.
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
+#: Formats of records that are kept for further runs.
+MOST_FORMATS = 4096
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
@@ -114,27 +116,33 @@ class RecordFormat(Struct, frozen=True, dict=True):
     @cached_property
     def dtype(self) -> np.dtype:
         """Return the columns of a record."""
-        if self.stream == LINE:
-            # Lines of a kind without a tag carry their own.
-            has_tags = load_catalogue().lines[self.name].tag is None
-            return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
-        if self.stream == COUNTER:
-            values = ("values", f"<u{self.value_bytes}", (len(self.metrics),))
-            return np.dtype([("time", "<i8"), ("object", "<u4"), values])
-        if self.stream == STATE:
-            return STATE_DTYPE
-        layout = load_catalogue().layouts[self.name]
-        columns = [("time", "<i8"), ("object", "<u4")]
-        if layout.has_domain:
-            columns.append(("domain", "<u4"))
-        if self.stream == BEGIN:
-            columns.insert(1, ("end", "<i8"))
-            columns += [
-                (field.name, "<i8" if self.wide >> bit & 1 else "<u4")
-                for bit, field in enumerate(layout.fields)
-                if self.field_mask >> bit & 1
-            ]
-        return np.dtype(columns)
+        return _make_dtype(self)
+
+
+@lru_cache(MOST_FORMATS)
+def _make_dtype(shape: RecordFormat) -> np.dtype:
+    """Return the columns of a record, one object for all formats that are equal."""
+    if shape.stream == LINE:
+        # Lines of a kind without a tag carry their own.
+        has_tags = load_catalogue().lines[shape.name].tag is None
+        return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
+    if shape.stream == COUNTER:
+        values = ("values", f"<u{shape.value_bytes}", (len(shape.metrics),))
+        return np.dtype([("time", "<i8"), ("object", "<u4"), values])
+    if shape.stream == STATE:
+        return STATE_DTYPE
+    layout = load_catalogue().layouts[shape.name]
+    columns = [("time", "<i8"), ("object", "<u4")]
+    if layout.has_domain:
+        columns.append(("domain", "<u4"))
+    if shape.stream == BEGIN:
+        columns.insert(1, ("end", "<i8"))
+        columns += [
+            (field.name, "<i8" if shape.wide >> bit & 1 else "<u4")
+            for bit, field in enumerate(layout.fields)
+            if shape.field_mask >> bit & 1
+        ]
+    return np.dtype(columns)
 
 
 class Run(Struct, frozen=True, eq=False):
@@ -206,6 +214,8 @@ class SpillWriter:
         self.path, self.report, self.task = path, report, task
         self.field_masks = field_masks
         self._open_file = path.open("wb")
+        #: Bytes written.
+        self._size = 0
 
     def append(
         self,
@@ -218,9 +228,8 @@ class SpillWriter:
         """Store records, which must ascend by their field `time`. The other arguments are as in
         :class:`Run`.
         """
-        offset = self._open_file.tell()
-        self._open_file.write(memoryview(records).cast("B"))
-        place = shape, self.path, offset, len(records), self.report, self.task
+        place = shape, self.path, self._size, len(records), self.report, self.task
+        self._size += self._open_file.write(memoryview(records).cast("B"))
         times = records["time"]
         bounds = int(times[0]), int(times[-1]), greatest_time
         return Run(*place, *bounds, times[::SAMPLE_EVERY].copy(), object_, values)
@@ -238,18 +247,18 @@ class SpillWriter:
 
         They are put together a block at a time, which stays in the processor's cache.
         """
-        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"]
+        dtype, times = shape.dtype, columns["time"]
         every = isinstance(rows, slice)
         count = len(times) if every else len(rows)
+        place = shape, self.path, self._size, count, self.report, self.task
         used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
         block = np.empty(min(count, BLOCK_RECORDS), dtype)
         for first in range(0, count, BLOCK_RECORDS):
             records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
-            self._open_file.write(memoryview(records).cast("B"))
+            self._size += self._open_file.write(memoryview(records).cast("B"))
         samples = times[::SAMPLE_EVERY].copy() if every else times[rows[::SAMPLE_EVERY]]
         bounds = int(samples[0]), int(times[-1 if every else rows[-1]]), greatest_time
-        place = shape, self.path, offset, count, self.report, self.task
         return Run(*place, *bounds, samples, object_)
 
     def close(self) -> None:

@@ -407,13 +407,16 @@ def join_task(task: JoinWork) -> list[Run]:
     """Return a run for each group."""
     global_ids = load_global_ids(task.folder / GLOBAL_IDS)
     path = task.folder / f"runs-{task.number}.bin"
-    with SpillWriter(path, TRACE, RESOLVED) as writer:
-        return [_join_group(group, global_ids, writer) for group in task.groups]
+    with SpillWriter(path, TRACE, RESOLVED) as writer, SpillReader() as reader:
+        return [_join_group(group, global_ids, reader, writer) for group in task.groups]
 
 
-def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter) -> Run:
+def _join_group(
+    group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
+) -> Run:
     shape = group[0].shape
-    pieces = WindowRecords(shape, global_ids, [(run, read_run(run)) for run in group])
+    own = [(run, reader.read_between(run, run.first_time, None)) for run in group]
+    pieces = WindowRecords(shape, global_ids, own)
     columns = pieces.translate_columns()
     order = np.argsort(pieces.times, kind="stable")
     records = pieces.take_stored(order)

@@ -165,7 +165,7 @@ def test_stacks_are_found_by_their_ids_in_any_order(tmp_path: Path, order: str) 
         numbers.shuffle(rows)
     with Database(make_export(tmp_path / "r.sqlite", {"T": rows})) as database:
         stacks = database.read_stacks("T", 5, 2900)
-        columns = database.read(database.get_whole_table("T"), FRAME_COLUMNS, where="{id} >= 2000")
+        columns = database.read(database.tables["T"].whole, FRAME_COLUMNS, where="{id} >= 2000")
     assert stacks.ids.tolist() == list(range(5, 2901))
     frames = np.split(stacks.frames, np.cumsum(stacks.lengths)[:-1])
     for stack, code in zip(stacks.ids.tolist(), stacks.codes.tolist(), strict=True):

@@ -305,7 +305,7 @@ def test_standing_aside(name: str, tmp_path: Path) -> None:
     path = make_database(tmp_path / "r.sqlite", ASIDE[name])
     assert compare_tables(path) == (0, ["t"])
     with Database(path) as source:
-        assert source.read(source.get_whole_table("t"), ("a",)).rows == len(ASIDE[name][3])
+        assert source.read(source.tables["t"].whole, ("a",)).rows == len(ASIDE[name][3])
 
 
 def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         connection.commit()
         with Database(path) as source:
             assert source._pages is None
-            assert source.read(source.get_whole_table("t"), ("a",)).rows == 101
+            assert source.read(source.tables["t"].whole, ("a",)).rows == 101
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
     with Database(path) as source:
         assert source._pages is None
