@@ -32,6 +32,8 @@ NO_FUNCTION = {
 }
 #: A place is told of from this share of the time on.
 LEAST_SHARE = 0.2
+#: A place is known from this number of CPU samples on.
+LEAST_SAMPLES = 3
 #: A place is caller 1, caller 2 + 1 of so many bits, and whose code it is there, of so many.
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
@@ -160,7 +162,7 @@ def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans]:
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
     """Return how much of some time a thread spends in each place of the program: `place` (functions,
-    see :func:`label_place`), `time` (ns). Of the rest nothing is known.
+    see :func:`label_place`), `time` (ns). Of the rest too little is known.
     """
     samples, calls = None, []
     for layout in filter(unit.has, CALLS):
@@ -184,6 +186,9 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
         # A sample stands for no time off the CPU.
         lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
         samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
+        samples = samples.filter(pl.Series(spans.contains(begin)))
+        callers = pl.col("place") // (1 << OWNER_BITS)
+        samples = samples.filter(pl.len().over(callers) >= LEAST_SAMPLES)
     return divide_time(spans, calls, samples).filter(pl.col("place") != 0).drop("count")
 
 

@@ -34,13 +34,15 @@ TEXTS = (*NAMES, *MODULES)
 APP, LIBC, MPI, CUPTI = MODULES
 
 
-def find_place(tmp_path: Path, *stacks: tuple[tuple[str, str], ...], every: int = 1) -> str:
+def find_place(
+    tmp_path: Path, *stacks: tuple[tuple[str, str], ...], every: int = 1, step: int = 1
+) -> str:
     """Return where the job's first finding says that it waits: for 100 ms before its first kernel, of
-    which a sample is taken each ms, with these stacks in turn; only each `every`-th has all frames.
+    which a sample is taken each `step` ms, with these stacks in turn; only each `every`-th has all frames.
     """
     samples: list[Row] = []
     frames: list[Row] = []
-    for number in range(1, 100):
+    for number in range(1, 100, step):
         stack = stacks[number // every % len(stacks)]
         samples.append(
             {
@@ -148,10 +150,13 @@ def test_mpi_that_was_not_traced(tmp_path: Path) -> None:
     assert where.endswith("in main (app), there in MPI, which was not traced: add mpi to --trace")
 
 
-def test_the_profiler_is_no_place(tmp_path: Path) -> None:
-    assert find_place(tmp_path, (("cuptiRun", CUPTI), *IN_INIT)) == ""
+PROFILER = (("cuptiRun", CUPTI), *IN_INIT)
 
 
-def test_nothing_is_said_of_less_than_a_fifth(tmp_path: Path) -> None:
-    rest = ((("cuptiRun", CUPTI), ("memcpy", LIBC)),) * 9
-    assert find_place(tmp_path, IN_INIT, *rest) == ""
+@pytest.mark.parametrize(
+    ("stacks", "step"), [([PROFILER], 1), ([IN_INIT, *[PROFILER] * 9], 1), ([IN_INIT], 60)]
+)
+def test_nothing_is_said_of_the_profiler_little_time_or_few_samples(
+    tmp_path: Path, stacks: list[tuple[tuple[str, str], ...]], step: int
+) -> None:
+    assert find_place(tmp_path, *stacks, step=step) == ""
