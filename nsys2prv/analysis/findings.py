@@ -220,7 +220,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
         about = f"Durations are of {when}; each row also has the changes of those above."
         result.add("what_if", "What if", answers, about)
     facts = CauseContext(context, job, replay, frames)
-    unexplained = replay.measure_unexplained(replay.path)
+    unexplained = replay.measure_unexplained()
     outside = replay.measure_outside()
     if result.notes and outside >= LEAST_OUTSIDE:
         result.notes[0] += (

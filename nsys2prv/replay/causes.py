@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.replay.graph import US, Kind
+from nsys2prv.replay.graph import NO_WEIGHT, US, Kind
 from nsys2prv.replay.suspects import (
     KINDS,
     Suspect,
@@ -52,6 +52,10 @@ OF_HOST_TIME, LONGEST_LAUNCH = 0.5, 100 * US
 LIMITS = ("transfers", "host_time", "messages")
 #: Causes that have a part of others: equal work has none of a slow rank's, a call may wait for it.
 HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place")
+#: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
+COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
+#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
+SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 
 
 class Cause(Struct, frozen=True):
@@ -204,6 +208,38 @@ def has_gpu_work(replay: Replay) -> bool:
     return bool(len(replay.select(GPU)))
 
 
+def pin_copies(replay: Replay, facts: KernelFacts) -> Changes:
+    """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
+    for them.
+    """
+    copies, graph, edges = replay.job.copies, replay.job.graph, replay.job.graph.edges
+    rows = copies["edge"].to_numpy()
+    columns = {"lasts": graph.weight[rows], "at": graph.time[edges.target[rows]]}
+    copies = copies.with_columns(pl.Series(*column) for column in columns.items())
+    is_pinned = (pl.col("source") == facts.pinned) | (pl.col("destination") == facts.pinned)
+    fast = copies.filter(is_pinned & (pl.col("bytes") > LARGE_COPY) & (pl.col("lasts") > 0))
+    speed = USUAL_COPY_SPEED
+    if fast.height > 5:
+        speed = fast.select((pl.col("bytes") / pl.col("lasts")).median()).item()
+    of_pageable = (pl.col("source") == facts.pageable) | (pl.col("destination") == facts.pageable)
+    slow = copies.filter(
+        of_pageable
+        & (pl.col("bytes") > SMALL_COPY)
+        & pl.col("at").is_between(replay.begin, replay.end, closed="right")
+    )
+    if not slow.height:
+        return []
+    new = slow.select(
+        pl.min_horizontal(pl.col("bytes") / speed + COPY_LATENCY, "lasts").cast(pl.Int64)
+    )
+    rows = slow["edge"].to_numpy().astype(np.int32)
+    ends = np.zeros(len(graph.time), bool)
+    ends[edges.target[rows]] = True
+    returns = replay.select((Kind.RETURN,))
+    returns = returns[ends[edges.source[returns]]]
+    return [(rows, new.to_series().to_numpy()), (returns, np.full(len(returns), NO_WEIGHT))]
+
+
 def _remove_family(family: str, replay: Replay, _: KernelFacts) -> Changes:
     """Let the calls of a family take no time, but for the first of each name in a process."""
     labels = replay.job.calls
@@ -217,7 +253,7 @@ JOB_CHANGES: dict[str, Callable[[Replay, KernelFacts], Changes]] = {
     "messages": lambda replay, _: replay.expect_messages(),
     "transfers": lambda replay, _: replay.transfer_at_once(),
     "host_time": lambda replay, _: replay.scale_all(HOST_TIME),
-    "pageable": lambda replay, facts: replay.pin_copies(facts.pageable, facts.pinned),
+    "pageable": pin_copies,
     "tensor_cores": lambda replay, facts: replay.use_tensor_cores(facts.without_tensor_cores),
     **{family: partial(_remove_family, family) for family in FAMILIES},
 }

@@ -24,7 +24,6 @@ from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.native import core
@@ -35,10 +34,6 @@ US = 1_000
 NO_WEIGHT, _NOT_HELD, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max
 #: How far host and device times of one report may be apart (ns).
 CLOCKS_APART = 20 * US
-#: Cases that a median is made of, at least.
-FEWEST_CASES = 8
-#: What GPUs usually need between two operations of a stream, where no queue ever shows it (ns).
-USUAL_STREAM_GAP = 1 * US
 
 
 class Kind(IntEnum):
@@ -82,13 +77,11 @@ KIND_NAMES = {
 TRANSFERS = (Kind.NCCL, Kind.MPI)
 #: Kinds whose weight is work, which a what-if may change; all others but meetings are latencies.
 WORK = (Kind.KERNEL, Kind.COPY, Kind.GAP, Kind.CALL, *TRANSFERS)
-#: Latencies whose typical weight depends on the call.
-_NAMED = (Kind.LAUNCH, Kind.RETURN)
 #: Kind of an edge that is left out, and of the work of a node that has none.
 NO_KIND = 255
 #: Typical weights that are yet to be estimated, or are those recorded; below these are the groups that
 #: are estimated together.
-TO_ESTIMATE, AS_RECORDED, _FIRST_GROUP = -1, -2, -3
+TO_ESTIMATE, AS_RECORDED, FIRST_GROUP = -1, -2, -3
 
 
 #: Edges with their new weights: ns, a share of the recorded weight, or NO_WEIGHT. If an edge is
@@ -184,7 +177,7 @@ class Times(Struct, frozen=True):
 
 
 class EdgeColumns(Struct):
-    """Columns of edges, by their targets. In `kind` and `key` of a graph its nodes' work follows."""
+    """Columns of edges, by their targets. In `kind` of a graph its nodes' work follows."""
 
     #: Node that waits (int32).
     target: np.ndarray
@@ -192,10 +185,12 @@ class EdgeColumns(Struct):
     source: np.ndarray
     #: A Kind, or NO_KIND (uint8).
     kind: np.ndarray
-    #: What work it is, the same number on all ranks: name, place, or channel of a transfer (int32).
-    key: np.ndarray
     #: Typical weight (ns), or TO_ESTIMATE, AS_RECORDED or a group (int32).
     typical: np.ndarray
+    #: Of each node the name of its call or operation, of ends of calls -1 less it (int32).
+    name: np.ndarray
+    #: Channels of the edges that join units (int32).
+    key: np.ndarray = np.zeros(0, np.int32)
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,8 +211,6 @@ class NodeColumns(Struct):
     row: np.ndarray
     #: Kind of the work, NO_KIND for none (uint8).
     work: np.ndarray
-    #: Name of the work (int32).
-    key: np.ndarray
     #: How long the work lasts (ns).
     lasts: Durations
 
@@ -232,7 +225,7 @@ class Edges:
         #: A Kind, or NO_KIND (uint8).
         self.kind = columns.kind
         #: What work it is, the same number on all ranks: name, place, or channel (int32).
-        self.key = columns.key
+        self.key = Column(graph.find_keys)
         #: Moments that wait, and those that they wait for.
         self.target = Column(lambda rows: 2 * graph.find_nodes(rows) + (rows >= count))
         self.source = Column(lambda rows: _look_up(rows, columns.source, 2))
@@ -260,7 +253,7 @@ def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
 class Graph(Struct, frozen=True, dict=True):
     """Nodes, and edges by their targets."""
 
-    #: The edges, and the kind and name of nodes' work.
+    #: The edges, the kind of nodes' work, and names.
     columns: EdgeColumns
     #: First of the edges that join units.
     joined: int
@@ -302,6 +295,12 @@ class Graph(Struct, frozen=True, dict=True):
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
         """Return the nodes that edges lead to, or whose work they are (int32)."""
         return _look_up(rows, self.columns.target, 1)
+
+    def find_keys(self, rows: np.ndarray) -> np.ndarray:
+        """Return what work edges are, the same number on all ranks: name, place, or channel (int32)."""
+        keys = np.empty(rows.shape, np.int32)
+        core.find_keys(self.core, np.ascontiguousarray(rows, np.int32), keys)
+        return keys
 
     def run(
         self,
@@ -355,107 +354,11 @@ class Graph(Struct, frozen=True, dict=True):
 
 def make_core_graph(columns: EdgeColumns, joined: int) -> object:
     """Return the graph of the compiled functions."""
-    return core.make_graph(columns.target, columns.source, columns.kind, joined)
+    edges = columns.target, columns.source, columns.kind
+    return core.make_graph(*edges, joined, columns.name, columns.key)
 
 
-def list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
-    """Return `group` and `gap` (ns) of some edges."""
-    gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
-    return pl.DataFrame({"group": _FIRST_GROUP - columns.typical[rows], "gap": gap})
-
-
-def estimate_usual(
-    groups: pl.DataFrame, marks: np.ndarray, columns: EdgeColumns, time: Times
-) -> np.ndarray:
-    """Return the typical weight of each group (ns): the median of its clear cases, of launches and
-    returns by the name of the call; where these are few, of that name on all processes, of the kind
-    on this process, or of the kind.
-    """
-    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    named = pl.col("kind").is_in([int(kind) for kind in _NAMED])
-    enough = pl.col("count") >= pl.when(named).then(5).otherwise(FEWEST_CASES)
-    groups = groups.with_columns(usual=pl.when(enough).then("usual"))
-    for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
-        of_kind = pl.col("kind") == kind
-        rows = np.flatnonzero(
-            (columns.kind[: len(marks)] == kind) & (columns.typical <= _FIRST_GROUP)
-        )
-        cases = list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
-        for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
-            medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
-            medians = medians.filter(pl.col("len") >= least).drop("len")
-            if by == ["key"] and kind not in _NAMED:
-                continue
-            groups = groups.join(medians, on=by, how="left", maintain_order="left")
-            groups = groups.with_columns(
-                usual=pl.when(of_kind).then(pl.coalesce("usual", "more")).otherwise("usual")
-            ).drop("more")
-        if cases.height >= FEWEST_CASES:
-            overall = int(cases["gap"].median())
-        else:
-            overall = int(np.percentile(list_cases(rows, columns, time)["gap"].to_numpy(), 2))
-            if kind == Kind.STREAM:
-                overall = min(overall, USUAL_STREAM_GAP)
-        usual = pl.when(of_kind).then(pl.col("usual").fill_null(overall)).otherwise("usual")
-        groups = groups.with_columns(usual=usual)
-    # Longer ones have no place in the columns.
-    return np.minimum(groups["usual"].cast(pl.Int64).to_numpy(), LONG - 1).astype(np.int64)
-
-
-def finish_graph(
-    times: np.ndarray,
-    row: np.ndarray,
-    columns: EdgeColumns,
-    weight: Durations,
-    joined: int,
-    sizes: np.ndarray,
-    processes: np.ndarray,
-    groups: pl.DataFrame,
-    marks: np.ndarray,
-    bounds: Sequence[int],
-    contradictions: dict[Kind, int],
-    cycles: int,
-) -> Graph:
-    """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
-
-    times, row: of nodes. weight: with those of nodes' work. groups, marks: of latencies, as
-    :func:`~nsys2prv.replay.unit_graph.mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
-    are no unit's.
-    """
-    count, time = len(columns.target), Times(times, weight)
-
-    def find_gaps(rows: np.ndarray) -> np.ndarray:
-        return times[columns.target[rows]] - time[columns.source[rows]]
-
-    plan, on_cycles = _plan_replay(columns, joined, len(times), bounds, find_gaps)
-    usual = estimate_usual(groups, marks, columns, time)
-    graph = make_core_graph(columns, joined)
-    core.find_weights(graph, times, weight.columns, usual, columns.typical, marks)
-    long = make_durations(weight.value[:count], find_gaps)
-    places = np.append(long.place, weight.place), np.append(long.length, weight.length)
-    weight = Durations(weight.value, *places)
-    typical = _keep_differing(columns.typical, weight)
-    columns.typical = columns.typical[:0]
-    return Graph(
-        columns, joined, sizes, row, processes, Times(times, weight), weight, typical,
-        marks, plan, contradictions, cycles + on_cycles,
-    )  # fmt: skip
-
-
-def _keep_differing(typical: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns) that are looked up among those that differ from the weights."""
-    places = np.flatnonzero(typical != weight.value[: len(typical)]).astype(np.int32)
-    values = np.append(typical[places], 0)
-
-    def look_up(rows: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(places, rows)
-        differs = np.append(places, -1)[at] == rows
-        return np.where(differs, values[at], weight[rows])
-
-    return Column(look_up)
-
-
-def _plan_replay(
+def plan_replay(
     columns: EdgeColumns,
     joined: int,
     nodes: int,

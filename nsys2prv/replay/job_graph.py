@@ -22,7 +22,6 @@ from nsys2prv.replay.graph import (
     Graph,
     Kind,
     Times,
-    finish_graph,
 )
 from nsys2prv.replay.meetings import (
     MEETING_CALL,
@@ -30,7 +29,7 @@ from nsys2prv.replay.meetings import (
     find_mpi_meetings,
     find_nccl_meetings,
 )
-from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph
+from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_place
 from nsys2prv.store.event_reader import EventReader
 
 #: A pause that something outside of the job ends (a request that arrives) is so long (ns), so many
@@ -177,13 +176,8 @@ def _concatenate(
         _take(units, "columns", name, getattr(joining, name))
         for name in ("target", "source", "typical")
     )
-    kind, key = (
-        np.concatenate([_take(units, "columns", name, getattr(joining, name)), of_nodes])
-        for name, of_nodes in (
-            ("kind", _take(units, "nodes", "work", none.astype(np.uint8) + NO_KIND)),
-            ("key", _take(units, "nodes", "key", none)),
-        )
-    )
+    of_nodes = _take(units, "nodes", "work", none.astype(np.uint8) + NO_KIND)
+    kind = np.concatenate([_take(units, "columns", "kind", joining.kind), of_nodes])
     lasts, no_weight = [unit.nodes.lasts for unit in units], np.zeros(len(target), np.int32)
     weight = Durations(
         np.concatenate([no_weight, *(one.value for one in lasts), none]),
@@ -192,9 +186,9 @@ def _concatenate(
         ),
         np.concatenate([one.length for one in lasts]),
     )
-    row = _take(units, "nodes", "row", none - 1)
+    row, name = _take(units, "nodes", "row", none - 1), _take(units, "columns", "name", none)
     marks = np.concatenate([*(unit.marks for unit in units), joining.kind * 0])
-    return EdgeColumns(target, source, kind, key, typical), weight, row, marks
+    return EdgeColumns(target, source, kind, typical, name, joining.key), weight, row, marks
 
 
 def _take(
@@ -340,7 +334,14 @@ def _find_outside(
         is_gap = (columns.kind[part] == Kind.GAP) & (columns.typical[part] == AS_RECORDED)
         rows = first + np.flatnonzero(is_gap)
         gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
-        gaps = pl.DataFrame({"row": rows, "key": columns.key[rows], "gap": gap})
+        before, after = (
+            np.where(name < 0, -1 - name, name)
+            for name in (
+                columns.name[columns.source[rows] >> 1],
+                columns.name[columns.target[rows]],
+            )
+        )
+        gaps = pl.DataFrame({"row": rows, "key": make_place(before, after), "gap": gap})
         return gaps.with_columns(unit=pl.lit(number))
 
     is_long = pl.col("gap") > LONG_PAUSE

@@ -16,7 +16,7 @@ from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
 from nsys2prv.replay.graph import TRANSFERS, US, Kind, Times
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
-from nsys2prv.replay.whatif import Replay
+from nsys2prv.replay.whatif import PART, Replay
 
 #: A latency beyond what is usual by less (ns) is nothing to explain.
 SLACK = 10 * US
@@ -150,7 +150,9 @@ class IdealNetwork(Struct, frozen=True):
     @property
     def rows(self) -> np.ndarray:
         """Row of the trace of each kernel, -1 of meetings."""
-        return self.graph.rows[self.graph.graph.edges.target[self.kernels]]
+        graph = self.graph.graph
+        parts = np.split(self.kernels, range(PART, len(self.kernels), PART))
+        return np.concatenate([graph.row[graph.find_nodes(part)] for part in parts])
 
     def take(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begin and end (ns) of some of the kernels, and whether they compute."""
@@ -180,7 +182,7 @@ def replay_without_transfers(
         return "no communication of ranks with each other was matched"
     if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
         return f"only {graph.met:,} of {graph.kernels:,} kernels of NCCL could be matched with those of other ranks"
-    unexplained = replay.measure_unexplained(replay.path)
+    unexplained = replay.measure_unexplained()
     if unexplained > MOST_UNEXPLAINED:
         return (
             f"nothing in the reports explains what {unexplained:.0%} of the critical path waits for"
@@ -195,11 +197,11 @@ def replay_without_transfers(
         return f"of {1 - lasts[known].sum() / lasts.sum():.0%} of the time in MPI it is not known for whom ranks waited"
     gone = np.concatenate([transfers, calls[known]])
     source, target = edges.source[in_mpi], edges.target[in_mpi]
-    weight = replay.apply([(gone, 0.0)])
-    times, last = graph.graph.run(weight, replay.counts)
+    span = max(replay.span, 1)
+    times, last = replay.run([(gone, 0.0)])
     lasts = times[target] - np.maximum(times[source], begin)
     kernels = np.concatenate([rows[kind] for kind in on_device])
-    ideal = max(last, begin) - begin
+    ideal = last - begin
     of_row = np.bincount(graph.rows[target], lasts)
     shares = {int(row): of_row[row] / max(ideal, 1) for row in np.flatnonzero(of_row)}
-    return IdealNetwork(ideal / max(replay.span, 1), shares, kernels, times, graph)
+    return IdealNetwork(ideal / span, shares, kernels, times, graph)

@@ -1,13 +1,16 @@
-"""Build the graph of one unit: what its calls and operations wait for within the unit."""
+"""Build the graph of one unit: what its calls and operations wait for within the unit. And weigh the
+edges of graphs, by what is typical of their kinds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.native import core
 from nsys2prv.replay.events import (
@@ -20,24 +23,35 @@ from nsys2prv.replay.events import (
     read_operations,
 )
 from nsys2prv.replay.graph import (
+    FIRST_GROUP,
+    LONG,
     US,
+    Column,
     Durations,
     EdgeColumns,
+    Graph,
     Kind,
     NodeColumns,
     Times,
-    list_cases,
+    make_core_graph,
     make_durations,
+    plan_replay,
 )
 from nsys2prv.store.event_reader import EventReader
 
-#: Places between two calls are numbered below zero: by both names. As in native/arrange.c.
+#: Places between two calls are numbered below zero: by both names. As in native/replay.h.
 _PLACE = 1 << 15
 #: Cases in which an edge was over so long (ns) after all others of its node tell its latency.
 CLEAR = 20 * US
+#: Cases that a median is made of, at least.
+FEWEST_CASES = 8
+#: What GPUs usually need between two operations of a stream, where no queue ever shows it (ns).
+USUAL_STREAM_GAP = 1 * US
+#: Latencies whose typical weight depends on the call.
+_NAMED = (Kind.LAUNCH, Kind.RETURN)
 #: Types of the columns of nodes and of edges.
 _COLUMNS = (
-    (np.int64, np.int32, np.uint8, np.int32, np.int32),
+    (np.int64, np.int32, np.uint8, np.int32),
     (np.int32, np.int32, np.uint8, np.int32, np.int32),
 )
 
@@ -111,7 +125,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         nodes_of,
     )
     del work, markers
-    (time, row, kind, key, lasts), columns = (
+    (time, row, kind, lasts), columns = (
         [np.frombuffer(column, dtype) for column, dtype in zip(part, dtypes, strict=True)]
         for part, dtypes in zip(arranged, _COLUMNS, strict=True)
     )
@@ -120,7 +134,7 @@ def build_unit_graph(reader: EventReader, unit: int, labels: Mapping[int, str]) 
         (nodes_of[:count], operations), (nodes_of[2 * count :][: len(calls.begin)], calls)
     )  # fmt: skip
     find_long = partial(_find_lasts, begins, len(time))
-    nodes = NodeColumns(time, row, kind, key, make_durations(lasts, find_long))
+    nodes = NodeColumns(time, row, kind, make_durations(lasts, find_long))
     del begins, find_long
     moments = nodes_of * 2
     of_nccl, of_copies = np.flatnonzero(operations.kind == Kind.NCCL), np.flatnonzero(is_copy)
@@ -188,13 +202,109 @@ def mark_clear(
     count = len(columns.target)
     value = np.append(np.zeros(count, np.int32), nodes.lasts.value)
     weight = Durations(value, count + nodes.lasts.place, nodes.lasts.length)
-    kinds = np.append(columns.kind, nodes.work)
+    graph = make_core_graph(replace(columns, kind=np.append(columns.kind, nodes.work)), count)
     found = core.group_latencies(
-        core.make_graph(columns.target, columns.source, kinds, count), nodes.time, weight.columns, columns.key,
-        processes[nodes.row], CLEAR, columns.typical, marks,
-    )  # fmt: skip
+        graph, nodes.time, weight.columns, processes[nodes.row], CLEAR, columns.typical, marks
+    )
     groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
     cases = list_cases(np.flatnonzero(marks), columns, Times(nodes.time, weight))
     medians = cases.group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
     return marks, groups.join(medians, on="group", how="left", maintain_order="left").drop("group")
+
+
+def list_cases(rows: np.ndarray, columns: EdgeColumns, time: Times) -> pl.DataFrame:
+    """Return `group` and `gap` (ns) of some edges."""
+    gap = time.nodes[columns.target[rows]] - time[columns.source[rows]]
+    return pl.DataFrame({"group": FIRST_GROUP - columns.typical[rows], "gap": gap})
+
+
+def estimate_usual(
+    groups: pl.DataFrame, marks: np.ndarray, columns: EdgeColumns, time: Times
+) -> np.ndarray:
+    """Return the typical weight of each group (ns): the median of its clear cases, of launches and
+    returns by the name of the call; where these are few, of that name on all processes, of the kind
+    on this process, or of the kind.
+    """
+    groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
+    named = pl.col("kind").is_in([int(kind) for kind in _NAMED])
+    enough = pl.col("count") >= pl.when(named).then(5).otherwise(FEWEST_CASES)
+    groups = groups.with_columns(usual=pl.when(enough).then("usual"))
+    for kind in groups.filter(pl.col("usual").is_null())["kind"].unique().to_list():
+        of_kind = pl.col("kind") == kind
+        rows = np.flatnonzero(
+            (columns.kind[: len(marks)] == kind) & (columns.typical <= FIRST_GROUP)
+        )
+        cases = list_cases(rows[marks[rows] > 0], columns, time).join(groups, on="group")
+        for by, least in ((["key"], 2), (["process"], FEWEST_CASES)):
+            medians = cases.group_by(by).agg(pl.len(), more=pl.col("gap").median())
+            medians = medians.filter(pl.col("len") >= least).drop("len")
+            if by == ["key"] and kind not in _NAMED:
+                continue
+            groups = groups.join(medians, on=by, how="left", maintain_order="left")
+            groups = groups.with_columns(
+                usual=pl.when(of_kind).then(pl.coalesce("usual", "more")).otherwise("usual")
+            ).drop("more")
+        if cases.height >= FEWEST_CASES:
+            overall = int(cases["gap"].median())
+        else:
+            overall = int(np.percentile(list_cases(rows, columns, time)["gap"].to_numpy(), 2))
+            if kind == Kind.STREAM:
+                overall = min(overall, USUAL_STREAM_GAP)
+        usual = pl.when(of_kind).then(pl.col("usual").fill_null(overall)).otherwise("usual")
+        groups = groups.with_columns(usual=usual)
+    # Longer ones have no place in the columns.
+    return np.minimum(groups["usual"].cast(pl.Int64).to_numpy(), LONG - 1).astype(np.int64)
+
+
+def finish_graph(
+    times: np.ndarray,
+    row: np.ndarray,
+    columns: EdgeColumns,
+    weight: Durations,
+    joined: int,
+    sizes: np.ndarray,
+    processes: np.ndarray,
+    groups: pl.DataFrame,
+    marks: np.ndarray,
+    bounds: Sequence[int],
+    contradictions: dict[Kind, int],
+    cycles: int,
+) -> Graph:
+    """Return the graph: plan its replay, and weigh its edges. Takes over the columns.
+
+    times, row: of nodes. weight: with those of nodes' work. groups, marks: of latencies, as
+    :func:`mark_clear` returns them. bounds: where the nodes of each unit begin, and last those that
+    are no unit's.
+    """
+    count, time = len(columns.target), Times(times, weight)
+
+    def find_gaps(rows: np.ndarray) -> np.ndarray:
+        return times[columns.target[rows]] - time[columns.source[rows]]
+
+    plan, on_cycles = plan_replay(columns, joined, len(times), bounds, find_gaps)
+    usual = estimate_usual(groups, marks, columns, time)
+    graph = make_core_graph(columns, joined)
+    core.find_weights(graph, times, weight.columns, usual, columns.typical, marks)
+    long = make_durations(weight.value[:count], find_gaps)
+    places = np.append(long.place, weight.place), np.append(long.length, weight.length)
+    weight = Durations(weight.value, *places)
+    typical = _keep_differing(columns.typical, weight)
+    columns.typical = columns.typical[:0]
+    return Graph(
+        columns, joined, sizes, row, processes, Times(times, weight), weight, typical,
+        marks, plan, contradictions, cycles + on_cycles,
+    )  # fmt: skip
+
+
+def _keep_differing(typical: np.ndarray, weight: Durations) -> Column:
+    """Return typical weights (ns) that are looked up among those that differ from the weights."""
+    places = np.flatnonzero(typical != weight.value[: len(typical)]).astype(np.int32)
+    values = np.append(typical[places], 0)
+
+    def look_up(rows: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(places, rows)
+        differs = np.append(places, -1)[at] == rows
+        return np.where(differs, values[at], weight[rows])
+
+    return Column(look_up)

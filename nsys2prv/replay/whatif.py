@@ -10,7 +10,16 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.memory import return_freed_memory
-from nsys2prv.replay.graph import LONG, NO_WEIGHT, TRANSFERS, WORK, Changes, Durations, Kind
+from nsys2prv.replay.graph import (
+    LONG,
+    NO_WEIGHT,
+    TRANSFERS,
+    WORK,
+    Changes,
+    Durations,
+    Kind,
+    Times,
+)
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.work_tables import WorkTable, make_work_table
 
@@ -18,12 +27,8 @@ from nsys2prv.replay.work_tables import WorkTable, make_work_table
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 #: Kinds of edges that are time of the host.
 HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
-#: What a copy of pinned memory takes beside its bytes (ns), and its speed where none shows it (B/ns).
-COPY_LATENCY, USUAL_COPY_SPEED = 1_500, 20.0
 #: How many times as fast matrix products are with tensor cores.
 TENSOR_SPEED_UP = 3.0
-#: Copies of fewer bytes are not slower from pageable memory, of fewer tell no speed.
-SMALL_COPY, LARGE_COPY = 1 << 16, 1 << 18
 #: Latencies that tell what is usual, at most.
 CASES = 200_000
 #: Edges that are looked at together, which bounds memory, and a span that all lie in.
@@ -31,9 +36,7 @@ PART, ALWAYS = 1 << 20, (-(1 << 62), 1 << 62)
 #: Kinds whose edges what-ifs ask for.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 #: What stays the same with changes.
-_KEPT = (
-    "counts", "processes", "columns", "span", "path", "_rows", "tables", "_latencies", "_scratch",
-)  # fmt: skip
+_KEPT = ("counts", "processes", "span", "path", "_rows", "tables", "_latencies", "_scratch")
 
 
 class Replay(Struct, frozen=True, dict=True):
@@ -66,16 +69,9 @@ class Replay(Struct, frozen=True, dict=True):
         return found[found >= 0]
 
     @cached_property
-    def columns(self) -> np.ndarray:
-        """Index of the process of each row of the trace in `processes`, -1 of meetings (int32)."""
-        processes, column = self.job.graph.processes, np.full(len(self.job.hosts), -1, np.int32)
-        column[self.processes] = np.arange(len(self.processes))
-        return np.where(processes >= 0, column[processes], np.int32(-1))
-
-    @cached_property
     def span(self) -> int:
         """Length of the recorded span (ns)."""
-        return self._find_end(self.job.graph.weight) - self.begin
+        return self.run([])[1] - self.begin
 
     @cached_property
     def _scratch(self) -> tuple[np.ndarray, np.ndarray]:
@@ -89,11 +85,15 @@ class Replay(Struct, frozen=True, dict=True):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
-    def _find_end(self, weight: Durations) -> int:
-        return max(self.job.graph.run(weight, self.counts, self._scratch[0])[1], self.begin)
+    def run(self, changes: Changes, weight: Durations | None = None) -> tuple[Times, int]:
+        """Return the times of all moments with these changes, beside those that are done, and the end
+        of the span then (ns); the times hold until the next what-if. weight: with these changes.
+        """
+        weight = self._apply(changes) if weight is None else weight
+        times, last = self.job.graph.run(weight, self.counts, self._scratch[0])
+        return times, max(last, self.begin)
 
-    def apply(self, changes: Changes) -> Durations:
-        """Return the weights with these changes, beside those that are done, until the next ones."""
+    def _apply(self, changes: Changes) -> Durations:
         return self.job.graph.weight.change([*self.done, *changes], self._scratch[1])
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
@@ -104,20 +104,19 @@ class Replay(Struct, frozen=True, dict=True):
             return 0.0
         return_freed_memory()
         end, path, length = self._before
-        weight = self.apply(changes)
+        weight = self._apply(changes)
         if least and length - _measure(weight, path) < least * self.span:
             return 0.0
-        return (end - self._find_end(weight)) / self.span
+        return (end - self.run(changes, weight)[1]) / self.span
 
     @cached_property
     def _before(self) -> tuple[int, np.ndarray, int]:
         """End of the span with the changes done so far, its critical path, and the length of the
         path (ns).
         """
-        weight = self.apply([])
-        times, end = self.job.graph.run(weight, self.counts, self._scratch[0])
+        times, end = self.run([])
         path = self.job.graph.trace_path(self.counts, self.begin, times)
-        return max(end, self.begin), path, _measure(weight, path)
+        return end, path, _measure(times.weight, path)
 
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
@@ -193,12 +192,13 @@ class Replay(Struct, frozen=True, dict=True):
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
         """Return the work of some kinds, by process."""
         if kinds not in self.tables:
-            self.tables[kinds] = self._make_table(kinds)
+            graph, count = self.job.graph, len(self.processes)
+            # Of each process, and last of meetings.
+            column = np.full(len(self.job.hosts) + 1, -1, np.int32)
+            column[self.processes] = np.arange(count)
+            columns = column[graph.processes]
+            self.tables[kinds] = make_work_table(graph, columns, self.select(kinds), count)
         return self.tables[kinds]
-
-    def _make_table(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        graph = self.job.graph
-        return make_work_table(graph, self.columns, self.select(kinds), len(self.processes))
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
         """Give processes the work of the others: the median of those that did the same, the k-th
@@ -324,7 +324,7 @@ class Replay(Struct, frozen=True, dict=True):
         """
         edges = self.job.graph.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
-        if repeated:
+        if repeated and len(calls):
             first = self.find_first_calls(names)
             calls = np.setdiff1d(calls, first)
             returns = returns[~np.isin(edges.target[returns], edges.target[first])]
@@ -334,45 +334,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
         """Let one call, or the time between two calls, take no time; the call waits for nothing."""
-        if kind == Kind.CALL:
-            return self.remove_calls([key])
-        return self.remove_pauses([key])
+        return (self.remove_calls if kind == Kind.CALL else self.remove_pauses)([key])
 
     def remove_pauses(self, places: Sequence[int]) -> Changes:
         """Let the time between calls at these places be zero."""
         return self.scale_rows(self.select((Kind.GAP,), places), 0.0)
-
-    def pin_copies(self, pageable: int, pinned: int) -> Changes:
-        """Let copies of pageable memory be as fast as those of pinned memory, and their calls not wait
-        for them. pageable, pinned: event values of the kinds of memory.
-        """
-        copies, edges = self.job.copies, self.job.graph.edges
-        rows = copies["edge"].to_numpy()
-        at = self.job.graph.time[edges.target[rows]]
-        lasts = pl.Series(self.job.graph.weight[rows])
-        copies = copies.with_columns(lasts=lasts)
-        is_pinned = (pl.col("source") == pinned) | (pl.col("destination") == pinned)
-        fast = copies.filter(is_pinned & (pl.col("bytes") > LARGE_COPY) & (pl.col("lasts") > 0))
-        speed = USUAL_COPY_SPEED
-        if fast.height > 5:
-            speed = fast.select((pl.col("bytes") / pl.col("lasts")).median()).item()
-        of_pageable = (pl.col("source") == pageable) | (pl.col("destination") == pageable)
-        slow = copies.filter(
-            of_pageable
-            & (pl.col("bytes") > SMALL_COPY)
-            & pl.Series(at).is_between(self.begin, self.end, closed="right")
-        )
-        if not slow.height:
-            return []
-        new = slow.select(
-            pl.min_horizontal(pl.col("bytes") / speed + COPY_LATENCY, "lasts").cast(pl.Int64)
-        )
-        rows = slow["edge"].to_numpy().astype(np.int32)
-        ends = np.zeros(len(self.job.graph.time), bool)
-        ends[edges.target[rows]] = True
-        returns = self.select((Kind.RETURN,))
-        returns = returns[ends[edges.source[returns]]]
-        return [(rows, new.to_series().to_numpy()), (returns, np.full(len(returns), NO_WEIGHT))]
 
     # What the time of the span is made of.
 
@@ -391,10 +357,10 @@ class Replay(Struct, frozen=True, dict=True):
         lasts = graph.time[edges.target[pauses]] - graph.time[edges.source[pauses]]
         return float(lasts.sum()) / max(self.span, 1)
 
-    def measure_unexplained(self, path: np.ndarray) -> float:
+    def measure_unexplained(self) -> float:
         """Return the share of the span in which nothing known explains why the path waits."""
         edges, graph = self.job.graph.edges, self.job.graph
-        latencies = path[edges.kind[path] >= Kind.LAUNCH]
+        latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
         excess = (graph.weight[latencies] - edges.typical[latencies]).sum()
         return float(excess) / max(self.span, 1)

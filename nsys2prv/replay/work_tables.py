@@ -103,9 +103,7 @@ def make_work_table(
     graph: Graph, columns: np.ndarray, rows: np.ndarray, processes: int
 ) -> WorkTable:
     """Return the table of work of some edges. columns: of each row of the trace."""
-    table, keys, first = core.tabulate_work(
-        graph.core, graph.row, columns, graph.columns.key, rows, processes
-    )
+    table, keys, first = core.tabulate_work(graph.core, graph.row, columns, rows, processes)
     edges = np.frombuffer(table, np.int32).reshape(-1, max(processes, 1))
     keys, first = np.frombuffer(keys, np.int32), np.frombuffer(first, np.int64)
     return WorkTable(edges, keys, first, graph.weight)

@@ -31,13 +31,12 @@ from nsys2prv.replay.graph import (
     Kind,
     NodeColumns,
     Times,
-    finish_graph,
     make_durations,
 )
 from nsys2prv.replay.job_graph import JobGraph, build_job_graph
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
 from nsys2prv.replay.suspects import is_alone
-from nsys2prv.replay.unit_graph import mark_clear
+from nsys2prv.replay.unit_graph import finish_graph, mark_clear
 from nsys2prv.replay.whatif import Replay
 
 pytestmark = pytest.mark.skipif(core is None, reason="the replay needs the compiled core")
@@ -94,10 +93,10 @@ def make_graph(
                 (number[target], np.int32),
                 (2 * number[source], np.int32),
                 (kind, np.uint8),
-                (key, np.int32),
                 (typical, np.int32),
             )
-        )
+        ),
+        np.zeros(len(times), np.int32),
     )
     count, time = len(times), np.empty(len(times), np.int64)
     time[number] = times
@@ -106,12 +105,12 @@ def make_graph(
     row = np.empty(count, np.int32)
     row[number] = np.arange(count) % 8
     lasts = make_durations(none, lambda rows: rows)
-    nodes = NodeColumns(time, row, np.full(count, NO_KIND, np.uint8), none, lasts)
+    nodes = NodeColumns(time, row, np.full(count, NO_KIND, np.uint8), lasts)
     processes = np.append(np.arange(8), -1).astype(np.int32)
     marks, groups = mark_clear(nodes, columns, processes)
     columns.kind = np.append(columns.kind, nodes.work)
-    columns.key = np.append(columns.key, none)
     joined = len(target) if own is None else 0
+    columns.key = key[order][joined:].astype(np.int32)
     bounds, size = [0, count if own is None else own], np.zeros(len(target) - joined, np.int32)
     weight = make_durations(np.zeros(len(target) + count, np.int32), lambda rows: rows)
     return finish_graph(
@@ -348,6 +347,7 @@ def test_what_is_before_the_first_known_collective_is_left_out() -> None:
     transfers = np.flatnonzero(edges.kind == Kind.NCCL)
     ends = replay.job.graph.time[edges.target[transfers]]
     for known, begin in ((0, 0), (3, np.unique(ends)[2]), (15, 0)):
+        edges.key = np.zeros(len(edges.kind), bool)
         edges.key[transfers] = ends > known * 1_050_000
         assert _skip_unmatched(replay.job, 0, replay.end) == begin
 

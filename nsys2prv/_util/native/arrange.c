@@ -9,8 +9,6 @@
 #define CLOCKS_APART 20000
 /* Bits of a time that one pass sorts by. */
 #define DIGIT 11
-/* Places between two calls are numbered by both names, as nsys2prv/replay/unit_graph.py does. */
-#define PLACE 32768
 
 static int64_t get_time(const Unit *in, int64_t moment) {
     if (moment < in->operations)
@@ -168,28 +166,12 @@ static int64_t order_nodes(Edges *edges, const Unit *in, int32_t *moments, int64
     return cycles;
 }
 
-/* What work an edge is, the same number on all ranks: name, or place. `moments`: of each node. */
-static int32_t find_key(const Unit *in, const int32_t *moments, int kind, int32_t target, int32_t source) {
-    int64_t to = find_event(in, moments[target]) - in->operations, from = find_event(in, moments[source >> 1]) - in->operations;
-    switch (kind) {
-    case GAP:
-        return -1 - (in->call_name[from] * PLACE + in->call_name[to]);
-    case LAUNCH:
-        return in->call_name[from] * 2 + (source & 1 || is_end(in, moments[source >> 1]));
-    case CALL:
-    case RETURN:
-        return in->call_name[to];
-    default:
-        return 0;
-    }
-}
-
 /* Columns of nodes and edges, as they are returned. */
 typedef struct {
     int64_t *time;
-    int32_t *row, *key, *lasts;
+    int32_t *row, *name, *lasts;
     uint8_t *work;
-    int32_t *target, *source, *edge_key, *typical;
+    int32_t *target, *source, *typical;
     uint8_t *kind;
 } Arranged;
 
@@ -198,21 +180,21 @@ static void fill_nodes(const Unit *in, const int32_t *moments, const int32_t *no
         int64_t moment = moments[node], event = find_event(in, moment), call = event - in->operations;
         out->time[node] = get_time(in, moment);
         out->row[node] = call < 0 ? in->stream[event] : in->call_thread[call];
+        out->name[node] = call < 0 ? in->name[event] : is_end(in, moment) ? -1 - in->call_name[call] : in->call_name[call];
         int64_t end = call < 0 ? event + in->operations : 2 * in->operations + in->calls + call;
         if (node_of[end] < 0) {
             int64_t lasts = get_time(in, end) - out->time[node];
             out->lasts[node] = lasts < LONG ? (int32_t)lasts : LONG;
             out->work[node] = call < 0 ? in->work[event] : CALL;
-            out->key[node] = call < 0 ? in->name[event] : in->call_name[call];
         } else {
-            out->lasts[node] = out->key[node] = 0;
+            out->lasts[node] = 0;
             out->work[node] = NO_KIND;
         }
     }
 }
 
 /* Puts the edges by their targets, of each the work of an event first, in their order. first: room for a number more than there are nodes. */
-static void fill_edges(const Unit *in, const Edges *edges, const int32_t *moments, int64_t nodes, int32_t *first, const Arranged *out) {
+static void fill_edges(const Edges *edges, int64_t nodes, int32_t *first, const Arranged *out) {
     memset(first, 0, (size_t)(nodes + 1) * 4);
     for (int64_t k = 0; k < edges->count; k++)
         first[edges->target[k] + 1]++;
@@ -227,7 +209,6 @@ static void fill_edges(const Unit *in, const Edges *edges, const int32_t *moment
             out->source[at] = edges->source[k];
             out->kind[at] = edges->kind[k];
             out->typical[at] = edges->typical[k];
-            out->edge_key[at] = find_key(in, moments, edges->kind[k], edges->target[k], edges->source[k]);
         }
 }
 
@@ -257,10 +238,10 @@ static PyObject *make_column(int64_t count, int size, void *column) {
 
 static PyObject *make_columns(int64_t nodes, int64_t edges, Arranged *out) {
     PyObject *time = make_column(nodes, 8, &out->time), *row = make_column(nodes, 4, &out->row), *work = make_column(nodes, 1, &out->work);
-    PyObject *key = make_column(nodes, 4, &out->key), *lasts = make_column(nodes, 4, &out->lasts);
+    PyObject *lasts = make_column(nodes, 4, &out->lasts), *name = make_column(nodes, 4, &out->name);
     PyObject *target = make_column(edges, 4, &out->target), *source = make_column(edges, 4, &out->source), *kind = make_column(edges, 1, &out->kind);
-    PyObject *edge_key = make_column(edges, 4, &out->edge_key), *typical = make_column(edges, 4, &out->typical);
-    return Py_BuildValue("(NNNNN)(NNNNN)", time, row, work, key, lasts, target, source, kind, edge_key, typical);
+    PyObject *typical = make_column(edges, 4, &out->typical);
+    return Py_BuildValue("(NNNN)(NNNNN)", time, row, work, lasts, target, source, kind, typical, name);
 }
 
 static bool get_unit(Buffers *held, PyObject *calls, PyObject *operations, PyObject *markers, PyObject *rows, PyObject *numbers, Unit *in, int32_t **node_of) {
@@ -331,7 +312,7 @@ PyObject *build_unit(PyObject *self, PyObject *arguments) {
         goto done;
     Py_BEGIN_ALLOW_THREADS
     fill_nodes(&in, sorted, node_of, nodes, &out);
-    fill_edges(&in, &edges, sorted, nodes, sorted == moments ? spare : moments, &out);
+    fill_edges(&edges, nodes, sorted == moments ? spare : moments, &out);
     Py_END_ALLOW_THREADS
     PyObject *counts = PyTuple_New(OUTSIDE + 1);
     for (int kind = 0; counts && kind <= OUTSIDE; kind++)

@@ -41,12 +41,14 @@ static PyMethodDef FUNCTIONS[] = {
      "order_all((target, source), out): put into `out` (int32) the nodes with sources before targets; returns how many could be placed: the rest, on\n"
      "cycles, is behind them."},
     {"make_graph", make_graph, METH_VARARGS,
-     "make_graph(target, source, kind, joined): return a graph for the functions below. Edges are by their targets up to `joined`, and from there on;\n"
-     "kind (uint8): of edges, and of the work of nodes. Keeps the columns. Raises ValueError where something does not fit."},
+     "make_graph(target, source, kind, joined, name, key): return a graph for the functions below. Edges are by their targets up to `joined`, and from\n"
+     "there on; kind (uint8): of edges, and of the work of nodes; name (int32): of nodes, of ends of calls -1 less it; key: of edges from `joined` on. Keeps the columns. Raises ValueError where something does not fit."},
+    {"find_keys", find_keys, METH_VARARGS,
+     "find_keys(graph, edges, out): put into `out` what work edges are, the same number on all ranks: name, place, or channel (int32)."},
     {"group_latencies", group_latencies, METH_VARARGS,
-     "group_latencies(graph, time, weight, key, process, clear, typical, marks): put into `typical` the group of each edge of which the typical weight\n"
+     "group_latencies(graph, time, weight, process, clear, typical, marks): put into `typical` the group of each edge of which the typical weight\n"
      "is to be estimated, as -3 - number, and into `marks` whether it was over later than all others of its target by more than `clear`; returns\n"
-     "(kind, process, key) of each group. weight: (int32, places and lengths of long ones, int64); key: of edges, process: of nodes (int32)."},
+     "(kind, process, key) of each group. weight: (int32, places and lengths of long ones, int64); process: of nodes (int32)."},
     {"find_weights", find_weights, METH_VARARGS,
      "find_weights(graph, time, weight, usual, typical, binding): put into `weight` the weights of edges: of those that allow their node last, which\n"
      "`binding` tells then, what reproduces the recording, of others what is typical. usual: typical weight of each group (int64)."},
@@ -68,7 +70,7 @@ static PyMethodDef FUNCTIONS[] = {
      "change_durations(recorded, value, rows, new): change the durations (int32) of some edges (int32) to new ones (int64), or to a share (a float) of\n"
      "what is recorded: columns of Durations. Of those that are changed already the least counts. Returns how many are in the table of long ones."},
     {"tabulate_work", tabulate_work, METH_VARARGS,
-     "tabulate_work(graph, row, column, key, edges, columns): bytes of edges (int32) in a table with a line for the k-th time of each key, by key and k;\n"
+     "tabulate_work(graph, row, column, edges, columns): bytes of edges (int32) in a table with a line for the k-th time of each key, by key and k;\n"
      "of the keys (int32); and of the first line of each (int64), and of how many there are. row: of each node; column: of each row, -1 for none."},
     {"find_medians", find_medians, METH_VARARGS,
      "find_medians(table, columns, weight, out): put into `out` (float64) the median of each line of a table of edges (int32, -1 for none), of the columns\n"

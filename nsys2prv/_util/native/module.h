@@ -53,6 +53,7 @@ PyObject *find_outermost(PyObject *self, PyObject *arguments);
 PyObject *build_unit(PyObject *self, PyObject *arguments);
 PyObject *order_all(PyObject *self, PyObject *arguments);
 PyObject *make_graph(PyObject *self, PyObject *arguments);
+PyObject *find_keys(PyObject *self, PyObject *arguments);
 PyObject *group_latencies(PyObject *self, PyObject *arguments);
 PyObject *find_weights(PyObject *self, PyObject *arguments);
 PyObject *plan_replay(PyObject *self, PyObject *arguments);

@@ -57,8 +57,9 @@ typedef struct {
     int64_t count, tabled;
 } Durations;
 
+/* name: of each node, of ends of calls -1 less it. key: of the edges that join units. */
 typedef struct {
-    const int32_t *target, *source;
+    const int32_t *target, *source, *name, *key;
     const uint8_t *kind;
     int64_t edges, joined, nodes;
     Buffers held;
@@ -115,15 +116,18 @@ static void free_graph(PyObject *capsule) {
     }
 }
 
-static bool fill_graph(Graph *graph, PyObject *target, PyObject *source, PyObject *kind) {
-    int64_t count = -1;
-    void *column[3];
+static bool fill_graph(Graph *graph, PyObject *target, PyObject *source, PyObject *kind, PyObject *name, PyObject *key) {
+    int64_t count = -1, joining;
+    void *column[5];
     graph->edges = -1;
     if (!get_column(&graph->held, target, 4, &graph->edges, &column[0]) || !get_column(&graph->held, source, 4, &graph->edges, &column[1])
         || !get_column(&graph->held, kind, 1, &count, &column[2]))
         return false;
-    graph->target = column[0], graph->source = column[1], graph->kind = column[2];
     graph->nodes = count - graph->edges;
+    joining = graph->edges - graph->joined;
+    if (!get_column(&graph->held, name, 4, &graph->nodes, &column[3]) || !get_column(&graph->held, key, 4, &joining, &column[4]))
+        return false;
+    graph->target = column[0], graph->source = column[1], graph->kind = column[2], graph->name = column[3], graph->key = column[4];
     bool ascending = graph->joined >= 0 && graph->joined <= graph->edges;
     for (int64_t k = 1; k < graph->edges && ascending; k++)
         ascending = k == graph->joined || graph->target[k - 1] <= graph->target[k];
@@ -135,16 +139,16 @@ static bool fill_graph(Graph *graph, PyObject *target, PyObject *source, PyObjec
 }
 
 PyObject *make_graph(PyObject *self, PyObject *arguments) {
-    PyObject *target, *source, *kind, *made;
+    PyObject *target, *source, *kind, *name, *key, *made;
     long long joined;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOL", &target, &source, &kind, &joined))
+    if (!PyArg_ParseTuple(arguments, "OOOLOO", &target, &source, &kind, &joined, &name, &key))
         return NULL;
     Graph *graph = PyMem_Calloc(1, sizeof *graph);
     if (!graph)
         return PyErr_NoMemory();
     graph->joined = joined;
-    if (fill_graph(graph, target, source, kind) && (made = PyCapsule_New(graph, GRAPH, free_graph)))
+    if (fill_graph(graph, target, source, kind, name, key) && (made = PyCapsule_New(graph, GRAPH, free_graph)))
         return made;
     release_buffers(&graph->held);
     PyMem_Free(graph);
@@ -190,6 +194,50 @@ static inline int64_t take_next(const Graph *graph, int64_t node, int64_t *own, 
     if (*join < graph->edges && graph->target[*join] == node)
         return (*join)++;
     return -1;
+}
+
+/* What work an edge is, the same number on all ranks: name, place, or channel. */
+static int32_t get_key(const Graph *graph, int64_t edge) {
+    if (edge >= graph->edges)
+        return graph->kind[edge] == NO_KIND ? 0 : graph->name[edge - graph->edges];
+    if (edge >= graph->joined)
+        return graph->key[edge - graph->joined];
+    int32_t from = graph->name[graph->source[edge] >> 1], to = graph->name[graph->target[edge]];
+    bool is_end = graph->source[edge] & 1 || from < 0;
+    from = from < 0 ? -1 - from : from;
+    to = to < 0 ? -1 - to : to;
+    switch (graph->kind[edge]) {
+    case GAP:
+        return -1 - (from * PLACE + to);
+    case LAUNCH:
+        return from * 2 + is_end;
+    case CALL:
+    case RETURN:
+        return to;
+    default:
+        return 0;
+    }
+}
+
+PyObject *find_keys(PyObject *self, PyObject *arguments) {
+    PyObject *given, *rows, *keys;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOO", &given, &rows, &keys))
+        return NULL;
+    Buffers held = {.count = 0};
+    const Graph *graph = PyCapsule_GetPointer(given, GRAPH);
+    int64_t count = -1;
+    void *row, *key;
+    if (graph && get_column(&held, rows, 4, &count, &row) && get_column(&held, keys, 4, &count, &key)) {
+        const int32_t *edge = row;
+        if (!are_within(edge, count, 0, graph->edges + graph->nodes - 1))
+            PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+        else
+            for (int64_t k = 0; k < count; k++)
+                ((int32_t *)key)[k] = get_key(graph, edge[k]);
+    }
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* Numbers of distinct keys, in the order in which they come. */
@@ -251,8 +299,8 @@ static void free_codes(Codes *codes) {
 
 /* Marks latencies that are to be estimated and that tell of themselves, because their source is later than all others of their target by more than
  * `clear` (ns); the typical weight of each becomes its group: kind, process and key. */
-static bool group_edges(const Graph *graph, const int64_t *time, const Durations *weight, const int32_t *key, const int32_t *process, int64_t clear,
-                        int32_t *typical, uint8_t *marks, Codes *groups) {
+static bool group_edges(const Graph *graph, const int64_t *time, const Durations *weight, const int32_t *process, int64_t clear, int32_t *typical,
+                        uint8_t *marks, Codes *groups) {
     int64_t own = 0, join = graph->joined;
     for (int64_t node = 0; node < graph->nodes; node++) {
         int64_t least = INT64_MAX, next = INT64_MAX, by = -1;
@@ -266,7 +314,7 @@ static bool group_edges(const Graph *graph, const int64_t *time, const Durations
             } else if (gap < next)
                 next = gap;
             if (typical[edge] == TO_ESTIMATE) {
-                int32_t code = find_code(groups, (uint64_t)graph->kind[edge] << 56 | (uint64_t)process[node] << 32 | (uint32_t)key[edge]);
+                int32_t code = find_code(groups, (uint64_t)graph->kind[edge] << 56 | (uint64_t)process[node] << 32 | (uint32_t)get_key(graph, edge));
                 if (code < 0)
                     return false;
                 typical[edge] = FIRST_GROUP - code;
@@ -279,21 +327,21 @@ static bool group_edges(const Graph *graph, const int64_t *time, const Durations
 }
 
 PyObject *group_latencies(PyObject *self, PyObject *arguments) {
-    PyObject *graph, *times, *weights, *keys, *processes, *typicals, *marks, *result = NULL;
+    PyObject *graph, *times, *weights, *processes, *typicals, *marks, *result = NULL;
     long long clear;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOOLOO", &graph, &times, &weights, &keys, &processes, &clear, &typicals, &marks))
+    if (!PyArg_ParseTuple(arguments, "OOOOLOO", &graph, &times, &weights, &processes, &clear, &typicals, &marks))
         return NULL;
     Given in;
     Codes groups = {0};
-    int32_t *key, *process, *typical;
+    int32_t *process, *typical;
     uint8_t *mark;
     bool done = false;
-    if (!get_given(&in, graph, times, weights) || !get_edges(&in, keys, 4, &key) || !get_nodes(&in, processes, 4, &process)
+    if (!get_given(&in, graph, times, weights) || !get_nodes(&in, processes, 4, &process)
         || !get_edges(&in, typicals, 4, &typical) || !get_edges(&in, marks, 1, &mark))
         goto done;
     Py_BEGIN_ALLOW_THREADS
-    done = group_edges(in.graph, in.time, &in.weight, key, process, clear, typical, mark, &groups);
+    done = group_edges(in.graph, in.time, &in.weight, process, clear, typical, mark, &groups);
     Py_END_ALLOW_THREADS
     if (!done) {
         PyErr_NoMemory();
@@ -813,7 +861,7 @@ static int compare_keys(const void *first, const void *second) {
  * key, and at last the number of lines. */
 typedef struct {
     const Graph *graph;
-    const int32_t *row, *column, *key, *edge;
+    const int32_t *row, *column, *edge;
     int64_t given, columns, lines, count;
     int32_t *keys, *next;
     int64_t *first;
@@ -829,7 +877,7 @@ static int64_t find_column(const WorkTable *table, int64_t k) {
 /* The place of a key and a column in `next`, -1 of no column; without memory less. Keys ascend as numbers without a sign. */
 static int64_t find_place(WorkTable *table, int64_t k) {
     int64_t column = find_column(table, k);
-    int32_t code = find_code(&table->codes, (uint32_t)table->key[table->edge[k]] ^ 0x80000000u);
+    int32_t code = find_code(&table->codes, (uint32_t)get_key(table->graph, table->edge[k]) ^ 0x80000000u);
     return code < 0 ? -2 : column < 0 ? -1 : code * table->columns + column;
 }
 
@@ -879,23 +927,23 @@ static void fill_lines(WorkTable *table, int32_t *edges) {
 }
 
 PyObject *tabulate_work(PyObject *self, PyObject *arguments) {
-    PyObject *given, *nodes, *processes, *keys, *rows, *edges, *result = NULL;
+    PyObject *given, *nodes, *processes, *rows, *edges, *result = NULL;
     long long columns;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OOOOOL", &given, &nodes, &processes, &keys, &rows, &columns))
+    if (!PyArg_ParseTuple(arguments, "OOOOL", &given, &nodes, &processes, &rows, &columns))
         return NULL;
     Buffers held = {.count = 0};
     const Graph *graph = PyCapsule_GetPointer(given, GRAPH);
     if (!graph)
         return NULL;
     int64_t of_rows = -1, of_nodes = graph->nodes, works = graph->edges + graph->nodes;
-    void *row, *column, *key, *edge;
+    void *row, *column, *edge;
     WorkTable table = {.graph = graph, .given = -1, .columns = columns};
     bool done = false;
-    if (!get_column(&held, nodes, 4, &of_nodes, &row) || !get_column(&held, processes, 4, &of_rows, &column) || !get_column(&held, keys, 4, &works, &key)
+    if (!get_column(&held, nodes, 4, &of_nodes, &row) || !get_column(&held, processes, 4, &of_rows, &column)
         || !get_column(&held, rows, 4, &table.given, &edge))
         goto done;
-    table.row = row, table.column = column, table.key = key, table.edge = edge;
+    table.row = row, table.column = column, table.edge = edge;
     if (!are_within(row, of_nodes, -1, of_rows - 1) || !are_within(column, of_rows, -1, columns - 1) || !are_within(edge, table.given, 0, works - 1)) {
         PyErr_SetString(PyExc_ValueError, "a row, a column or an edge that there is not");
         goto done;

@@ -9,6 +9,8 @@
 
 /* Kinds of dependencies, as nsys2prv/replay/graph.py numbers them; NO_KIND: an edge that is left out, a node without work. */
 enum { KERNEL, COPY, GAP, CALL, NCCL, MPI, LAUNCH, RETURN, STREAM, EVENT, MEET, HANDOFF, QUEUE, OTHER, OUTSIDE, NO_KIND = 255 };
+/* Places between two calls are numbered by both names, as nsys2prv/replay/unit_graph.py does. */
+#define PLACE 32768
 #define BIT(kind) (1u << (kind))
 /* Times: before all others. Weights: one that stands in a table of long ones (ns), and one that does not hold. */
 #define NOTHING INT64_MIN
