@@ -309,8 +309,9 @@ def describe_loss(
     tasks: list[int] = []
     most, evidence, where, advice = "", (), "", "overlap communication with computation"
     if name == "idle":
-        use = find_use("idle", frames, context, job)
-        if use is not None:
+        use, advice = find_use("idle", frames, context, job), ELSEWHERE
+        # Of GPUs that idle longest no host may be known.
+        if use is not None and 2 * use.length >= lost / devices.height:
             most, evidence, where = use.describe_most(), use.list_evidence(), use.where
             advice = use.advice if use.largest == "unknown" else ELSEWHERE
     elif name == "copies":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from tools.exports import KERNEL, MEMCPY, make_export, make_kernel, make_strings
@@ -58,3 +61,15 @@ def test_an_analysis_that_needs_names_of_kernels_is_not_available_without(tmp_pa
     for result in results.values():
         assert any("the names of kernels are not in the reports" in one for one in result.missing)
         assert "device" not in result.tables
+
+
+def test_no_other_host_is_told_of_for_a_gpu_without_one(tmp_path: Path) -> None:
+    report = tmp_path / "rank1.sqlite"
+    shutil.copyfile(SAMPLES / "graphs" / "rank1.sqlite", report)
+    with closing(sqlite3.connect(report)) as database:
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_MEMSET DROP COLUMN globalPid")
+        database.commit()
+    with nsys2prv.open(report, quiet=True) as job:
+        (idle,) = [one for one in job.findings() if one.title.startswith("GPUs are idle")]
+    assert "host" not in idle.title
+    assert "overlap" not in idle.advice
