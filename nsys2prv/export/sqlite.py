@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -75,9 +76,11 @@ ROWIDS = ("rowid", "_rowid_", "oid")
 NO_ROWID = "no"
 #: What SQLite says of a computed column that is not stored.
 VIRTUAL = 2
-#: What SQLite says of tables, by pragma and declaration.
-_DESCRIBED: dict[tuple[str, bytes], list[tuple]] = {}
-MOST_DESCRIBED = 4096
+#: What is known of tables by their declarations.
+_DECLARED: dict[tuple[str, bytes], Any] = {}
+MOST_DECLARED = 8192
+#: Of files up to this size (bytes) all registered strings are read at once.
+SMALL_FILE = 1 << 20
 
 
 class SourceTable:
@@ -91,24 +94,35 @@ class SourceTable:
     def __contains__(self, column: object) -> bool:
         return column in self.columns
 
-    def describe(self, pragma: str) -> list[tuple]:
-        """Return what a pragma says of the table; of tables declared alike SQLite is asked once."""
-        key = pragma, self._sql
-        if key not in _DESCRIBED:
-            if len(_DESCRIBED) >= MOST_DESCRIBED:
-                _DESCRIBED.clear()
-            _DESCRIBED[key] = self._database.query(f"PRAGMA {pragma}({quote_name(self.name)})")
-        return _DESCRIBED[key]
+    def _find_once(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` finds, under this name once for all tables declared alike."""
+        key = name, self._sql
+        if key not in _DECLARED:
+            if len(_DECLARED) >= MOST_DECLARED:
+                _DECLARED.clear()
+            _DECLARED[key] = find()
+        return _DECLARED[key]
 
-    @cached_property
+    def describe(self, pragma: str) -> list[tuple]:
+        """Return what a pragma of SQLite says of the table."""
+        sql = f"PRAGMA {pragma}({quote_name(self.name)})"
+        return self._find_once(pragma, lambda: self._database.query(sql))
+
+    @property
     def columns(self) -> dict[str, str]:
         """Name -> declared type of the columns that are not computed."""
+        return self._find_once("columns", self._find_columns)
+
+    def _find_columns(self) -> dict[str, str]:
         described = self.describe("table_xinfo")
         return {column: declared for _, column, declared, *_, hidden in described if not hidden}
 
-    @cached_property
+    @property
     def required(self) -> bytes:
         """For each column in the records a byte, 1 if it cannot be NULL."""
+        return self._find_once("required", self._find_required)
+
+    def _find_required(self) -> bytes:
         # The key may be the rowid, for which records have NULL; computed columns are in none.
         return bytes(
             bool(not_null) and default is None and not key
@@ -137,6 +151,9 @@ class SourceTable:
     @property
     def _rowid(self) -> str:
         """The name of the rowid; one that there is not where columns have all of its names."""
+        return self._find_once("rowid", self._find_rowid)
+
+    def _find_rowid(self) -> str:
         taken = {column.lower() for column in self.columns}
         return next((word for word in ROWIDS if word not in taken), NO_ROWID)
 
@@ -322,6 +339,9 @@ class Database:
         """Return the text of these ids of StringIds; an id without a row is absent."""
         if not self.has("StringIds", "id", "value"):
             return {}
+        if self.size <= SMALL_FILE:
+            known = self._strings
+            return {number: known[number] for number in map(int, ids) if number in known}
         return {
             number: _to_text(value)
             for start in range(0, len(ids), STRINGS)
@@ -330,6 +350,15 @@ class Database:
                 f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
             )
         }
+
+    @cached_property
+    def _strings(self) -> dict[int, str]:
+        """The text of all ids of StringIds."""
+        rows = self.read(self.tables["StringIds"].whole, ("id",), ("value",))
+        codes, distinct = rows.texts["value"]
+        texts = [_decode(text) for text in distinct.series.to_list()]
+        known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
+        return {number: text for number, text in known if number != NULL}
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         """Return the integers that a few rows all over some tables have in one column each.
