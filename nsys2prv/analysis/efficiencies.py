@@ -127,7 +127,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     rated: dict[str, pl.DataFrame] = {}
     if devices.height and KERNEL_NAMES in context.available:
         devices = context.label_devices(devices)
-        rated["regions"] = _add_device_tables(devices, context, result, ideal)
+        rated["regions"] = _add_device_tables(devices, result, ideal)
         result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
@@ -235,7 +235,7 @@ def _split(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFra
 
 
 def _add_device_tables(
-    devices: pl.DataFrame, context: Context, result: Result, ideal: _IdealNetworks
+    devices: pl.DataFrame, result: Result, ideal: _IdealNetworks
 ) -> pl.DataFrame:
     rated = _rate_devices(devices, PART)
     of_job = ideal.add_to_devices(_select_parts(rated))

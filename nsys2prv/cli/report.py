@@ -227,8 +227,8 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
 
 
 def make_heading(job: Mapping[str, Any], full: bool = False) -> list[str]:
-    """Return the heading of a report. job: as :meth:`OpenJob.describe` returns it. full: with all
-    notes on the quality of the capture.
+    """Return the heading of a report. job: as :meth:`nsys2prv.analysis.job.OpenJob.describe` returns
+    it. full: with all notes on the quality of the capture.
     """
     gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ""
     quality = format_quality([QualityNote(**note) for note in job.get("quality", ())], full)

@@ -100,8 +100,8 @@ class Member(Struct, frozen=True):
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of :func:`find_shared_calls` with `ordinal`, equal for the calls of one
-    collective of a `key`; calls of no known collective are left out.
+    """Return the calls of :func:`nsys2prv.clock.observations.find_shared_calls` with `ordinal`, equal
+    for the calls of one collective of a `key`; calls of no known collective are left out.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))

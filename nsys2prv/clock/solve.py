@@ -285,7 +285,8 @@ def _to_host_clock(
 
 def find_precedences(hosts: pl.DataFrame, messages: pl.DataFrame, pivot: int) -> Precedences:
     """Return the precedences of messages and of collectives (the begin of the root, or of the last
-    member, precedes the ends of those that waited for it). hosts: rows of :func:`gather_per_host`.
+    member, precedes the ends of those that waited for it). hosts: rows of
+    :func:`nsys2prv.clock.gathering.gather_per_host`.
     """
     binds = pl.col("begin").is_not_null() & (pl.col("late") | (pl.col("role") != Role.ALL))
     begins = hosts.filter(binds).select(
@@ -339,7 +340,8 @@ def _count_violations(late: np.ndarray) -> dict[str, int]:
 class Evidence(Struct, frozen=True):
     """Observations by which corrections are judged."""
 
-    #: Rows of :func:`gather_per_host`, of collectives numbered from 0 without gaps.
+    #: Rows of :func:`nsys2prv.clock.gathering.gather_per_host`, of collectives numbered from 0 without
+    #: gaps.
     collectives: pl.DataFrame
     #: Send and receive of each message.
     messages: Precedences

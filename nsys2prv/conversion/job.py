@@ -237,8 +237,8 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
 
 
 def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
-    """Return what a :class:`WindowReader` needs to read a job's records (runs, with small ones
-    joined, and their global ids), and the begins (ns) of its windows.
+    """Return what a :class:`nsys2prv.store.windows.WindowReader` needs to read a job's records (runs,
+    with small ones joined, and their global ids), and the begins (ns) of its windows.
     """
     global_ids = make_global_ids(job)
     runs = join_small_runs(job.runs, global_ids, job.folder, job.run)

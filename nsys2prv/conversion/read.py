@@ -427,8 +427,8 @@ def derive_events(
     job: Job, kinds: Iterable[EventKind], results: Sequence[WorkResult], folder: Path
 ) -> list[WorkResult]:
     """Return the events of these kinds that follow from several tables of one report: from the
-    facts that reading it set aside (:meth:`Extraction.add_fact`). Memory is that of one report's
-    facts.
+    facts that reading it set aside (:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Memory
+    is that of one report's facts.
     """
     return list(job.run(derive_task, list(_plan_derive_tasks(kinds, results, folder))))
 

@@ -103,7 +103,7 @@ def find_captures(
                 chains.append(chain)
     chains = list(dict.fromkeys(chains))
     in_run, gap = _number_runs(by_machine, chains, recorded)
-    in_chain = _number_captures(chains, infos, events)
+    in_chain = _number_captures(chains, events)
     keys = [(in_run.get(at, 0), in_chain.get(at, 0)) for at in range(len(infos))]
     places = {key: number for number, key in enumerate(sorted(set(keys)))}
     runs = [
@@ -207,9 +207,7 @@ def _number_runs(
     return numbers, min(gaps, default=0)
 
 
-def _number_captures(
-    chains: Sequence[Chain], infos: Sequence[ReportInfo], events: Mapping[int, Span]
-) -> dict[int, int]:
+def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dict[int, int]:
     """Return the capture that each report is of, by the longest chain."""
     if not chains:
         return {}

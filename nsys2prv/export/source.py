@@ -305,7 +305,9 @@ class Shared(Struct, frozen=True):
     def select_meeting(
         self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
     ) -> Columns:
-        """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
+        """Return columns of the rows that meet a condition, as
+        :meth:`nsys2prv.export.sqlite.Database.read` has them.
+        """
         return self.rows.select(integers, texts).where(self.mask_meeting(number))
 
 

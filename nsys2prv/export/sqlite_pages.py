@@ -234,7 +234,7 @@ class Pages:
         looked_at: ConditionColumns,
     ) -> tuple[Columns, dict[str, np.ndarray]] | None:
         """Return columns of a part that goes by rowids, as of
-        :meth:`nsys2prv.export.source.Source.read`, and those that conditions look at: their types,
+        :meth:`nsys2prv.export.sqlite.Database.read`, and those that conditions look at: their types,
         or their values, which are nothing but integers and NULL.
         """
         opened = self.table(part.table, root, describe)

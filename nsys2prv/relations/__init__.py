@@ -1,8 +1,8 @@
 """Relate events of several reports: messages, collectives, memory in use.
 
-In: *facts*, small frames that event kinds set aside while reading (:meth:`Extraction.add_fact`).
-Out: further records and lines in trace time, and observations of clocks. Start here, then in
-:mod:`gpu_memory`, the shortest relation.
+In: *facts*, small frames that event kinds set aside while reading
+(:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Out: further records and lines in trace time,
+and observations of clocks. Start here, then in :mod:`gpu_memory`, the shortest relation.
 
 The catalogue of events declares all relations and names their functions; :func:`run_relations` runs
 them once every clock, object and name is known. `blocks` (rows on disk) helps the others.

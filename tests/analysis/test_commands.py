@@ -191,7 +191,7 @@ def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "no reports in this folder" in capsys.readouterr().err
 
 
-def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_lack_analyses(tmp_path: Path) -> None:
     part = str(tmp_path / "part.json")
     assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--json", part]) == 0
     assert main(["diff", part, part]) == 0

@@ -78,9 +78,7 @@ def test_comparing_in_a_report_leads_to_the_study(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_traces_of_the_focus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_traces_of_the_focus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace lasts as long as the part of the run that the study is of."""
     monkeypatch.chdir(tmp_path)
     runs = [str(SAMPLES / name) for name in ("training", "cluster")]

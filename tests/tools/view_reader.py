@@ -43,7 +43,7 @@ _FIXED = re.compile(
 
 def read_cfg(text: str) -> Cfg:
     """Return the view in a file's text; raises CfgError for what Paraver would refuse or what
-    :func:`format_cfg` never writes.
+    :func:`nsys2prv.writers.paraver.cfg.format_cfg` never writes.
     """
     if not text.startswith("#ParaverCFG\n"):
         raise CfgError("the first line is not #ParaverCFG")

@@ -37,7 +37,7 @@ def compare_runs(
         _add_scalability(run, first, used)
     warnings = [
         *_compare_machines(runs),
-        *_compare_intervals(runs, first),
+        *_compare_intervals(runs),
         *_compare_work(runs),
         *_compare_recordings(runs),
     ]
@@ -172,7 +172,7 @@ def _compare_machines(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _compare_intervals(runs: Sequence[Run], first: Run) -> list[str]:
+def _compare_intervals(runs: Sequence[Run]) -> list[str]:
     bare = [run.label for run in runs if not run.interval.iterations]
     if len(bare) == len(runs):
         wholes = {run.interval.what for run in runs}

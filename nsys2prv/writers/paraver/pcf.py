@@ -82,7 +82,7 @@ LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
 
 class EventType(Struct, frozen=True):
     """An event type and, where its values have names, their labels: a frame of `value` and `label`,
-    as :func:`make_labels_safe` makes it (0 is always End).
+    as :func:`nsys2prv.writers.names.make_labels_safe` makes it (0 is always End).
     """
 
     #: Number of the type.
