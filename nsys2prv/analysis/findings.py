@@ -31,6 +31,7 @@ from nsys2prv.analysis.device_group import (
     find_driving_threads,
     find_mpi_span,
 )
+from nsys2prv.analysis.efficiency_times import MPI_TIME
 from nsys2prv.analysis.host_time import (
     choose_thread,
     describe_parts,
@@ -216,9 +217,9 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     names = _list_names(frames, context)
     if asked := parse_what_ifs(context.options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
-        when = "the steady state" if steady else "the job's work"
-        about = f"Durations are of {when}; each row also has the changes of those above."
-        result.add("what_if", "What if", answers, about)
+        span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
+        title = f"What if: gains and durations of {'the steady state' if steady else span}"
+        result.add("what_if", title, answers, "Each row also has the changes of those above.")
     facts = CauseContext(context, job, replay, frames)
     unexplained = replay.measure_unexplained()
     outside = replay.measure_outside()

@@ -258,12 +258,14 @@ def format_results(
     head: Iterable[str] = (),
     style: Style | None = None,
     left_out: Sequence[str] = (),
+    whole: str = "the job",
 ) -> str:
     """Return the results for people. left_out: names of the analyses that were not made, as there
-    is no room for their tables (:func:`count_lines_left`).
+    is no room for their tables (:func:`count_lines_left`). whole: what shares are of without a
+    steady state.
     """
     style, results = style or Style(), list(results)
-    parts, blocks = _lay_out(results, head, style)
+    parts, blocks = _lay_out(results, head, style, whole)
     kept, last = [block for _, block in blocks], []
     if not (style.full or style.chosen):
         kept, not_whole, _ = _fit_blocks(parts, blocks)
@@ -281,7 +283,7 @@ def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Styl
 
 
 def _lay_out(
-    results: Sequence[Result], head: Iterable[str], style: Style
+    results: Sequence[Result], head: Iterable[str], style: Style, whole: str = "the job"
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
     """Return the parts that are always printed, and the tables and notes by the names of their
     analyses.
@@ -290,7 +292,7 @@ def _lay_out(
     parts = [fold_lines(head, width)] if head else []
     findings = [result for result in results if result.name == "findings"]
     findings = findings or [result for result in results if result.findings]
-    parts += [_format_findings(result, style, width) for result in findings]
+    parts += [_format_findings(result, style, width, whole) for result in findings]
     return parts, [
         (result.name, block) for result in results for block in _format_blocks(result, style, width)
     ]
@@ -358,11 +360,11 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
     )
 
 
-def _format_findings(result: Result, style: Style, width: int) -> list[str]:
+def _format_findings(result: Result, style: Style, width: int, whole: str) -> list[str]:
     of_steady = "phases" in result.tables or any(
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
-    legend = ["  %: how much shorter the job would be without this cause"]
+    legend = [f"  %: how much shorter {whole} would be without this cause"]
     if of_steady:
         legend = ["  %: how much shorter the steady state would be without this cause"]
         if any(finding.kind in OUTSIDE for finding in result.findings):

@@ -65,7 +65,7 @@ def make_report(options: argparse.Namespace) -> tuple[str, list[str]]:
 
         write_complete_file(options.html, make_page(job))
     heading = make_heading(job.description, style.full)
-    text = format_results(job.results.values(), heading, style, left_out)
+    text = format_results(job.results.values(), heading, style, left_out, job.part[0])
     return text, list(map(str, job.description["warnings"]))
 
 
@@ -186,7 +186,8 @@ def write_report_files(
         finished = _finish_job(opened, opened.analyse(), True, reports)
     write_complete_file(path, write_json(finished.results, finished.description))
     write_complete_file(path.with_suffix(".html"), make_page(finished))
-    return format_results(finished.results.values(), (), Style.for_output())
+    style = Style.for_output()
+    return format_results(finished.results.values(), (), style, (), finished.part[0])
 
 
 def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
