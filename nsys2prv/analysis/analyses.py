@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec.structs import replace
 
+from nsys2prv._util.memory import return_freed_memory
 from nsys2prv.analysis import (
     clocks,
     collectives,
@@ -154,7 +155,9 @@ def _collect_units(
     """
     if len(opened.units) == 1:
         unit = make_device_group(options, opened.saved_reader, *opened.units)
-        yield from (_collect_frames([analysis], unit) for analysis in able)
+        for analysis in able:
+            return_freed_memory()
+            yield _collect_frames([analysis], unit)
     else:
         names = [analysis.name for analysis in able]
         yield from opened.run_on_groups(partial(_collect_unit, names, options))
