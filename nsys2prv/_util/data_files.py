@@ -45,8 +45,8 @@ def load_shipped_file(package: str, name: str) -> Any:
 def load_shipped(text: str) -> Any:
     """Return the data of a YAML file of the package, given its text.
 
-    ``tools/make_package_data.py`` parses these files while the package is built. A file that has changed since
-    then is parsed here.
+    ``tools/make_package_data.py`` parses these files while the package is built. A file that has
+    changed since then is parsed here.
     """
     try:
         from nsys2prv._util.shipped_data import PARSED

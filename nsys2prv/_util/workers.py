@@ -33,9 +33,10 @@ T, R = TypeVar("T"), TypeVar("R")
 DEFAULT_ENGINE = "local"
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
-#: Up to MOST_THREADS workers of this machine are threads, for a job of up to MOST_REPORTS_OF_THREADS
-#: reports: they start at once and share what is imported, and most of the work on a large report releases Python's lock.
-#: More of them would wait for that lock, and so would those that work on many small reports.
+#: Up to MOST_THREADS workers of this machine are threads, for a job of up to
+#: MOST_REPORTS_OF_THREADS reports: they start at once and share what is imported, and most of the
+#: work on a large report releases Python's lock. More of them would wait for that lock, and so
+#: would those that work on many small reports.
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
 #: How long to wait for a Dask scheduler, in seconds.
 SCHEDULER_TIMEOUT = "10s"

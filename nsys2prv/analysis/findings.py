@@ -1,9 +1,9 @@
 """What holds the job back, one cause each, with what the job would gain without it.
 
-By a replay of the job without it (:mod:`nsys2prv.replay`). A finding's share is what the steady
-state, or the whole job where nothing repeats, would be shorter without its cause. What a finding
-says of hosts is what their reports show (host_time.py). Where the replay does not explain the time,
-no gain is stated.
+The gain comes from a replay of the job (:mod:`nsys2prv.replay`): a finding's share is by how much
+the steady state, or the whole job where nothing repeats, would be shorter without its cause. What a
+finding says of hosts is what their reports show (host_time.py). Where the replay does not explain
+the time, no gain is stated.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ MOST_SKIPPED = 0.3
 MARGIN = 100_000
 #: GPUs that compute for more than this share of the time are what the job waits for.
 MOSTLY = 0.8
-#: Views of a finding; part of the name of a view -> the layouts of which it must show something; else
-#: those of CUDA.
+#: Most views of a finding, and the layouts of which a view must show something, by a part of its name;
+#: other views must show something of CUDA.
 MOST_VIEWS = 2
 VIEW_NEEDS = {"nccl": ("nccl_kernel",), "mpi": MPI_LAYOUTS, "nvtx": ("nvtx_pushpop",)}
 #: Kinds of findings of what hosts do while GPUs wait for them.
@@ -87,11 +87,14 @@ NO_CORE = "it needs the compiled part of nsys2prv; install it where there is a C
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Collect of each process what its threads do while they are in no call of CUDA or MPI and its
-    GPUs are idle (`hosts`, ns; `ranges`, `places`); what the thread that drives its GPUs does
-    before their first work, after their last, while they are idle, or where there is no such work,
-    all the time, of MPI from MPI_Init to MPI_Finalize (`uses`, by name `activities`); what GPUs do (`devices`), by kernel (`kernels`) and kind
-    of copy (`copies`); kernels that are matrix products without tensor cores (`products`); the time in MPI (`mpi`).
+    """Collect what threads and GPUs do, in frames of these names.
+
+    `hosts` (ns), `ranges`, `places`: what the threads of each process do while they are in no call
+    of CUDA or MPI and its GPUs are idle. `uses`, `activities` (by name): what the thread that drives
+    the GPUs does before their first work, after their last, and while they are idle; without such
+    work, all the time, of MPI from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: what
+    GPUs do, in all, by kernel and by kind of copy. `products`: kernels that are matrix products
+    without tensor cores. `mpi`: the time in MPI. `unrecorded`: what the reports do not record.
     """
     window = unit.options.covered_steady
     before, after = _find_edges(unit)

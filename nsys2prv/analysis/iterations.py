@@ -41,7 +41,8 @@ from nsys2prv.store.event_reader import EventReader
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
-#: Least number of iterations of a steady state, and of numbered ranges; their least share of the kernels.
+#: Least number of iterations of a steady state, and of numbered ranges; their least share of the
+#: kernels.
 LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
 #: Ranges that cover NEARLY as much time as those that cover most are preferred if there are MORE_OFTEN
 #: times as many.

@@ -372,11 +372,12 @@ class OpenJob:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
-        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges whose
-        executions are the iterations, "" to find them. bins: number of intervals of maps over time. what_if: changes
-        to replay (:meth:`what_if`), for `findings`. regions: names or glob patterns of NVTX ranges that have
-        efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or `all`. whole: of the
-        whole job instead of its steady state.
+        `compute` (those that do not communicate), `bsc` (all but NCCL's) or `all-kernels`.
+        iterations: glob pattern of NVTX ranges whose executions are the iterations, "" to find
+        them. bins: number of intervals of maps over time. what_if: changes to replay
+        (:meth:`what_if`), for `findings`. regions: names or glob patterns of NVTX ranges that have
+        efficiencies of their own, or ("all",). host_threads: which count in efficiencies, `main` or
+        `all`. whole: of the whole job instead of its steady state.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.

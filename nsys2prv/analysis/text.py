@@ -58,7 +58,8 @@ IN_DETAIL = frozenset(
 )
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110
-#: Findings that are printed where not all are asked for, and sentences of what was measured of the first.
+#: Findings that are printed where not all are asked for, and sentences of what was measured of the
+#: first.
 MOST_SHORT, MOST_EVIDENCE = 5, 2
 #: LEAST_SHORT findings are printed at least, and further ones as long as they take fewer lines than
 #: ROOM_FOR_FINDINGS: efficiencies come after them.

@@ -1,8 +1,8 @@
 """Classify kernels by name: class, tensor cores, layout and tile of a GEMM; NCCL's kernels and
 their operations.
 
-The rules of classes are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
-and applies them.
+The rules of classes are data (``kernel_rules.yaml``, and what users put before it); this module
+reads, checks and applies them.
 """
 
 from __future__ import annotations

@@ -295,7 +295,8 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
     copied there with its log: reading it in place would make SQLite write beside it. A folder of
-    tables is loaded into a file there when that is first read (:func:`nsys2prv.export.info.read_report_info`).
+    tables is loaded into a file there when that is first read
+    (:func:`nsys2prv.export.info.read_report_info`).
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():

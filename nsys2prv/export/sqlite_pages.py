@@ -2,8 +2,8 @@
 
 It reads tables as Nsight Systems writes them, and stands aside (:func:`open_pages` and
 :meth:`Pages.read` return None) wherever it is not certain of doing what SQLite does: then SQLite
-reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL are decided by SQLite, once for
-each distinct combination of the values they look at.
+reads. Damage is an error (:class:`DamagedPage`): SQLite would not see all of it. Conditions in SQL
+are decided by SQLite, once for each distinct combination of the values they look at.
 """
 
 from __future__ import annotations

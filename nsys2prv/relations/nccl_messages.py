@@ -1,4 +1,4 @@
-"""NCCL sends with their receives, as lines between the kernels of two ranks.
+"""Match NCCL sends with their receives: lines between the kernels of two ranks.
 
 The n-th send of a rank to another on a communicator belongs to the n-th receive there from it, if
 both have equally many and all their kernels overlap. Otherwise (captures that begin or end at
@@ -6,11 +6,11 @@ different calls, missing rows) the kernels' ends tell which belong together, for
 and the one that receives end nearly together. Where they do not (small messages wait in a buffer),
 the order stands if both have equally many and none is received before it is sent.
 
-Kernels of NCCL that only send and receive, all of whose messages are matched: how late they came,
-how long they waited for those of the other ranks that they exchange messages with, and how fast the
-transfer was. It begins when the last of these kernels has begun, its own among them; the bandwidth
-is that of the greater of what it sends and what it receives, as nccl-tests has it. Times in ns,
-bandwidths in B/s.
+Kernels of NCCL that only send and receive have records where all their messages are matched: how
+late they came, how long they waited for the kernels of the other ranks that they exchange messages
+with, and how fast the transfer was. It begins when the last of these kernels has begun, the own one
+among them; the bandwidth is of what is sent or what is received, whichever is more, as nccl-tests
+has it. Times in ns, bandwidths in B/s.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
 def list_members(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> pl.DataFrame:
-    """Return who sends or receives on which communicator: `communicator`, `task`, the greatest `peer`
-    and `rank`, and the least of these.
+    """Return who sends or receives on which communicator: `communicator`, `task`, the greatest `peer`,
+    `rank` and `ranks`, and the `least` peer.
     """
     messages = read_fact(files, tasks, MEMBER_COLUMNS)
     return messages.group_by("communicator", "task").agg(
@@ -301,8 +301,8 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
                 *(("messages", "messages"), ("pure", "pure")),
             )
         }
-        there, sends_ = pl.col(f"time_begin{other}"), pl.lit(sends)
-        kernel |= {"there": there, "sends": sends_, "comparable": comparable}
+        there = pl.col(f"time_begin{other}")
+        kernel |= {"there": there, "sends": pl.lit(sends), "comparable": comparable}
         sides.append(pairs.select("bytes", **kernel).cast(pl.Int64).select(SIDE_COLUMNS))
     rows = pl.concat(sides).to_numpy()
     return write_buckets(path, rows[:, SIDE_COLUMNS.index("object")] % buckets, rows)

@@ -24,9 +24,9 @@ NEARLY_ALL = 0.85
 OF_CHOSEN = 0.7
 #: A process of a set that gains this share of what the set does is a cause of its own.
 MUCH_ALONE = 0.35
-#: What is longer stands out by so many standard errors, by fewer and so many times what the others but
-#: one differ by, or by one moment that is so many times what
-#: nearly all differ by at most, and as the longest one of the others but one.
+#: What is longer stands out by MANY_ERRORS standard errors; by SOME_ERRORS of them and APART times as
+#: much as the others but one differ by; or by one moment, FAR_BEYOND times as long as nearly all differ
+#: by at most, and BEYOND_OTHERS times as long as the longest of the others but one.
 MANY_ERRORS, SOME_ERRORS, APART, FAR_BEYOND, BEYOND_OTHERS = 4.0, 3.0, 4.0, 6.0, 2.0
 #: So few repetitions have no standard error.
 FEW = 8
@@ -43,8 +43,6 @@ LEAST_GAIN, LEAST_CERTAIN = 0.02, 0.01
 #: A GPU is slow in every kernel if it is slower by this, in kernels of that share of its time, and so
 #: many times as far from the median rank as half of all ranks are.
 SLOWER, NEARLY_ALL_KERNELS, FAR_OUT = 1.01, 0.8, 6.0
-
-
 #: Kinds of suspects that are links.
 LINK_WITHIN, LINK_TO_OTHERS = "link within", "link to others"
 #: Name of work that ranks may do slower -> its kinds.
