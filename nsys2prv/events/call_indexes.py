@@ -327,6 +327,7 @@ class NcclCallIndex:
             begins = np.flatnonzero(mask_changes(ranges["call_group"]))
             groups["begin"] = ranges["begin"][begins][groups["call_group"]]
             groups["end"] = np.maximum.reduceat(ranges["end"], begins)[groups["call_group"]]
+        # Without calls `size` is as empty as all other columns.
         return {"begin": size, "end": size} | groups
 
     def match_kernels(

@@ -25,10 +25,9 @@ from tools.trace_reader import Interval, Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CALL, NCCL_KERNEL = 9500, 63000007
-BYTES, REDUCTION, PEER, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = (
+BYTES, REDUCTION, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = (
     9501,
     9502,
-    9504,
     9505,
     9506,
     9507,

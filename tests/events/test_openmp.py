@@ -12,7 +12,7 @@ from tools.trace_reader import Trace
 from nsys2prv import Summary
 from nsys2prv.events.kind import Reason
 
-PARALLEL, IMPLICIT, BARRIER, TASK, SYNC = 60000001, 60000002, 60000003, 60000070, 60000071
+IMPLICIT, BARRIER, TASK, SYNC = 60000002, 60000003, 60000070, 60000071
 WORK, THREAD, CREATE, FLUSH = 60000075, 60000078, 60000080, 60000087
 LENGTH = 10_000
 #: An end on the machine's own clock, which has run for days.
