@@ -357,7 +357,11 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
     """Return what is said where no cause gains enough."""
     devices = frames["devices"]
     if devices.height and devices["compute"].sum() > MOSTLY * devices["length"].sum():
-        return "nothing found that would gain 2 % but faster kernels: Nsight Compute (ncu) says what holds these back"
+        text = "nothing found that would gain 2 % but faster kernels: Nsight Compute (ncu) says what holds these back"
+        edges = 1 - devices["inner"].sum() / devices["length"].sum()
+        return (
+            f"{text}; GPUs have not begun or have ended for {edges:.1%}" if edges >= 0.02 else text
+        )
     text = "nothing found that would gain 2 %"
     if described := describe_parts(sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"

@@ -23,7 +23,7 @@ from nsys2prv.replay.suspects import list_slow_processes
 
 #: Time before the first work of a GPU, or after the last, is a finding from this share of the job on,
 #: and of a job with a steady state.
-LEAST_EDGE, LEAST_BESIDE_STEADY = 0.1, 0.2
+LEAST_EDGE, LEAST_BESIDE_STEADY = 0.05, 0.2
 #: So is time in which GPUs are idle, or only copy.
 LEAST_LOSS = 0.1
 #: What GPUs lose most time to is told beside causes if it is so many times what these gain.
