@@ -34,14 +34,15 @@ def test_a_what_if_is_answered_in_text_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--what-if", "kernel * x1; rank 0-1:  gpu  x0.5", "--what-if", "no transfers"]
-    data = tmp_path / "r.json"
+    data, page = tmp_path / "r.json", tmp_path / "r.html"
     command = ["report", "-q", str(SAMPLES / "training"), *asked, "--json", str(data)]
-    assert main([*command, "--only", "overlap"]) == 0
+    assert main([*command, "--only", "overlap", "--html", str(page)]) == 0
+    assert "<small>12.32 ms</small>" in page.read_text(), "5.1 % of the steady state"
     out = capsys.readouterr().out
     table = json.loads(data.read_text())["analyses"]["findings"]["tables"]["what_if"]["columns"]
     said = ["as recorded", "kernel * x1", "rank 0-1: gpu x0.5", "no transfers"]
     assert table["what_if"] == said
-    assert all(one in out for one in said)
+    assert all(one in out for one in [*said, "durations of the steady state"])
     recorded, same, half, ideal = table["duration_ns"]
     assert recorded == same > half > ideal
     assert 1 - sum(table["gain_share"]) == pytest.approx(ideal / recorded)

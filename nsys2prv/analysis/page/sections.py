@@ -157,7 +157,7 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
     excerpts, findings = job.excerpts, job.findings
     moments = excerpts.moments if excerpts else [None] * len(findings)
     for finding, moment in zip(findings, moments, strict=True):
-        of_job = finding.kind in OUTSIDE or not job.iterations
+        of_job = finding.kind in OUTSIDE or not job.steady
         length = job.description.get("covered_ns", end) if of_job else end - begin
         yield finding, format_nanoseconds(finding.share * length), moment
 
