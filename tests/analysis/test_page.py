@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from make_analysis import ROOT, page
 
-ROOT = Path(__file__).parent.parent.parent
+WRITTEN = Path(ROOT, "docs", "analysis.md")
 
 
-@pytest.mark.slow
 def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "make_analysis", ROOT / "tools" / "make_analysis.py"
-    )
-    maker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(maker)
     monkeypatch.chdir(ROOT)
-    page, written = maker.page(), (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
     # How polars prints frames is its own affair.
-    printed = re.compile(r"```text\n.*?```", re.DOTALL)
-    assert printed.sub("", page) == printed.sub("", written), "run python tools/make_analysis.py"
+    made, written = (
+        re.sub(r"```text\n.*?```", "", text, flags=re.DOTALL)
+        for text in (page(), WRITTEN.read_text(encoding="utf-8"))
+    )
+    assert made == written, "run python tools/make_analysis.py"
