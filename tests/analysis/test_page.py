@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from make_analysis import ROOT, page
-
-WRITTEN = Path(ROOT, "docs", "analysis.md")
 
 
 def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,6 +13,6 @@ def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # How polars prints frames is its own affair.
     made, written = (
         re.sub(r"```text\n.*?```", "", text, flags=re.DOTALL)
-        for text in (page(), WRITTEN.read_text(encoding="utf-8"))
+        for text in (page(), (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8"))
     )
     assert made == written, "run python tools/make_analysis.py"
