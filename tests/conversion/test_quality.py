@@ -155,7 +155,7 @@ def test_tables_of_another_version_and_missing_names_are_told(tmp_path: Path) ->
 def test_lost_launches_are_those_of_sql(report: Path) -> None:
     try:
         with nsys2prv.open([report], quiet=True) as job:
-            lost = job._job.lost
+            lost = job.prepared.lost
     except NothingToWrite:
         return
     tables = {name for (name,) in query_export(report, "SELECT name FROM sqlite_master")}
