@@ -55,7 +55,7 @@ from nsys2prv.analysis.time_use import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.replay.causes import Cause, KernelFacts, find_causes
+from nsys2prv.replay.causes import LEAST_GAIN, Cause, KernelFacts, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.questions import Names, describe_cause, parse_what_ifs, replay_what_ifs
@@ -360,7 +360,9 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
         text = "nothing found that would gain 2 % but faster kernels: Nsight Compute (ncu) says what holds these back"
         edges = 1 - devices["inner"].sum() / devices["length"].sum()
         return (
-            f"{text}; GPUs have not begun or have ended for {edges:.1%}" if edges >= 0.02 else text
+            f"{text}; GPUs have not begun or have ended for {edges:.1%}"
+            if edges >= LEAST_GAIN
+            else text
         )
     text = "nothing found that would gain 2 %"
     if described := describe_parts(sum_parts(frames["hosts"])):

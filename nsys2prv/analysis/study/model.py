@@ -46,7 +46,7 @@ class Row(Struct, frozen=True):
 
     @property
     def is_efficiency(self) -> bool:
-        """Whether it is a fraction of which 1 is the best."""
+        """True for a fraction that is 1 at best."""
         return self.path not in ("elapsed_ns", "speedup")
 
     @property
