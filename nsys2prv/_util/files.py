@@ -37,8 +37,8 @@ FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
 #: such folders by default.
 TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = (".parquetdir", ".arrowdir", "_pqtdir", "_arwdir")
-#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
-LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
+#: Bytes of the largest file that is read as rules or clocks.
+LARGEST_TEXT = 32_000_000
 #: The names of temporary folders begin and end so. Between them stand the digest of the host whose
 #: process made it, and something of the folder's own.
 PREFIX, SUFFIX = ".nsys2prv-", ".tmp"

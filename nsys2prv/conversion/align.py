@@ -213,12 +213,8 @@ def _number_names(job: Job) -> None:
     for result in job.results:
         for name_set, frame in result.names.items():
             names[name_set][result.task] = name_values.NameFile(frame, result.domains)
-    job.values = name_values.assign_values(
-        load_catalogue().name_sets, names, labellers, job.plan.base or {}
-    )
+    job.values = name_values.assign_values(load_catalogue().name_sets, names, labellers)
     job.notes += job.captures.describe_gaps()
-    if job.plan.base is not None:
-        job.notes.append(name_values.describe_reused_values(job.values.values()))
     domains = number_domains({domain for result in job.results for domain in result.domains})
     job.domain_codes = sorted(domains.items())
 

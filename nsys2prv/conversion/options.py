@@ -10,7 +10,6 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -358,7 +357,6 @@ class Options(Struct, frozen=True):
     demanded: kinds that are not converted by default, in addition to the others.
     callstack: number of functions of each CPU sample, 1 to 32.
     nvtx_rules: file of rules for NVTX names, tried before the built-in ones; "none" for no rules.
-    base_pcf: .pcf files of earlier traces; names keep the values that they have there.
     states: write states of threads and streams.
     cut: the part of the job to convert, and what to leave out of it.
     metadata: write OUTPUT.nsys2prv.json, which says what the trace was made of.
@@ -381,7 +379,6 @@ class Options(Struct, frozen=True):
     demanded: tuple[str, ...] = ()
     callstack: int = 1
     nvtx_rules: str | Path | None = None
-    base_pcf: tuple[Path, ...] = ()
     states: bool = False
     cut: CutOptions = field(default_factory=CutOptions)
     metadata: bool = True
@@ -418,8 +415,6 @@ class Plan(Struct, frozen=True):
     settings: ReadingSettings
     #: How clocks are aligned.
     method: str | ClockRecord
-    #: Name set -> values of names in earlier traces; None where none was given.
-    base: Mapping[str, pl.DataFrame] | None
     #: What to leave out.
     cut: CutPlan
     #: The options as given.
@@ -447,10 +442,4 @@ class Plan(Struct, frozen=True):
             stacks=options.report,
             field_masks=_choose_stored_fields(cut, options, selection),
         )
-        method = parse_method(options.align)
-        base = None
-        if options.base_pcf:
-            from nsys2prv.writers.paraver.pcf import read_base_names
-
-            base = read_base_names(options.base_pcf)
-        return cls(selection, settings, method, base, cut, options)
+        return cls(selection, settings, parse_method(options.align), cut, options)

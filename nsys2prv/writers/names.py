@@ -5,7 +5,7 @@ value in every trace where possible; a label is one line that is safe for any re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ LONGEST_LABEL = 1000
 NO_NAME = "(no name)"
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 END_LABEL = "End"
-NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
@@ -54,10 +53,6 @@ class NameValues(Struct):
     by_task: dict[int, np.ndarray] = {}
     #: NVTX domain -> frame of the values that occur in it.
     domains: dict[str, pl.DataFrame] = {}
-    #: Names with their value of an earlier trace.
-    kept: int = 0
-    #: Names whose labels in the earlier trace fit several of them.
-    ambiguous: int = 0
 
     def select_labels(self, domain: str) -> pl.DataFrame:
         """Return the labels of the values met in one NVTX domain."""
@@ -73,14 +68,11 @@ def assign_values(
     sets: Mapping[str, NameSet],
     met: Mapping[str, Mapping[int, NameFile]],
     labellers: Mapping[str, Labeller],
-    base: Mapping[str, pl.DataFrame],
 ) -> dict[str, NameValues]:
-    """Give every name met its value. met: set -> reading task -> file of its names. base: set ->
-    label and value of earlier traces.
+    """Give every name met its value. met: set -> reading task -> file of its names.
 
-    Known names have the value of the catalogue, others whose label is in the base have that of the
-    base. The rest are numbered in the order of their texts, from their set's first value on, or
-    behind those of the base; sets of one space do not overlap.
+    Known names have the value of the catalogue. The rest are numbered in the order of their texts,
+    from their set's first value on; sets of one space do not overlap.
     """
     result: dict[str, NameValues] = {}
     following: dict[str, int] = {}
@@ -91,7 +83,7 @@ def assign_values(
         first = max(name_set.first, following.get(name_set.space, 0))
         labeller = labellers.get(name_set.name)
         distinct = _number_names(name_set, first, _find_distinct(files))
-        end = first + distinct["known"].null_count()
+        following[name_set.space] = first + distinct["known"].null_count()
         labels = distinct["text"]
         if labeller:
             made = labeller(labels.to_list(), distinct["short"].to_list())
@@ -99,11 +91,6 @@ def assign_values(
         values.labels = make_labels_safe(
             pl.DataFrame({"value": distinct["value"], "label": labels})
         )
-        if base:
-            before = base.get(name_set.name, NO_NAMES)
-            used = _list_used_values(sets, base, name_set.space)
-            distinct, end = _reuse_values(values, distinct, name_set, before, first, used)
-        following[name_set.space] = end
         _look_up(values, files, distinct)
     return result
 
@@ -123,24 +110,6 @@ def strip_folders(texts: list[str], _: list[str]) -> list[str]:
     return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
 
-def describe_reused_values(values: Iterable[NameValues]) -> str:
-    """Return a note on how many names have the values of an earlier trace."""
-    counts = [(item.kept, item.ambiguous, item.labels.height) for item in values]
-    kept, ambiguous, names = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
-    new = f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else ""
-    return f"names with the values of earlier traces: {kept:,} of {names:,}{new}"
-
-
-def _list_used_values(
-    sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str
-) -> np.ndarray:
-    """Return the values that the base has in a space, in order."""
-    names = [name for name, name_set in sets.items() if name_set.space == space and name in base]
-    return np.unique(
-        np.concatenate([np.zeros(0, np.int64), *(base[name]["value"] for name in names)])
-    )
-
-
 def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct names with `value`, and `known`: the value that the catalogue fixes, null for
     others.
@@ -157,51 +126,6 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
         .with_columns(value=pl.coalesce("known", numbers))
         .collect()
     )
-
-
-def _reuse_values(
-    values: NameValues,
-    distinct: pl.DataFrame,
-    name_set: NameSet,
-    base: pl.DataFrame,
-    first: int,
-    used: np.ndarray,
-) -> tuple[pl.DataFrame, int]:
-    """Return the names with the values of the base where their labels are there, and the first
-    value after the new ones.
-    """
-    fixed = name_set.list_known_values()
-    base = base.filter(
-        ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
-    )
-    used_values = distinct.select("value", "known")
-    names = _count_families(values.labels).join(
-        used_values, on="value", how="left", maintain_order="left"
-    )
-    before = _count_families(base.filter("sure")).select(
-        "label", before="value", members_before="members"
-    )
-    names = names.join(before, on="label", how="left", maintain_order="left")
-    same = pl.col("known").is_null() & (pl.col("members") == pl.col("members_before"))
-    names = names.with_columns(kept=pl.coalesce("known", pl.when(same).then("before")))
-    values.kept = names.select(
-        (pl.col("known").is_null() & pl.col("kept").is_not_null()).sum()
-    ).item()
-    values.ambiguous = names.filter(
-        pl.col("kept").is_null() & pl.col("label").is_in(base["label"].implode())
-    ).height
-    new = names["kept"].null_count()
-    start = max(first, int(base["value"].max() or 0) + 1)
-    if len(used) and np.searchsorted(used, start) != np.searchsorted(used, start + new):
-        start = max(start, int(used[-1]) + 1)
-    names = names.with_columns(
-        now=pl.coalesce("kept", start - 1 + pl.col("kept").is_null().cum_sum().cast(pl.Int64))
-    )
-    values.labels = names.select("label", value="now").select("value", "label").sort("value")
-    distinct = distinct.join(
-        names.select("value", "now"), on="value", how="left", maintain_order="left"
-    )
-    return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
 def _find_distinct(files: Mapping[int, NameFile]) -> pl.DataFrame:
@@ -285,11 +209,11 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
         odd = labels.filter(checked["odd"])
         labels = _rename(labels, {value: clean_label(label) for value, label in odd.iter_rows()})
     if checked["bracket"].any():
-        labels = replace_brackets(labels)
+        labels = _replace_brackets(labels)
     return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 
 
-def replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
+def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with braces where they have brackets.
 
     Paraver's short names (headings of columns, the text under the mouse) leave out all from the
@@ -325,14 +249,3 @@ def _rename(labels: pl.DataFrame, renamed: dict[int, str]) -> pl.DataFrame:
     """Return the labels with new ones for some values."""
     label = pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String)
     return labels.with_columns(label=label)
-
-
-def _count_families(names: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with `members`: how many share each but for the number behind it."""
-    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
-    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
-    return (
-        names.with_columns(family=family)
-        .with_columns(members=pl.len().over("family"))
-        .drop("family")
-    )

@@ -18,7 +18,7 @@ from nsys2prv import Options, convert
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.kind import Reason
-from nsys2prv.writers.paraver.pcf import read_pcf
+from nsys2prv.writers.paraver.check import CheckFindings, check_pcf
 
 DOMAIN, RANGE = 75, 59
 
@@ -168,9 +168,8 @@ def test_one_scale_for_all_ranks_and_parts(tmp_path: Path, monkeypatch: pytest.M
         return [(tmp_path / f"{name}{ending}").read_bytes() for ending in (".prv", ".pcf", ".row")]
 
     expected = written("whole", reports)
-    assert [
-        label for label in read_pcf(tmp_path / "whole.pcf").types.values() if "lr" in label
-    ] == ["lib: lr (fraction) (x 100000)"]
+    types = check_pcf(tmp_path / "whole.pcf", CheckFindings()).types
+    assert [one for one in types.values() if "lr" in one] == ["lib: lr (fraction) (x 100000)"]
     assert written("workers", reports, jobs=2) == expected
     monkeypatch.setattr("nsys2prv.conversion.read.PART_ROWS", 2)
     assert written("parts", reports) == expected

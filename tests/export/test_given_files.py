@@ -12,7 +12,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
 from nsys2prv.cli import main
 
-OPTIONS = ("--kernel-rules", "--nvtx-rules", "--base-pcf", "--align")
+OPTIONS = ("--kernel-rules", "--nvtx-rules", "--align")
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -37,9 +37,7 @@ def test_a_huge_file_is_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (tmp_path / "huge").open("wb") as file:
-        file.truncate(files.LARGEST_PCF + 1)
-    if option == "--base-pcf":
-        pytest.skip("reads as much as the largest .pcf has")
+        file.truncate(files.LARGEST_TEXT + 1)
     assert (
         main(
             [option, str(tmp_path / "huge"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]

@@ -83,7 +83,6 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
             "align",
             "--kernel-rules",
             "--nvtx-rules",
-            "--base-pcf",
             "report",
             "diff",
             "check",
@@ -95,7 +94,6 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
         "align": "out.clock.yaml",
         "--kernel-rules": "kernel_rules.yaml",
         "--nvtx-rules": "nvtx_rules.yaml",
-        "--base-pcf": "out.pcf",
         "report": "out.report.json",
         "diff": "out.report.json",
     }

@@ -11,12 +11,13 @@ import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, make_export, make_kernel, make_nvtx_range, make_strings
 from tools.pertalde import check_with_pertalde, count_events, needs_pertalde
+from tools.trace_reader import unescape_label
 
 from nsys2prv import Options, convert
-from nsys2prv.writers.paraver.pcf import from_ascii, read_pcf, to_ascii
+from nsys2prv.writers.paraver.check import CheckFindings, check_pcf
+from nsys2prv.writers.paraver.pcf import to_ascii
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
-KERNELS = 63000006
 NAMES = [
     "é€😀",
     "japi1_⊑_4870",
@@ -38,7 +39,7 @@ NAMES = [
 
 def count_true_events(trace: Path) -> Counter[str]:
     """Return how many events of each type there are, by the labels of the .pcf as they stand there."""
-    labels = read_pcf(trace.with_suffix(".pcf")).types
+    labels = check_pcf(trace.with_suffix(".pcf"), CheckFindings()).types
     result: Counter[str] = Counter()
     for line in trace.read_text().splitlines():
         if line.startswith("2:"):
@@ -86,22 +87,5 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
 )
 def test_escapes_are_one_to_one(text: str) -> None:
     assert to_ascii(text).isascii()
-    assert from_ascii(to_ascii(text)) == text
+    assert unescape_label(to_ascii(text)) == text
     assert to_ascii("plain text") == "plain text"
-
-
-def test_values_of_an_earlier_trace_are_found_by_names_that_are_not_ascii(tmp_path: Path) -> None:
-    def traced(name: str, *texts: str, **more: object) -> dict[str, int]:
-        rows = [
-            make_kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
-            for number in range(1, len(texts) + 1)
-        ]
-        report = make_export(
-            tmp_path / f"{name}.sqlite", {KERNEL: rows, "StringIds": make_strings(*texts)}
-        )
-        trace, _ = convert_and_read([report], tmp_path / f"{name}.prv", **more)
-        return {label: value for value, label in trace.labels.values[KERNELS].items() if value}
-
-    first = traced("a", "é", "\\u00e9", "z")
-    second = traced("b", "a", "z", "é", "\\u00e9", base_pcf=(tmp_path / "a.pcf",))
-    assert {name: second[name] for name in first} == first

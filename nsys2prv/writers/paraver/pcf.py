@@ -1,5 +1,5 @@
-"""Event types of a trace, from the declarations of the kinds that it holds; write them to a .pcf with
-the labels of their values, and read the .pcf of an earlier trace for the values of names.
+"""Make the event types of a trace of the declarations of the kinds that it holds, and write them to a
+.pcf with the labels of their values.
 """
 
 from __future__ import annotations
@@ -7,17 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
-from nsys2prv._util.files import LARGEST_PCF, read_given
 from nsys2prv.events.catalogue import (
-    LAST_HASHED_DOMAIN,
     DomainCode,
     Field,
     Metric,
@@ -34,15 +30,10 @@ from nsys2prv.writers.names import (
     NO_LABELS,
     NameValues,
     clean_label,
-    replace_brackets,
 )
-
-if TYPE_CHECKING:
-    from nsys2prv.writers.paraver.check import Labels
 
 #: Characters that are written as escapes, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
 #: Labels written at a time.
 LABELS_AT_ONCE = 100_000
 OPTIONS = """DEFAULT_OPTIONS
@@ -61,8 +52,6 @@ DEFAULT_SEMANTIC
 THREAD_FUNC         State As Is
 
 """
-#: Greater values are none of ours, and leave no room behind them.
-GREATEST_VALUE = 10**9
 DEFAULT_DOMAIN = "default domain"
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
@@ -131,8 +120,7 @@ def to_ascii(text: str) -> str:
     """Return the text with `\u00e9` or `\U0001f600` for characters that are not ASCII, which some
     readers of .pcf files refuse.
 
-    :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
-    as one.
+    A backslash that would read as such an escape is written as one, so no two texts become alike.
     """
     return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
 
@@ -140,89 +128,6 @@ def to_ascii(text: str) -> str:
 def _escape_character(match: re.Match[str]) -> str:
     number = ord(match[0])
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def from_ascii(text: str) -> str:
-    """Return the text that :func:`to_ascii` was given."""
-    return _ESCAPE.sub(_unescape_character, text) if "\\" in text else text
-
-
-def _unescape_character(escape: re.Match[str]) -> str:
-    number = int(escape[1] or escape[2], 16)
-    return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else escape[0]
-
-
-def read_pcf(path: Path) -> Labels:
-    """Return the labels of a .pcf, whoever wrote it. Raises one line where it is none."""
-    from nsys2prv.writers.paraver.check import CheckFindings, read_labels
-
-    with name_damaged_file(path):
-        text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
-    if text.startswith("#Paraver"):
-        raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
-    labels = read_labels(text.split("\n"), path.name, CheckFindings())
-    if not labels.types:
-        raise Nsys2prvError(f"{path}: is no .pcf of a Paraver trace: it names no event type")
-    return labels
-
-
-def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
-    """Return name set -> frame of `label`, `value` (each only once) and `sure`: whether the label
-    means this value and no other. The earlier file decides.
-    """
-    by_set: dict[str, list[pl.DataFrame]] = {}
-    for path in paths:
-        for name_set, frame in _read_file(read_pcf(path)).items():
-            by_set.setdefault(name_set, []).append(frame)
-    return {
-        name_set: pl.concat(frames)
-        .unique("value", keep="first", maintain_order=True)
-        .with_columns(pl.col("sure") & pl.col("label").is_first_distinct())
-        for name_set, frames in by_set.items()
-    }
-
-
-def _read_file(known: Labels) -> dict[str, pl.DataFrame]:
-    """Return the names of one file by set."""
-    fields = [
-        field
-        for layout in load_catalogue().layouts.values()
-        for field in layout.fields
-        if isinstance(field.values, NameSet)
-    ]
-    by_set: dict[str, list[pl.DataFrame]] = {}
-    for code, place in sorted(known.set_of_type.items()):
-        labels = pl.DataFrame(
-            [(from_ascii(label), value) for value, label in known.sets[place].items()],
-            schema={"label": pl.String, "value": pl.Int64},
-            orient="row",
-        )
-        labels = replace_brackets(labels.filter(pl.col("value").is_between(1, GREATEST_VALUE)))
-        for name_set in {
-            field.values.name
-            for field in fields
-            if _is_type_of_field(code, from_ascii(known.types[code]), field)
-        }:
-            by_set.setdefault(name_set, []).append(labels)
-    return {
-        name_set: pl.concat(frames)
-        .unique(maintain_order=True)
-        .with_columns(sure=~pl.col("label").is_duplicated())
-        for name_set, frames in by_set.items()
-    }
-
-
-def _is_type_of_field(event_type: int, label: str, field: Field) -> bool:
-    """True if an event type of a .pcf is the one that a field has, in any NVTX domain."""
-    code = field.code
-    if not isinstance(code, DomainCode):
-        return event_type == code
-    number, rest = divmod(event_type - code.base, code.code_of("", 1) - code.code_of("", 0))
-    return event_type in dict(code.named).values() or (
-        rest == 0
-        and 0 <= number <= LAST_HASHED_DOMAIN
-        and label.startswith(field.label.partition("{domain}")[0])
-    )
 
 
 def make_event_types(

@@ -1,0 +1,28 @@
+"""Names of events have one value each, and sets that views show together do not overlap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsys2prv._util.columns import FrameWriter
+from nsys2prv.events.catalogue import NameSet
+from nsys2prv.writers.names import NameFile, assign_values
+
+
+def test_sets_of_a_space_do_not_overlap_and_known_values_stay(tmp_path: Path) -> None:
+    sets = {
+        name: NameSet(name, "space", first, "cuda_api.txt" if name == "calls" else None)
+        for name, first in (("calls", 2500), ("some", 3000), ("more", 3002))
+    }
+    call, number = next(iter(sets["calls"].list_known_values().items()))
+    texts = {"calls": [call, "own"], "some": ["c", "a", "b"], "more": ["a"]}
+    with FrameWriter(tmp_path / "names") as frames:
+        met = {name: {0: NameFile(frames.append({"text": own}))} for name, own in texts.items()}
+    assert {
+        name: dict(values.labels.select("label", "value").iter_rows())
+        for name, values in assign_values(sets, met, {}).items()
+    } == {
+        "calls": {call: number, "own": 2500},
+        "some": {"a": 3000, "b": 3001, "c": 3002},
+        "more": {"a": 3003},
+    }
