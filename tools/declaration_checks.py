@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events import all_kinds
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.attributes import extract_declared

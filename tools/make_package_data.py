@@ -17,7 +17,7 @@ PACKAGE = ROOT / "nsys2prv"
 
 
 def write_parsed_data(path: Path) -> None:
-    """Write the module in which `nsys2prv/_util/data_files.py` looks up a text by its digest."""
+    """Write the module in which `nsys2prv/_util/files.py` looks up a text by its digest."""
     lines = ['"""Made by tools/make_package_data.py."""', "", "PARSED = {"]
     for file in sorted(PACKAGE.rglob("*.yaml")):
         text = file.read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import parse_yaml
+from nsys2prv._util.files import parse_yaml
 from nsys2prv.events.catalogue import (
     DomainCode,
     Field,

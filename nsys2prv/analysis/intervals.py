@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import is_sorted
-from nsys2prv._util.modes import LEAST_COUNT, NO_MODES, find_modes
+from nsys2prv._util.columns import LEAST_COUNT, NO_MODES, find_modes, is_sorted
 from nsys2prv._util.native import core
 
 #: Executions (about) whose durations are in memory at a time, unless one group has more.

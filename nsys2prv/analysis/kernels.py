@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.modes import RULE
+from nsys2prv._util.columns import RULE
 from nsys2prv.analysis.device_group import (
     COMMUNICATING,
     GEMM,

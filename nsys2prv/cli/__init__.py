@@ -308,7 +308,7 @@ def run_report(arguments: list[str]) -> int:
 def run_study(arguments: list[str]) -> int:
     """Run `nsys2prv study`."""
     options = parse_analysis("study", arguments)
-    from nsys2prv.cli.study import print_study
+    from nsys2prv.cli.report import print_study
 
     print(print_study(options))
     return 0

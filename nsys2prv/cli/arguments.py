@@ -18,9 +18,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util import errors
-from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import check_folder, check_not_read, has_report_name
+from nsys2prv._util.files import check_folder, check_not_read, has_report_name, load_shipped_file
 from nsys2prv._util.text import fold_lines, parse_duration
 from nsys2prv.cli.mistakes import check_pages, refuse_traces
 from nsys2prv.export.report_files import is_report

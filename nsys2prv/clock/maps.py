@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import parse_yaml
 
 
 class ClockMap(Struct, frozen=True):

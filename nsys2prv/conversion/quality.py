@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job

@@ -20,9 +20,13 @@ from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.text import list_some
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.lost_launches import find_lost_launches
 from nsys2prv.conversion.open import list_wanted_parts
-from nsys2prv.conversion.spans import extract_rows, find_span_of_rows, find_spans
+from nsys2prv.conversion.whole_reports import (
+    extract_rows,
+    find_lost_launches,
+    find_span_of_rows,
+    find_spans,
+)
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,

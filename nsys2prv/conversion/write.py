@@ -22,7 +22,7 @@ from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds
 from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
-from nsys2prv.writers.perfetto.pftrace import PerfettoWriter
+from nsys2prv.writers.perfetto import PerfettoWriter
 from nsys2prv.writers.writer import (
     PartFilesOutput,
     SharedFileOutput,

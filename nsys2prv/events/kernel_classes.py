@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.data_files import (
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import (
     check_rule_keys,
     load_shipped_file,
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.call_indexes import OPERATIONS
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 

@@ -21,7 +21,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import Metric, load_catalogue, name_entry
 
 if TYPE_CHECKING:

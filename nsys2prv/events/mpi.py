@@ -29,7 +29,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     fill_with_zero,
 )
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction

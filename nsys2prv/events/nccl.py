@@ -30,7 +30,7 @@ from nsys2prv._util.columns import (
     factorize_together,
     number_rows,
 )
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import (
     FIRST_MAKING,

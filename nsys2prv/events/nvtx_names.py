@@ -20,13 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.data_files import (
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import (
     check_rule_keys,
     load_shipped_file,
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.export.source import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, mask_changes
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events.catalogue import CALLER_LEVELS, load_catalogue, map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from nsys2prv._util.data_files import hide_stderr
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import hide_stderr
 from nsys2prv.export.source import quote_name
 
 #: What reading a damaged file raises.

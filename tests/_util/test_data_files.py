@@ -11,8 +11,8 @@ import pytest
 import yaml
 from make_package_data import PACKAGE, write_parsed_data
 
-from nsys2prv._util import data_files
-from nsys2prv._util.data_files import load_shipped
+from nsys2prv._util import files
+from nsys2prv._util.files import load_shipped
 
 ROOT = Path(__file__).parents[2]
 MODULE = "nsys2prv._util.shipped_data"
@@ -58,4 +58,4 @@ def test_data_is_made_anew_each_time(built_module: ModuleType) -> None:
 def test_deep_nesting_is_an_error_and_no_crash() -> None:
     for text in ("[" * 100_000, "- " * 100_000 + "x", "{a: " * 100_000):
         with pytest.raises(yaml.YAMLError):
-            data_files.parse_yaml(text)
+            files.parse_yaml(text)

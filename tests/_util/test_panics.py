@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from nsys2prv._util.data_files import hide_stderr
+from nsys2prv._util.files import hide_stderr
 
 
 def test_what_libraries_print_is_hidden_while_any_thread_reads(

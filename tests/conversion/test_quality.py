@@ -24,7 +24,7 @@ from tools.exports import (
 import nsys2prv
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
-from nsys2prv.conversion.lost_launches import LostLaunches
+from nsys2prv.conversion.whole_reports import LostLaunches
 
 OTHER = 777
 LAUNCH, BEGIN, END, GRAPH = 2, 3, 4, 5

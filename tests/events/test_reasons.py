@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv._util.data_files import load_shipped_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv.events import kind
 from nsys2prv.events.kind import Reason, describe_reason, is_routine
 

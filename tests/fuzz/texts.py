@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from nsys2prv import Options, convert
-from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import NothingToWrite
+from nsys2prv._util.files import read_data_text
 
 from . import files, values
 

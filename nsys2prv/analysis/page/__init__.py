@@ -20,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util import __version__
-from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import UsageError
+from nsys2prv._util.files import read_data_text
 from nsys2prv._util.text import capitalize
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.page import sections

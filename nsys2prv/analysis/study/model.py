@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import polars as pl
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
-from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import load_shipped_file
 
 #: Says what a JSON file is; another number when its figures mean something else.
 FORMAT = "nsys2prv study 1"

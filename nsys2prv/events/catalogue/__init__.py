@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.data_files import (
+from nsys2prv._util.files import (
     load_shipped,
     load_shipped_file,
     read_data_text,

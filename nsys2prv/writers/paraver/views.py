@@ -182,7 +182,7 @@ def find_kernel_to_show(trace: Path) -> int:
     """
     import polars as pl
 
-    from nsys2prv._util.modes import find_modes
+    from nsys2prv._util.columns import find_modes
 
     with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
         data = file.read(BYTES_LOOKED_AT)

@@ -1,7 +1,8 @@
 """Write traces for Perfetto (https://perfetto.dev): a .pftrace, packets of the protobuf message `Trace`.
 
-In: the content of a trace and the records of its windows. Out: one file. Start in :mod:`pftrace`, the
-writer; :mod:`names` numbers and writes all names, :mod:`protobuf` encodes messages.
+In: the content of a trace and the records of its windows. Out: one file: descriptors of processes,
+rows and counters, then the packets of each window. :mod:`messages` encodes messages, and numbers and
+writes all names.
 
 A process of Perfetto is a task of the trace, numbered as Paraver does. A host thread has a track for
 each layout of its events, a GPU's stream one for all of its work. Layouts whose ranges may overlap
@@ -9,3 +10,461 @@ share a track only where `store/overlaps.py` has moved what overlaps to lanes: t
 which Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, through
 all ranks of a collective, and from sends to receives.
 """
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from msgspec import Struct, field
+
+from nsys2prv._util.columns import mask_changes
+from nsys2prv._util.text import capitalize
+from nsys2prv.events.catalogue import ValueSet, load_catalogue, split_unit
+from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
+from nsys2prv.export.info import tid_of
+from nsys2prv.store.overlaps import list_overlap_groups
+from nsys2prv.store.runs import BEGIN, END, LINE, RecordFormat, list_present_fields
+from nsys2prv.store.samples import SampleTable, read_samples
+from nsys2prv.store.windows import WindowRecords, find_first_times
+from nsys2prv.writers.perfetto.messages import (
+    ON_SEQUENCE,
+    REPEATED_FIELDS,
+    WITH_NAMES,
+    Fixed,
+    Message,
+    Numbers,
+    Packet,
+    Packets,
+    Part,
+    encode_rows,
+    load_numbers,
+    make_bytes,
+    make_number,
+    make_text,
+    name_unknown,
+    write_names,
+)
+from nsys2prv.writers.writer import TraceContent, WindowBytes
+
+
+class Track:
+    """Fields of `TrackDescriptor`, `ProcessDescriptor`, `ThreadDescriptor` and `CounterDescriptor`."""
+
+    UUID, NAME, PROCESS, THREAD, PARENT, COUNTER = 1, 2, 3, 4, 5, 8
+    CHILD_ORDERING, ORDER, PROCESS_ORDERING, THREAD_ORDERING = 11, 12, 19, 20
+    PID, TID, SORT_INDEX, THREAD_NAME, PROCESS_NAME = 1, 2, 3, 5, 6
+    UNIT, UNIT_NAME = 3, 6
+
+
+class Event:
+    """Fields of `TrackEvent` and `DebugAnnotation`, and the types of events."""
+
+    CATEGORY, ARGUMENT, TYPE, NAME, TRACK = 3, 4, 9, 10, 11
+    COUNTER_VALUE, COUNTER_FRACTION, FLOW, CORRELATION = 30, 44, 47, 52
+    ARGUMENT_NAME, ARGUMENT_NUMBER, ARGUMENT_TEXT = 1, 3, 17
+    SLICE_BEGIN, SLICE_END, INSTANT, SAMPLE = 1, 2, 3, 4
+
+
+#: Explicit order, of tracks by their ORDER and of processes and threads.
+BY_ORDER, EXPLICIT = 3, 1
+#: Clocks of a snapshot: that of the trace, and UTC.
+TRACE_CLOCK, UTC_CLOCK = 6, 1
+#: The unit of counters that Perfetto knows itself.
+BYTES_UNIT = 3
+#: Layout of the calls that launch work, the group of layouts with the work of streams, the field by
+#: which these belong together, and the lines that tell that they do.
+CALLS, STREAM_GROUP, LAUNCH_FIELD = "cuda_api", "stream", "correlation"
+LAUNCH_LINES = frozenset({"launch", "memory"})
+#: Layout with the part of each rank in a collective, and the field that numbers collectives.
+COLLECTIVES, COLLECTIVE_FIELD = "nccl_collective", "collective"
+#: A flow's id: what it is of, above this bit, and above that one its task or window.
+FLOW_SORT_BIT, FLOW_PLACE_BIT = 62, 36
+LAUNCH, MESSAGE, COLLECTIVE = range(3)
+_ADDRESS = re.compile(r"THREAD [\d.]+ ")
+
+
+class PerfettoWriter(Struct, dict=True):
+    """Writes the .pftrace, and nothing beside it."""
+
+    unit: ClassVar[str] = "packets"
+    beside: ClassVar[tuple[str, ...]] = ()
+    opening: ClassVar[str] = (
+        "in Perfetto: open {trace} at https://ui.perfetto.dev; the browser reads it, nothing is uploaded"
+    )
+
+    #: Task of each row.
+    tasks: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: True for each row of a host thread.
+    is_thread: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    #: Row below which the tracks of each row are shown: of a lane the row that it is a lane of.
+    parents: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Number of each sampled number, by layout and label; and the decimals of each.
+    metrics: dict[tuple[str, str], int] = field(default_factory=dict)
+    decimals: list[int] = field(default_factory=list)
+    #: Layout of states -> time (ns) of the first one of each row.
+    first_states: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Layout -> bits of the fields to write.
+    field_masks: Mapping[str, int] = field(default_factory=dict)
+    #: True if calls are joined to the work that they launched, by an attribute of both.
+    has_launches: bool = False
+
+    def begin(self, content: TraceContent) -> bytes:
+        """Return the clock, the processes, rows and counters, and all names."""
+        tree, layouts = content.model.tree, load_catalogue().layouts
+        self.field_masks = content.layouts
+        rows_of_tasks = [len(task.threads) for task in tree.tasks]
+        self.tasks = np.repeat(np.arange(len(tree.tasks)), rows_of_tasks)
+        keys, self.parents = _find_parents(content.model.rows, tree.threads)
+        self.is_thread = np.array([isinstance(key, ThreadKey) for key in keys], bool)
+        metrics = sorted(
+            (layout, one) for layout in content.metrics for one in content.metrics[layout]
+        )
+        self.metrics = {(layout, one.name): number for number, (layout, one) in enumerate(metrics)}
+        self.decimals = [one.precision for _, one in metrics]
+        self.has_launches = not content.lines.isdisjoint(LAUNCH_LINES) and all(
+            LAUNCH_FIELD in {one.name for one in list_present_fields(layouts[name], mask)}
+            for name, mask in content.layouts.items()
+            if _is_launched(name)
+        )
+        self.first_states = {
+            name: find_first_times(content.runs, content.global_ids, name, tree.threads)
+            for name in content.layouts
+            if layouts[name].is_state
+        }
+        described = (
+            *_describe_clock(content),
+            *self._describe_rows(content, keys),
+            *self._describe_counters(content),
+            *write_names(content),
+        )
+        return b"".join(described)
+
+    def window(
+        self, records: dict[RecordFormat, WindowRecords], number: int, is_last: bool
+    ) -> WindowBytes:
+        """Return the packets of a window; of equal times ends come first, then begins, outer ones
+        first. Perfetto sorts packets by time.
+        """
+        tables, repeated = read_samples(records, self.metrics)
+        packets = [
+            *self._write_ends(records),
+            *self._write_begins(records),
+            *self._write_messages(records, number),
+            *(packet for table in tables for packet in self._write_samples(table)),
+        ]
+        used = np.zeros(self._first_counter, bool)
+        for packet in packets:
+            used[packet.tracks] = True
+        tracks = self._first_band + np.flatnonzero(used[self._first_band :])
+        pieces = [packet.encoded for packet in packets]
+        count = sum(map(len, pieces))
+        return WindowBytes([*map(self._describe_track, tracks.tolist()), *pieces], count, repeated)
+
+    def end(self, content: TraceContent, trace: Path) -> None:
+        """Write nothing: all is in the trace."""
+
+    @cached_property
+    def _first_row(self) -> int:
+        """Return the id of the first row's own track, behind those of processes."""
+        return 1 + (int(self.tasks[-1]) + 1 if len(self.tasks) else 0)
+
+    @cached_property
+    def _first_band(self) -> int:
+        """Return the id of the first track of a layout, behind those of rows."""
+        return self._first_row + len(self.tasks)
+
+    @cached_property
+    def _first_counter(self) -> int:
+        """Return the id of the first counter, behind all of these."""
+        return self._first_band + len(self.tasks) * len(load_numbers().titles)
+
+    def _find_tracks(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return the tracks of a layout, or of a kind of lines, on these rows."""
+        numbers = load_numbers()
+        band = numbers.bands[name]
+        tracks = self._first_band + rows.astype(np.int64) * len(numbers.titles) + band
+        if band in numbers.grouped:
+            tracks = np.where(self.is_thread[rows], tracks, self._first_row + rows)
+        return tracks
+
+    def _describe_rows(self, content: TraceContent, keys: Sequence[ObjectKey]) -> Iterator[bytes]:
+        """Yield the descriptors of processes and rows, in order."""
+        tree = content.model.tree
+        orders = (
+            make_number(one, EXPLICIT) for one in (Track.PROCESS_ORDERING, Track.THREAD_ORDERING)
+        )
+        yield _make_descriptor(0, *orders)
+        for number, task in enumerate(tree.tasks, 1):
+            process = (
+                make_number(Track.PID, number),
+                make_text(Track.PROCESS_NAME, f"{task.name} on {tree.nodes[task.node]}"),
+                make_number(Track.SORT_INDEX, number),
+            )
+            order = make_number(Track.ORDER, number)
+            yield _make_descriptor(number, make_bytes(Track.PROCESS, *process), order)
+        ordering = make_number(Track.CHILD_ORDERING, BY_ORDER)
+        names = [name for task in tree.tasks for name in task.threads]
+        for row, (name, key) in enumerate(zip(names, keys, strict=True)):
+            process = int(self.tasks[row]) + 1
+            name = _ADDRESS.sub("", name)
+            order = make_number(Track.ORDER, row)
+            if not isinstance(key, ThreadKey):
+                parts = make_text(Track.NAME, name), make_number(Track.PARENT, process)
+            elif self.parents[row] != row:
+                continue
+            else:
+                thread = (
+                    make_number(Track.PID, process),
+                    make_number(Track.TID, tid_of(key.tid)),
+                    make_text(Track.THREAD_NAME, name),
+                    make_number(Track.SORT_INDEX, row),
+                )
+                parts = (make_bytes(Track.THREAD, *thread),)
+            yield _make_descriptor(self._first_row + row, *parts, order, ordering)
+
+    def _describe_counters(self, content: TraceContent) -> Iterator[bytes]:
+        for row, metrics in sorted(content.sampled.items()):
+            for layout, label in sorted(metrics):
+                number = self.metrics[layout, label]
+                name, unit = split_unit(label)
+                known = unit.casefold() in ("b", "bytes")
+                told = (
+                    make_number(Track.UNIT, BYTES_UNIT)
+                    if known
+                    else make_text(Track.UNIT_NAME, unit)
+                )
+                yield _make_descriptor(
+                    self._first_counter + row * len(self.metrics) + number,
+                    make_text(Track.NAME, name),
+                    make_number(Track.PARENT, self._first_row + int(self.parents[row])),
+                    make_number(Track.ORDER, len(load_numbers().titles) + number),
+                    make_bytes(Track.COUNTER, told if unit else b""),
+                )
+
+    def _describe_track(self, track: int) -> bytes:
+        """Return the descriptor of a layout's track on a row."""
+        titles = load_numbers().titles
+        row, band = divmod(track - self._first_band, len(titles))
+        return _make_descriptor(
+            track,
+            make_text(Track.NAME, capitalize(titles[band])),
+            make_number(Track.PARENT, self._first_row + int(self.parents[row])),
+            make_number(Track.ORDER, band),
+        )
+
+    def _write_ends(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
+        states: dict[str, list[np.ndarray]] = defaultdict(list)
+        for shape, found in records.items():
+            if shape.stream != END or shape.name in load_numbers().points:
+                continue
+            rows, times = found.column("object"), found.times
+            if shape.name in self.first_states:
+                states[shape.name].append(np.stack([rows.astype(np.int64), times]))
+            else:
+                yield _make_ends(times, self._find_tracks(shape.name, rows))
+        for name, pieces in states.items():
+            # Every part of a table closes what it saw; once is enough.
+            rows, times = np.concatenate(pieces, axis=1)
+            rows, first = np.unique(rows, return_index=True)
+            yield _make_ends(times[first], self._find_tracks(name, rows))
+
+    def _write_begins(self, records: Mapping[RecordFormat, WindowRecords]) -> Iterator[Packets]:
+        begun = [(shape, found) for shape, found in records.items() if shape.stream == BEGIN]
+        begun.sort(key=lambda item: (item[0].name, item[0].field_mask, item[0].wide))
+        tracks = [self._find_tracks(shape.name, one.column("object")) for shape, one in begun]
+        depths = _find_depths(
+            [one.times for _, one in begun], tracks, [one.column("end") for _, one in begun]
+        )
+        packets = []
+        for (shape, found), own_tracks in zip(begun, tracks, strict=True):
+            unnamed, encoded = self._encode_begins(shape, found, own_tracks)
+            yield from unnamed
+            packets.append(encoded)
+        for depth in range(1 + max((int(one.max(initial=0)) for one in depths), default=0)):
+            for (shape, found), own_depths, encoded in zip(begun, depths, packets, strict=True):
+                is_tied = own_depths.any()
+                if depth and not is_tied:
+                    continue
+                places = np.flatnonzero(own_depths == depth) if is_tied else slice(None)
+                times = found.times[places]
+                if shape.name in self.first_states:
+                    # A state ends the one before it.
+                    first = self.first_states[shape.name][found.column("object")[places]]
+                    later = np.flatnonzero((times != first) | (depth > 0))
+                    yield _make_ends(times[later], encoded.tracks[places][later])
+                yield Packets(encoded.tracks[places], encoded.encoded[places])
+
+    def _encode_begins(
+        self, shape: RecordFormat, records: WindowRecords, tracks: np.ndarray
+    ) -> tuple[list[Packets], Packets]:
+        """Return the packets of begins, and before them those of names that they alone have."""
+        numbers = load_numbers()
+        fields = list_present_fields(
+            load_catalogue().layouts[shape.name], shape.field_mask & self.field_masks[shape.name]
+        )
+        names: list[Packets] = []
+        kind = Event.INSTANT if shape.name in numbers.points else Event.SLICE_BEGIN
+        parts: list[Part] = [
+            make_number(Event.TYPE, kind),
+            Numbers(Event.TRACK, tracks),
+            make_number(Event.CATEGORY, numbers.categories[shape.name]),
+        ]
+        if "domain" in shape.dtype.names:
+            domains = records.column("domain").astype(np.int64)
+            parts.append(Numbers(Event.CATEGORY, len(numbers.categories) + 1 + domains))
+        for place, one in enumerate(fields):
+            if one.name in REPEATED_FIELDS:
+                continue
+            values = records.column(one.name)
+            if isinstance(one.values, ValueSet):
+                names += name_unknown(one.values, values, place == 0)
+            if one.values is not None:
+                values = numbers.number_names(one.values.name, values)
+            if place == 0:
+                parts.append(Numbers(Event.NAME, values))
+                continue
+            value = Event.ARGUMENT_NUMBER if one.values is None else Event.ARGUMENT_TEXT
+            named = make_number(Event.ARGUMENT_NAME, numbers.arguments[one.name])
+            parts.append(Message(Event.ARGUMENT, (named, Numbers(value, values))))
+        present = {one.name for one in fields}
+        rows = records.column("object")
+        if shape.name == COLLECTIVES and COLLECTIVE_FIELD in present:
+            collective = records.column(COLLECTIVE_FIELD)
+            parts.append(Numbers(Event.CORRELATION, collective))
+            parts.append(Fixed(Event.FLOW, _make_flows(COLLECTIVE, 0, collective)))
+        elif self.has_launches and LAUNCH_FIELD in present and _is_launched(shape.name):
+            correlation = records.column(LAUNCH_FIELD)
+            parts.append(Fixed(Event.FLOW, _make_flows(LAUNCH, self.tasks[rows] + 1, correlation)))
+        return names, _make_packets(records.times, tracks, parts)
+
+    def _write_messages(
+        self, records: Mapping[RecordFormat, WindowRecords], number: int
+    ) -> Iterator[Packets]:
+        """Yield two points in time for each message, joined by a flow; and for each launch where
+        attributes that tell it are not to be written.
+        """
+        numbers, done = load_numbers(), 0
+        for shape, found in sorted(records.items(), key=lambda item: item[0].name):
+            if shape.stream != LINE or (shape.name in LAUNCH_LINES and self.has_launches):
+                continue
+            flows = _make_flows(MESSAGE, number, done + np.arange(len(found)))
+            done += len(found)
+            kind = np.array([[*load_catalogue().lines].index(shape.name)])
+            arguments = ["size", *(["tag"] if "tag" in shape.dtype.names else [])]
+            named: list[Part] = [
+                make_number(Event.TYPE, Event.INSTANT),
+                make_number(Event.NAME, int(numbers.number_names("", kind)[0])),
+                make_number(Event.CATEGORY, numbers.categories[shape.name]),
+                Fixed(Event.FLOW, flows),
+                *(_make_argument(name, found.column(name)) for name in arguments),
+            ]
+            ends = (
+                ("sender", found.times, "receiver"),
+                ("receiver", found.column("receive"), "sender"),
+            )
+            for row, times, other in ends:
+                tracks = self._find_tracks(shape.name, found.column(row))
+                process = self.tasks[found.column(other)] + 1
+                parts = [*named, Numbers(Event.TRACK, tracks), _make_argument("process", process)]
+                yield _make_packets(times, tracks, parts)
+
+    def _write_samples(self, table: SampleTable) -> Iterator[Packets]:
+        first = self._first_counter + table.object.astype(np.int64) * len(self.metrics)
+        for code, stored in zip(table.codes.tolist(), table.stored.T, strict=True):
+            tracks, values = first + code, stored.astype(np.int64) - 1
+            number: Part = Numbers(Event.COUNTER_VALUE, values)
+            if decimals := self.decimals[code]:
+                fractions = values / 10.0**decimals
+                number = Fixed(Event.COUNTER_FRACTION, fractions.view(np.uint64))
+            kind = make_number(Event.TYPE, Event.SAMPLE)
+            event = Message(Packet.TRACK_EVENT, (kind, Numbers(Event.TRACK, tracks), number))
+            parts = Numbers(Packet.TIMESTAMP, table.time), ON_SEQUENCE, event
+            yield Packets(tracks[:0], encode_rows(len(tracks), [Message(Packet.PACKET, parts)]))
+
+
+def _make_packets(times: np.ndarray, tracks: np.ndarray, event: Sequence[Part]) -> Packets:
+    parts = Numbers(Packet.TIMESTAMP, times), WITH_NAMES, Message(Packet.TRACK_EVENT, event)
+    return Packets(tracks, encode_rows(len(times), [Message(Packet.PACKET, parts)]))
+
+
+def _make_ends(times: np.ndarray, tracks: np.ndarray) -> Packets:
+    event = make_number(Event.TYPE, Event.SLICE_END), Numbers(Event.TRACK, tracks)
+    parts = Numbers(Packet.TIMESTAMP, times), ON_SEQUENCE, Message(Packet.TRACK_EVENT, event)
+    return Packets(tracks, encode_rows(len(times), [Message(Packet.PACKET, parts)]))
+
+
+def _make_argument(name: str, values: np.ndarray) -> Message:
+    named = make_number(Event.ARGUMENT_NAME, load_numbers().arguments[name])
+    return Message(Event.ARGUMENT, (named, Numbers(Event.ARGUMENT_NUMBER, values)))
+
+
+def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.ndarray:
+    """Return ids of flows of a sort, by numbers that are unique at their place."""
+    within = numbers.astype(np.uint64) & np.uint64((1 << FLOW_PLACE_BIT) - 1)
+    return within | np.uint64(sort << FLOW_SORT_BIT) | np.uint64(place) << np.uint64(FLOW_PLACE_BIT)
+
+
+def _is_launched(layout: str) -> bool:
+    """True for calls that launch work, and for work of streams."""
+    return layout == CALLS or list_overlap_groups().get(layout) == STREAM_GROUP
+
+
+def _find_depths(
+    times: Sequence[np.ndarray], tracks: Sequence[np.ndarray], ends: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return for each begin of some batches how many begins of the same time on its track have to
+    stand before it: those that end later.
+    """
+    bounds = np.cumsum([len(one) for one in times])[:-1]
+    time = np.concatenate([np.zeros(0, np.int64), *times])
+    depths = np.zeros(len(time), np.int64)
+    order = np.argsort(time, kind="stable")
+    same = np.diff(time[order]) == 0
+    rows = order[np.append(same, False) | np.append(False, same)] if len(order) else order
+    if len(rows):
+        track, end = (np.concatenate(columns)[rows] for columns in (tracks, ends))
+        rows = rows[np.lexsort((-end, track, time[rows]))]
+        track = np.concatenate(tracks)[rows]
+        new = mask_changes(time[rows], track)
+        first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
+        depths[rows] = np.arange(len(rows)) - first
+    return np.split(depths, bounds)
+
+
+def _find_parents(
+    rows: Mapping[tuple[int, ObjectKey], int], count: int
+) -> tuple[list[ObjectKey], np.ndarray]:
+    """Return the object of each row, and the row that it is a lane of, itself if it is none."""
+    keys: list[ObjectKey] = [DeviceKey("")] * count
+    parents = np.arange(count)
+    for (report, key), row in rows.items():
+        keys[row] = key
+        if getattr(key, "lane", 0):
+            parents[row] = rows.get((report, key._replace(lane=0)), row)
+    return keys, parents
+
+
+def _make_descriptor(track: int, *parts: bytes) -> bytes:
+    descriptor = make_bytes(Packet.TRACK_DESCRIPTOR, make_number(Track.UUID, track), *parts)
+    return make_bytes(Packet.PACKET, make_number(Packet.TIMESTAMP, 0), descriptor)
+
+
+def _describe_clock(content: TraceContent) -> Iterator[bytes]:
+    """Yield the UTC time at which the trace begins, where that is known."""
+    if content.begin_utc is not None:
+        at = int(content.begin_utc.timestamp()) * 1_000_000_000
+        clocks = ((TRACE_CLOCK, 0), (UTC_CLOCK, at))
+        snapshot = (
+            make_bytes(1, make_number(1, one), make_number(2, time)) for one, time in clocks
+        )
+        yield make_bytes(
+            Packet.PACKET,
+            make_number(Packet.TIMESTAMP, 0),
+            make_bytes(Packet.CLOCK_SNAPSHOT, *snapshot),
+        )

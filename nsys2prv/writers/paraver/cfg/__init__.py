@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, json
 
-from nsys2prv._util.data_files import read_data_text
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import read_data_text
 from nsys2prv._util.text import choose_decimals
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.data_files import load_shipped_file
 from nsys2prv._util.errors import Nsys2prvError, name_damaged_file
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import escape_to_one_line
 from nsys2prv.writers import MOST_OBJECTS
 
