@@ -34,8 +34,8 @@ from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shme
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.nvtx_names import NamePattern
-from nsys2prv.events.system import select_io_calls
+from nsys2prv.events.host import select_io_calls
+from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import load_event_reader
 
 if TYPE_CHECKING:

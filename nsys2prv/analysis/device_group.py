@@ -26,7 +26,7 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.events.nvtx_names import NamePattern
+from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import HOST, EventReader
 
 T = TypeVar("T")

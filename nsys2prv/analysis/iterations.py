@@ -35,7 +35,7 @@ from nsys2prv.analysis.intervals import SIDES, Spans, take_first
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
-from nsys2prv.events.nvtx_names import NamePattern
+from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import EventReader
 
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")

@@ -43,7 +43,7 @@ from nsys2prv.conversion.quality import UNNAMED, QualityNote, assess_quality, co
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import Layout, NameSet, ValueSet, load_catalogue
 from nsys2prv.events.kind import EventKind
-from nsys2prv.events.nvtx_names import NamePattern
+from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.report_files import find_reports
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.replay.events import label_calls

@@ -16,15 +16,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import Table, group_rows
-from nsys2prv.clock import FindingKind
-from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate, list_corrections
-from nsys2prv.clock.observations import (
+from nsys2prv.clock import (
     DRIFT_PRIOR,
     NOISE,
     PLAUSIBLE_DRIFT,
     ClockFinding,
     Corrections,
+    FindingKind,
 )
+from nsys2prv.clock.least_squares import ENDS, REFERENCE, UTC, Estimate, list_corrections
 
 #: How corrections were found, beside by ends alone.
 BOUNDS = "causality"

@@ -20,26 +20,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import (
+    CALLS,
+    NOISE,
+    UNCLEAR_KINDS,
+    UTC_ERROR,
+    ClockFinding,
+    FindingKind,
+    Noise,
+    Role,
+    find_shared_calls,
+)
 from nsys2prv.clock.matching import (
     FEWEST_CALLS,
     SURE_RATING,
     Ends,
+    choose_evenly,
     find_rival_distances,
     find_self_fits,
     find_width,
+    fit_line,
     mask_compatible,
     rate_match,
     rate_order,
-)
-from nsys2prv.clock.observations import (
-    CALLS,
-    NOISE,
-    ClockFinding,
-    Noise,
-    choose_evenly,
-    find_shared_calls,
-    fit_line,
 )
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,

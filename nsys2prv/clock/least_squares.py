@@ -20,18 +20,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize, group_rows
-from nsys2prv.clock import FindingKind, Role
-from nsys2prv.clock.matching import ENOUGH_CALLS
-from nsys2prv.clock.observations import (
+from nsys2prv.clock import (
     DRIFT_PRIOR,
     NOISE,
     TO_SIGMA,
     ClockFinding,
     Corrections,
-    estimate_spread,
-    fit_line,
-    take_median,
+    FindingKind,
+    Role,
 )
+from nsys2prv.clock.matching import ENOUGH_CALLS, estimate_spread, fit_line, take_median
 
 #: Methods that find corrections.
 UTC, REFERENCE, ENDS = "UTC", "reference", "ends of collectives"

@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import Table
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, FindingKind, Role
+from nsys2prv.clock import ALIGNED_ERROR, NOISE, UTC_ERROR, ClockFinding, FindingKind, Noise, Role
 from nsys2prv.clock.matching import (
     AGREEING_SHARE,
     ENOUGH_CALLS,
@@ -20,17 +20,18 @@ from nsys2prv.clock.matching import (
     SURE_RATING,
     Ends,
     SelfFit,
+    choose_evenly,
     find_nearest_partners,
     find_rival_distances,
     find_self_fits,
     find_width,
+    fit_line,
     keep_nearest_partners,
     mask_compatible,
     match_sequences,
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 COMPARED_ENDS = 1_024
@@ -100,7 +101,7 @@ class Member(Struct, frozen=True):
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of :func:`nsys2prv.clock.observations.find_shared_calls` with `ordinal`, equal
+    """Return the calls of :func:`nsys2prv.clock.find_shared_calls` with `ordinal`, equal
     for the calls of one collective of a `key`; calls of no known collective are left out.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))

@@ -12,7 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock import UNCLEAR_KINDS, FindingKind, Role
+from nsys2prv.clock import (
+    PLAUSIBLE_DRIFT,
+    UNCLEAR_KINDS,
+    ClockFinding,
+    Corrections,
+    FindingKind,
+    Role,
+)
 from nsys2prv.clock.adjust import (
     FEWEST_BOUNDS,
     ONE_WAY,
@@ -43,7 +50,6 @@ from nsys2prv.clock.least_squares import (
     solve_network,
 )
 from nsys2prv.clock.maps import HostClock
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, ClockFinding, Corrections
 
 #: Calls that belong together contradict the clocks by no more than this (ns) plus ten times their error.
 LARGEST_CONTRADICTION = 1_000_000.0

@@ -30,8 +30,8 @@ from nsys2prv.store.runs import Span
 from nsys2prv.store.work_result import FactBook
 
 if TYPE_CHECKING:
+    from nsys2prv.clock import ClockFinding
     from nsys2prv.clock.gathering import GatheredCalls
-    from nsys2prv.clock.observations import ClockFinding
     from nsys2prv.clock.solve import Alignment
     from nsys2prv.relations.blocks import MessageFile
 
@@ -119,7 +119,7 @@ def _solve(
     # Not before they are needed: most jobs are of one host.
     import polars as pl
 
-    from nsys2prv.clock.observations import MESSAGES
+    from nsys2prv.clock import MESSAGES
     from nsys2prv.clock.solve import solve_clocks
 
     read = pl.concat([pl.DataFrame(schema=MESSAGES), *(file.read() for file in messages)])

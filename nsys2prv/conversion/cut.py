@@ -30,7 +30,7 @@ from nsys2prv.conversion.options import (
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.kind import describe_reason
-from nsys2prv.events.nvtx_names import NamePattern
+from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 from nsys2prv.store.windows import to_begin_times, to_trace_times
 from nsys2prv.writers.rows import (

@@ -28,10 +28,9 @@ from nsys2prv.events import (
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import ReadingSettings
-from nsys2prv.events.kernel_classes import load_rules
+from nsys2prv.events.host import check_callstack
 from nsys2prv.events.kind import ALL, EventKind
-from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
-from nsys2prv.events.system import check_callstack
+from nsys2prv.events.name_rules import load_class_rules, load_nvtx_rules
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.relations import MPI, NCCL, Relation, all_relations
 
@@ -436,7 +435,7 @@ class Plan(Struct, frozen=True):
         )
         settings = ReadingSettings(
             min_durations=parse_least_durations(options.min_duration),
-            kernel_rules=load_rules(options.kernel_rules),
+            kernel_rules=load_class_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
             callstack=check_callstack(options.callstack),
             stacks=options.report,

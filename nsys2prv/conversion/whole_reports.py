@@ -25,8 +25,8 @@ from nsys2prv.events.call_indexes import Launches, Segment
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, Counters, EventKind, Rows
+from nsys2prv.events.name_rules import may_drop
 from nsys2prv.events.nvtx import TABLE as NVTX_TABLE
-from nsys2prv.events.nvtx_names import may_drop
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable

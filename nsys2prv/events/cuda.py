@@ -1,6 +1,8 @@
 """CUDA: API calls, event records and synchronizations on their host threads; kernels, graphs and
 memory operations on the rows of their streams, and lines from the calls that launched them; memory
-allocations and pools (``--cuda-memory-usage``), and page faults on unified memory.
+allocations and pools (``--cuda-memory-usage``), and page faults on unified memory; how many blocks
+and warps inside of kernels run on each GPU (``-t gpu_blocks``), and on how many of its
+multiprocessors.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
     fill_with_zero,
+    sum_changes,
 )
 from nsys2prv.events.attributes import (
     THREAD_COLUMNS,
@@ -27,13 +30,21 @@ from nsys2prv.events.attributes import (
     select_labels,
 )
 from nsys2prv.events.call_indexes import CallKinds, Launches
-from nsys2prv.events.catalogue import load_catalogue, map_labels
+from nsys2prv.events.catalogue import Metric, load_catalogue, load_counter_tables, map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kernel_classes import is_nccl_kernel
-from nsys2prv.events.kind import CommunicationLines, Reason, Rows
+from nsys2prv.events.kind import CommunicationLines, Counters, Reason, Rows
+from nsys2prv.events.name_rules import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.stacks import CHAIN, CUDA_STACKS, add_callers, name_lines, strip_version
-from nsys2prv.export.source import NULL, Columns, DistinctTexts, Part, decode_texts, zero_nulls
+from nsys2prv.export.source import (
+    NULL,
+    Columns,
+    DistinctTexts,
+    Part,
+    decode_texts,
+    mask_usable,
+    zero_nulls,
+)
 from nsys2prv.export.sqlite import Database
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
@@ -92,6 +103,9 @@ ALLOCATION, RELEASE = 0, 1
 HOST_KINDS = (1, 2)
 #: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
 GPU_MEMORY = "gpu_memory"
+#: Layout and facts of blocks and warps inside of kernels, and event types of the catalogue.
+BLOCKS_LAYOUT = "gpu_blocks"
+BLOCKS, WARPS, MULTIPROCESSORS = 69200701, 69200702, 69200703
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
@@ -485,3 +499,45 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     wanted = ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     columns = extraction.read(part, wanted)
     yield make_rows(extraction, "gpu_page_fault", columns, objects=extraction.number_gpus(columns))
+
+
+def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Set blocks or warps aside: when and where they ran."""
+    columns = extraction.read(part, ("start", "end", "globalPid", "deviceId", "SMId"))
+    timed = mask_usable(columns["start"]) & mask_usable(columns["end"])
+    columns = extraction.drop_rows(columns, ~timed, Reason.NO_TIME)
+    facts = {
+        "time_begin": columns["start"],
+        "time_end": np.maximum(columns["end"], columns["start"]),
+        "object_gpu": extraction.number_gpus(columns),
+        "processor": blank_negative(columns["SMId"]),
+        "type": np.full(columns.rows, WARPS if "_WARP_" in part.table else BLOCKS),
+    }
+    extraction.add_fact(BLOCKS_LAYOUT, facts)
+    yield from ()
+
+
+def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
+    """Yield how many blocks, warps and multiprocessors are busy at a time, for each GPU."""
+    rows = facts[BLOCKS_LAYOUT].rename({"time_begin": "begin", "time_end": "end"})
+    for (gpu, type_), own in rows.group_by("object_gpu", "type", maintain_order=True):
+        yield _count_at_once(int(gpu), int(type_), own)
+    for (gpu,), own in rows.filter(pl.col("processor") != ABSENT).group_by(
+        "object_gpu", maintain_order=True
+    ):
+        own = own.sort("processor", "begin").with_columns(
+            reached=pl.col("end").cum_max().shift(1).over("processor")
+        )
+        begins = pl.col("reached").is_null() | (pl.col("begin") > pl.col("reached"))
+        busy = own.group_by(begins.cum_sum().alias("time")).agg(
+            pl.col("begin").min(), pl.col("end").max()
+        )
+        yield _count_at_once(int(gpu), MULTIPROCESSORS, busy)
+
+
+def _count_at_once(gpu: int, type_: int, rows: pl.DataFrame) -> Counters:
+    """Return how many of some times (`begin`, `end`) there are at once."""
+    time = np.concatenate([rows["begin"].to_numpy(), rows["end"].to_numpy()])
+    time, count = sum_changes(time, np.repeat([1, -1], rows.height))
+    metric = Metric(load_counter_tables()[BLOCKS_LAYOUT].labels[type_])
+    return Counters(BLOCKS_LAYOUT, time, gpu, (metric,), count[:, None])

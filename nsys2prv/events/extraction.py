@@ -24,10 +24,16 @@ from nsys2prv._util.columns import (
     join_pieces,
 )
 from nsys2prv._util.text import format_duration
-from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, NcclCallIndex
-from nsys2prv.events.kernel_classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.kind import Account, Counters, EventKind, Reason, Rows
+from nsys2prv.events.name_rules import (
+    Classifier,
+    ClassRule,
+    NvtxRule,
+    get_classifier,
+    load_class_rules,
+    load_nvtx_rules,
+)
 from nsys2prv.export.info import ReportInfo, find_processes
 from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import (
@@ -180,7 +186,7 @@ class ReadingSettings(Struct, frozen=True):
     #: True if whole stacks are set aside, for analyses.
     stacks: bool = False
     #: Rules of NVTX names; None for those that come with nsys2prv.
-    nvtx_rules: tuple[nvtx_names.NvtxRule, ...] | None = None
+    nvtx_rules: tuple[NvtxRule, ...] | None = None
 
 
 _USUAL = ReadingSettings()
@@ -321,13 +327,13 @@ class Extraction:
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
         rules = self.settings.kernel_rules
-        return get_classifier(load_rules() if rules is None else rules)
+        return get_classifier(load_class_rules() if rules is None else rules)
 
     @cached_property
-    def nvtx_rules(self) -> tuple[nvtx_names.NvtxRule, ...]:
+    def nvtx_rules(self) -> tuple[NvtxRule, ...]:
         """Return the rules of NVTX names."""
         rules = self.settings.nvtx_rules
-        return nvtx_names.load_rules() if rules is None else rules
+        return load_nvtx_rules() if rules is None else rules
 
     def read_strings(self, ids: np.ndarray) -> list[str]:
         """Return the texts of these ids of StringIds; an id that is not there reads as `string

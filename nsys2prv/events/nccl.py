@@ -43,8 +43,8 @@ from nsys2prv.events.call_indexes import (
 )
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kernel_classes import find_nccl_operation
 from nsys2prv.events.kind import Reason, Rows
+from nsys2prv.events.name_rules import find_nccl_operation, may_drop
 from nsys2prv.events.nvtx import (
     NAME_COLUMNS,
     PUSHPOP,
@@ -53,7 +53,6 @@ from nsys2prv.events.nvtx import (
     name_ranges,
     select_nccl_rows,
 )
-from nsys2prv.events.nvtx_names import may_drop
 from nsys2prv.export.info import PROCESS_MASK
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts
 from nsys2prv.export.sqlite import Database

@@ -207,7 +207,7 @@ class MessageFile(Struct, frozen=True):
     times: tuple[int, ...]
 
     def read(self) -> pl.DataFrame:
-        """Return the messages, a frame of clock.observations.MESSAGES."""
+        """Return the messages, a frame of clock.MESSAGES."""
         return pickle.loads(self.path.read_bytes())
 
 
@@ -307,7 +307,7 @@ class CallPortion(Struct, frozen=True):
 
     def read_calls(self) -> pl.DataFrame:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
-        from nsys2prv.clock.observations import make_calls
+        from nsys2prv.clock import make_calls
 
         rows = np.concatenate([block.read() for block in self.blocks])
         column = dict(zip(CALL_COLUMNS, rows.T, strict=True))

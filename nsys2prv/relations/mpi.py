@@ -24,6 +24,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import NoiseKind
+from nsys2prv.events.host import TRANSFERS
 from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.events.mpi import (
     ANYWHERE,
@@ -35,7 +36,6 @@ from nsys2prv.events.mpi import (
     REQUESTS,
     SEND,
 )
-from nsys2prv.events.programming_models import TRANSFERS
 from nsys2prv.export.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext, write_result
 from nsys2prv.relations.blocks import (

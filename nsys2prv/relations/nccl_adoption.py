@@ -1,11 +1,20 @@
 """Find communicators of NCCL kernels without recorded payloads, from the names and ends of the
-other ranks' kernels (:mod:`nsys2prv.clock.lines`).
+other ranks' kernels: queues of kernels whose n-th ends lie on a line.
+
+All members leave a collective at nearly the same moment. So the differences of the n-th ends of two
+queues of one communicator lie on a line, the offset and the drift of two clocks, however these
+differ. A line counts only if no other pairing of the calls fits nearly as well, and no other two
+queues of the hosts give another line.
+
+Ranks in step end their collectives together even in different communicators. That they are of one
+shows where one comes last, alone and clearly: whoever ends with it has waited for it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +22,26 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, FrameWriter, number_rows, read_columns, read_frame
-from nsys2prv.clock.lines import Queue, group_queues
+from nsys2prv._util.columns import (
+    ABSENT,
+    FrameWriter,
+    number_linked,
+    number_rows,
+    read_columns,
+    read_frame,
+)
+from nsys2prv.clock import NOISE, PLAUSIBLE_DRIFT, TO_SIGMA, UTC_ERROR, NoiseKind
 from nsys2prv.clock.maps import Placement
+from nsys2prv.clock.matching import (
+    Ends,
+    choose_evenly,
+    find_nearest_partners,
+    fit_line,
+    is_tighter_than_chance,
+    keep_nearest_partners,
+    take_median,
+)
+from nsys2prv.clock.sequences import CallSequence, pair_calls
 from nsys2prv.events.call_indexes import ALL_WAIT, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS, KERNEL_FACTS, KERNELS
 from nsys2prv.export.source import NULL
@@ -27,6 +53,37 @@ IN_STEP = 0
 TAKEN = tuple(name for name in KERNEL_FACTS if name not in ("rank", "root"))
 #: Columns that identify a queue: kernels that may belong to one communicator.
 QUEUE = ("report", "process", "device", "communicator", "stream", "by_name")
+
+
+#: Fewer calls than this prove nothing.
+FEWEST = 8
+#: The median difference of ends of one collective is less than CLOSE (ns); a share of MOST of them
+#: differs by less than NEAR (ns).
+CLOSE, NEAR, MOST = 15_000.0, 40_000.0, 0.9
+#: Ends as close as this are taken for those of one communicator.
+LINE_NOISE = replace(NOISE[NoiseKind.NCCL], misfit=20_000.0)
+#: Lines of two pairs of queues contradict each other if they are farther apart than this (ns),
+#: unless one fits better by this factor.
+CONTRADICTION, BETTER = 200_000.0, 3.0
+#: Largest number of hosts that one host is compared with, and of pairs of queues of a kind.
+MOST_TRIES, MOST_PAIRS = 8, 4
+#: A member comes clearly last if it begins later than all others by CLEARLY times the scatter of the
+#: ends, and by LEAST_MARGIN (ns). The others must wait for it at least OFTEN times, with at most one
+#: exception in SELDOM cases.
+CLEARLY, LEAST_MARGIN, OFTEN, SELDOM = 8.0, 8_000.0, 3, 10
+#: Ends within a communicator differ less than those of others in step with it, by this factor (more
+#: with few ends); they follow the arrival of the communicator's own last member with this rank
+#: correlation.
+LEAST_RATIO, RATIO_OF_FEW, CORRELATED = 1.5, 6.0, 0.8
+#: From ENOUGH_ALIKE collectives on, the ends of several communicators in step would differ more than
+#: those within one, by a factor of ALIKE.
+ENOUGH_ALIKE, ALIKE = 200, 1.3
+#: A communicator of fewer members cannot be several.
+INDIVISIBLE = 4
+#: First ordinal of a queue; leaves room for earlier collectives of other queues.
+MIDDLE = 1 << 40
+#: Collectives that are looked at for it.
+MOST_COLLECTIVES = 2_048
 
 
 class Adoption(Struct):
@@ -182,3 +239,303 @@ def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) 
                 told = pl.concat([others, told], how="diagonal_relaxed")
             stored[COMMUNICATORS] = writer.append(told.to_dict())
         results[place] = replace(result, facts={**result.facts, **stored})
+
+
+class Queue(Struct, frozen=True, dict=True):
+    """Kernels of one stream of a rank, or of one communicator where it is recorded."""
+
+    #: Number of the clock that its times are of.
+    clock: int
+    #: Rank: it has one queue at most in a communicator.
+    member: int
+    #: Queues of a communicator are of one kind.
+    kind: int
+    #: Begins and ends, float ns, ascending by end.
+    begin: np.ndarray
+    end: np.ndarray
+    #: The recorded communicator, 0 for none.
+    recorded: int = 0
+
+    @cached_property
+    def calls(self) -> CallSequence:
+        """Return its calls, which all synchronise."""
+        count = len(self.end)
+        return CallSequence(self.end, np.zeros(count, np.int64), np.ones(count, bool))
+
+    def move(self, offset: float, slope: float) -> Queue:
+        """Return the queue on a clock that differs by this line."""
+        begin, end = (times * (1 + slope) + offset for times in (self.begin, self.end))
+        return replace(self, begin=begin, end=end)
+
+
+class QueueGroup(Struct, frozen=True):
+    """Queues whose ends follow each other."""
+
+    #: Their places among all.
+    queues: tuple[int, ...]
+    #: The ordinal of each of their calls, equal for those of one collective; -1 for none.
+    ordinals: tuple[np.ndarray, ...]
+    #: Whether they are surely one communicator, rather than several in step.
+    is_one: bool
+
+
+def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
+    """Return the groups of queues whose ends follow each other, on any clocks."""
+    by_host: dict[int, list[int]] = {}
+    for place, queue in enumerate(queues):
+        by_host.setdefault(queue.clock, []).append(place)
+    heads = {
+        host: [queues[group.queues[0]] for group in _gather(queues, places)]
+        for host, places in by_host.items()
+    }
+    groups = []
+    for lines in _tie_hosts(heads):
+        placed = {
+            place: queues[place].move(*line)
+            for host, line in lines.items()
+            for place in by_host[host]
+        }
+        elsewhere = {queue.kind for queue in queues if queue.clock not in lines}
+        for group in _gather(placed, sorted(placed)):
+            if len(group.queues) > 1:
+                members = [placed[place] for place in group.queues]
+                kind = members[0].kind
+                strangers = [
+                    queue
+                    for place, queue in placed.items()
+                    if place not in group.queues and queue.kind == kind
+                ]
+                is_sure = (
+                    group.is_one
+                    and kind not in elsewhere
+                    and not any(_may_follow(queue, members[0]) for queue in strangers)
+                )
+                for part, is_one in _divide(
+                    *_line_up(members, group.ordinals), [queue.recorded for queue in members]
+                ):
+                    places = tuple(group.queues[at] for at in part)
+                    ordinals = tuple(group.ordinals[at] for at in part)
+                    groups.append(QueueGroup(places, ordinals, is_sure and is_one))
+    return groups
+
+
+def _may_follow(own: Queue, other: Queue) -> bool:
+    """Return whether the queues share few calls, which end together: too few to know whether they
+    belong together.
+    """
+    low, high = max(own.end[0], other.end[0]) - NEAR, min(own.end[-1], other.end[-1]) + NEAR
+    inside = own.calls.ends[(own.end >= low) & (own.end <= high)]
+    if not 0 < len(inside) < FEWEST:
+        return False
+    _, late = find_nearest_partners(inside, other.calls.ends)
+    return bool(np.median(np.abs(late)) < NEAR)
+
+
+def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -> list[QueueGroup]:
+    """Return the queues at these places, on one clock, in groups whose ends agree; the queue with
+    most calls is the first of its group and numbers the collectives.
+    """
+    groups = []
+    left = sorted(places, key=lambda place: -len(queues[place].end))
+    while left:
+        first, *others = left
+        head = queues[first]
+        chosen, ordinals, left = [first], [np.arange(len(head.end)) + MIDDLE], []
+        for place in others:
+            found = None
+            if queues[place].kind == head.kind and queues[place].member != head.member:
+                found = _follow(queues[place].calls.ends, head.calls.ends)
+            if found is None:
+                left.append(place)
+            else:
+                chosen.append(place)
+                ordinals.append(found)
+        members = {queues[place].member for place in chosen}
+        groups.append(QueueGroup(tuple(chosen), tuple(ordinals), len(members) == len(chosen)))
+    return groups
+
+
+def _follow(own: Ends, other: Ends) -> np.ndarray | None:
+    """Return the ordinal of each call, by the place (+ MIDDLE) of the call of `other` that ends
+    with it, counted on where nothing is missing between, else -1; None where the ends do not agree
+    while both have calls.
+    """
+    low, high = max(own.time[0], other.time[0]) - NEAR, min(own.time[-1], other.time[-1]) + NEAR
+    inside, common = ((ends.time >= low) & (ends.time <= high) for ends in (own, other))
+    shared = max(int(inside.sum()), int(common.sum()))
+    if shared < FEWEST:
+        return None
+    index, late = find_nearest_partners(own, other)
+    index = keep_nearest_partners(np.where(inside & (np.abs(late) < NEAR), index, -1), np.abs(late))
+    found = index >= 0
+    if found.sum() < MOST * shared:
+        return None
+    apart = np.abs(late[found] - np.median(late[found]))
+    if np.median(apart) > CLOSE or not is_tighter_than_chance(apart, other.time, index[found]):
+        return None
+    places = np.flatnonzero(found)
+    shifts = np.unique(index[found] - places)
+    if len(shifts) == 1:
+        return np.arange(len(index)) + int(shifts[0]) + MIDDLE
+    return np.where(found, index + MIDDLE, -1)
+
+
+def _tie_hosts(heads: dict[int, list[Queue]]) -> list[dict[int, tuple[float, float]]]:
+    """Return the hosts that lines connect, with the line (offset, slope) that brings each to the
+    clock of the first. heads: queues of each host, one of each group.
+    """
+    left = dict.fromkeys(sorted(heads), 0)
+    parts = []
+    while left:
+        first = next(iter(left))
+        del left[first]
+        part, todo = {first: (0.0, 0.0)}, [first]
+        while todo:
+            one = todo.pop(0)
+            for other in [host for host, tries in left.items() if tries < MOST_TRIES]:
+                left[other] += 1
+                line = _find_line(heads[other], heads[one])
+                if line is not None:
+                    offset, slope = part[one]
+                    slope_of_both = (1 + line[1]) * (1 + slope) - 1
+                    part[other] = line[0] * (1 + slope) + offset, slope_of_both
+                    todo.append(other)
+                    del left[other]
+        parts.append(part)
+    return parts
+
+
+def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, float] | None:
+    """Return the line (offset, slope) from one host's clock to another's, on which the ends of
+    their queues lie; None if there is none, or several fit.
+    """
+    pairs = [(queue, other) for queue in own for other in others if queue.kind == other.kind]
+    # Those first that have as many calls, which are most alike.
+    pairs.sort(key=lambda pair: abs(len(pair[0].end) - len(pair[1].end)))
+    tries: Counter[int] = Counter()
+    lines = []
+    for queue, other in pairs:
+        tries[queue.kind] += 1
+        if tries[queue.kind] <= MOST_PAIRS:
+            found = _compare_queues(queue, other)
+            lines += [found] if found is not None else []
+    if not lines:
+        return None
+    spread, offset, slope, _ = min(lines)
+    for rival_spread, rival_offset, rival_slope, at in lines:
+        apart = abs(offset - rival_offset + (slope - rival_slope) * at)
+        if apart > CONTRADICTION and rival_spread < BETTER * spread:
+            return None
+    return offset, slope
+
+
+def _compare_queues(own: Queue, other: Queue) -> tuple[float, float, float, float] | None:
+    """Return the spread, offset and slope of the line on which the ends of two queues surely lie,
+    and the time amid them; None where they do not.
+    """
+    partners, _ = pair_calls(own.calls, other.calls, LINE_NOISE, False, UTC_ERROR)
+    if partners is None:
+        return None
+    found = partners >= 0
+    times = own.end[found]
+    offset, slope, spread = fit_line(times, other.end[partners[found]] - times)
+    if (
+        abs(slope) > PLAUSIBLE_DRIFT
+        or _follow(own.move(offset, slope).calls.ends, other.calls.ends) is None
+    ):
+        return None
+    return spread, offset, slope, float(np.median(times))
+
+
+def _divide(
+    begin: np.ndarray, end: np.ndarray, recorded: Sequence[int]
+) -> list[tuple[list[int], bool]]:
+    """Return the communicators among queues (columns) whose ends follow each other, and whether
+    each is surely a single one. begin, end: see :func:`_line_up`. recorded: the communicator of each, 0
+    if unknown.
+    """
+    spread = _compare_ends(end)
+    nearest = float(np.median(spread.min(axis=0)))
+    cut = nearest * (LEAST_RATIO + RATIO_OF_FEW / np.sqrt(len(end)))
+    linked = [[at, *np.flatnonzero(near).tolist()] for at, near in enumerate(spread <= cut)]
+    number = np.array(number_linked(linked))
+    parts = [np.flatnonzero(number == part).tolist() for part in range(number.max() + 1)]
+    if len(parts) == 1:
+        known = spread[np.isfinite(spread)]
+        is_alike = len(end) >= ENOUGH_ALIKE and known.max() <= ALIKE * known.min()
+        return [(parts[0], is_alike or _do_wait_for_each_other(begin, end))]
+    names = [{recorded[column] for column in part} - {0} for part in parts]
+    ends = np.stack([take_median(end[:, part], 1) for part in parts])
+    last = np.stack([np.fmax.reduce(begin[:, part], axis=1) for part in parts])
+    for one in range(len(parts)):
+        for other in range(one):
+            is_recorded = names[one] and names[other] and names[one].isdisjoint(names[other])
+            if not is_recorded and not _do_correlate(
+                last[one] - last[other], ends[one] - ends[other]
+            ):
+                return [(list(range(end.shape[1])), False)]
+    return [(part, _do_wait_for_each_other(begin[:, part], end[:, part])) for part in parts]
+
+
+def _compare_ends(end: np.ndarray) -> np.ndarray:
+    """Return the spread of the differences of the ends of each pair of columns; inf of a column and
+    itself, or where too little can be compared.
+    """
+    count = end.shape[1]
+    spread = np.full((count, count), np.inf)
+    for one in range(count):
+        apart = end[:, :one] - end[:, one : one + 1]
+        middle = take_median(apart, 0)
+        found = take_median(np.abs(apart - middle), 0)
+        found[np.isfinite(apart).sum(axis=0) < FEWEST] = np.inf
+        spread[one, :one] = spread[:one, one] = found
+    return spread
+
+
+def _do_correlate(one: np.ndarray, other: np.ndarray) -> bool:
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < FEWEST:
+        return False
+    one, other = (np.argsort(np.argsort(times[both])) for times in (one, other))
+    return bool(np.corrcoef(one, other)[0, 1] >= CORRELATED)
+
+
+def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
+    """Return whether all columns end with the last member to arrive, so that they are of one
+    communicator.
+    """
+    count = begin.shape[1]
+    if count < 2:
+        return False
+    off = end - take_median(end, 1)[:, None]
+    margin = max(CLEARLY * TO_SIGMA * float(np.nanmedian(np.abs(off))), LEAST_MARGIN)
+    arrival = np.where(np.isnan(begin), -np.inf, begin)
+    last = arrival.argmax(axis=1)
+    second, latest = np.partition(arrival, -2, axis=1)[:, -2:].T
+    behind = end - end[np.arange(len(end)), last][:, None]
+    behind = behind - take_median(behind, 0)
+    seen = behind[latest - second >= margin]
+    together = (np.abs(seen) <= margin / 2).sum(axis=0)
+    left = (seen < -margin / 2).sum(axis=0)
+    if count < INDIVISIBLE:
+        return not ((left >= OFTEN) & (left > together)).any()
+    return bool(((together >= OFTEN) & (left * SELDOM <= together)).all())
+
+
+def _line_up(
+    queues: Sequence[Queue], ordinals: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return begins and ends, a row for each collective of several of the queues and a column for
+    each queue, NaN where it has none.
+    """
+    numbers, counts = np.unique(
+        np.concatenate([own[own >= 0] for own in ordinals]), return_counts=True
+    )
+    numbers = numbers[counts > 1]
+    numbers = numbers[choose_evenly(len(numbers), MOST_COLLECTIVES)]
+    begin, end = np.full((2, len(numbers), len(queues)), np.nan)
+    for column, (queue, own) in enumerate(zip(queues, ordinals, strict=True)):
+        row = np.clip(np.searchsorted(numbers, own), 0, len(numbers) - 1)
+        fits = numbers[row] == own
+        begin[row[fits], column], end[row[fits], column] = queue.begin[fits], queue.end[fits]
+    return begin, end

@@ -110,7 +110,7 @@ def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
 def test_reasons_far_behind_rows_without_one_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.events.system.LOOKED_AT", 2)
+    monkeypatch.setattr("nsys2prv.events.host.LOOKED_AT", 2)
     trace, _ = convert_sched_events(
         tmp_path,
         [

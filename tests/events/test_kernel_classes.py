@@ -21,7 +21,12 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kernel_classes import Classifier, load_rules, normalize_name, read_rules
+from nsys2prv.events.name_rules import (
+    Classifier,
+    load_class_rules,
+    normalize_name,
+    read_class_rules,
+)
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062
@@ -29,7 +34,7 @@ LABELS = {
     code: dict(load_catalogue().value_sets[name].labels)
     for code, name in ((CLASS, "kernel_class"), (TENSOR, "tensor_cores"))
 }
-SHIPPED = Classifier(load_rules())
+SHIPPED = Classifier(load_class_rules())
 
 GEMM, ATTENTION, CONVOLUTION, NORM = "GEMM", "Attention", "Convolution", "Normalisation"
 COMMUNICATION, OPTIMIZER, OTHER = "Communication", "Optimizer", "Other"
@@ -126,7 +131,7 @@ HOSTILE = [piece * (1_000_000 // len(piece)) for piece in PIECES] + [
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:24] + name[-6:]))
 def test_no_rule_backtracks_without_end(name: str) -> None:
     """A rule that backtracks would take years on these names."""
-    assert isinstance(classify(name, Classifier(load_rules()))[0], str)
+    assert isinstance(classify(name, Classifier(load_class_rules()))[0], str)
 
 
 def test_damaged_names_have_a_class() -> None:
@@ -153,7 +158,7 @@ rules:
   - {class: Attention, name: '^Jacobi', full: 'float \\*, const'}
   - {class: Other, name: saxpy}
 """)
-    classifier = Classifier(load_rules(rules))
+    classifier = Classifier(load_class_rules(rules))
     assert classify("my_product_tn_t64x32(float *)", classifier) == (GEMM, YES, "tn 64x32")
     assert classify("my_product_plain(float *)", classifier) == (GEMM, YES, "")
     assert classify("jacobi_kernel(float *, const float *)", classifier) == (ATTENTION, UNKNOWN, "")
@@ -169,7 +174,7 @@ rules:
 def test_the_example_of_the_documentation_is_valid() -> None:
     page = (SAMPLES.parent / "docs" / "kernel-classes.md").read_text(encoding="utf-8")
     classifier = Classifier(
-        read_rules(page.partition("```yaml\n")[2].partition("```")[0], "kernel-classes.md")
+        read_class_rules(page.partition("```yaml\n")[2].partition("```")[0], "kernel-classes.md")
     )
     assert classify("my_product_nt_tile64x64x16(float *)", classifier) == (GEMM, YES, "nt 64x64x16")
     assert classify("void launch<MyAttention<float>>(float *)", classifier) == (
@@ -182,7 +187,7 @@ def test_the_example_of_the_documentation_is_valid() -> None:
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:
     classifier = Classifier(
-        read_rules(
+        read_class_rules(
             r"""rules: [{class: GEMM, name: '^[A-F]\D+\SX$', shape: '(?P<m>\d+)(?P<LAYOUT>)'}]""",
             "rules",
         )
@@ -234,13 +239,13 @@ def test_a_bad_file_of_rules_is_one_line(
 
 def test_a_file_of_rules_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(Nsys2prvError, match=r"nowhere\.yaml: No such file"):
-        load_rules(tmp_path / "nowhere.yaml")
+        load_class_rules(tmp_path / "nowhere.yaml")
     with pytest.raises(Nsys2prvError, match="Is a directory"):
-        load_rules(tmp_path)
+        load_class_rules(tmp_path)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"rules: \xff\xfe")
     with pytest.raises(Nsys2prvError, match="must be UTF-8"):
-        load_rules(binary)
+        load_class_rules(binary)
 
 
 # ---- in a trace -----------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsys2prv.events import call_indexes
-from nsys2prv.events.kernel_classes import find_nccl_operation, is_nccl_kernel
+from nsys2prv.events.name_rules import find_nccl_operation, is_nccl_kernel
 from nsys2prv.events.nccl import find_operation
 
 OF_NCCL = [

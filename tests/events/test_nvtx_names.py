@@ -16,7 +16,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
-from nsys2prv.events.nvtx_names import load_rules, read_rules, rename_ranges, select_rules
+from nsys2prv.events.name_rules import load_nvtx_rules, read_nvtx_rules, rename_ranges, select_rules
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 
@@ -88,7 +88,7 @@ SERVING = {
 
 def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
     """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
-    (rules,) = select_rules(tuple(read_rules(text, "rules")), (domain,))
+    (rules,) = select_rules(tuple(read_nvtx_rules(text, "rules")), (domain,))
     result = rename_ranges(pl.Series(names, dtype=pl.String), rules)
     return [
         (name if wanted else None, number)
@@ -106,7 +106,7 @@ def test_names_by_the_rules_that_come_with_nsys2prv(expected: dict[str, tuple[st
     names = list(expected)
     assert apply_rules("rules: []", *names) == list(expected.values())
     assert apply_rules("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
-    assert load_rules("none") == ()
+    assert load_nvtx_rules("none") == ()
 
 
 def test_rules_of_users_come_first_and_each_sees_what_those_before_left() -> None:
@@ -206,7 +206,7 @@ def test_what_is_wrong_is_one_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Nsys2prvError, match=re.escape(message)):
-        read_rules(text, "rules.yaml")
+        read_nvtx_rules(text, "rules.yaml")
     rules = tmp_path / "rules.yaml"
     rules.write_text(text)
     assert main(["--nvtx-rules", str(rules), "none.sqlite", str(tmp_path / "out.prv")]) == 1

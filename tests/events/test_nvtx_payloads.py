@@ -14,7 +14,7 @@ from tools.trace import Trace
 
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.kind import Reason
-from nsys2prv.events.nvtx_payloads import MOST_NAMES
+from nsys2prv.events.nvtx import MOST_NAMES
 
 NVTX = "NVTX_EVENTS"
 MARK, PUSHPOP, STARTEND, DOMAIN = 34, 59, 60, 75

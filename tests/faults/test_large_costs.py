@@ -18,8 +18,8 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.attributes import MOST_METRICS
 from nsys2prv.events.call_indexes import CallKinds, Launches, LaunchIndex, save_launches
 from nsys2prv.events.catalogue import hash_to_numbers
-from nsys2prv.events.kernel_classes import load_rules
 from nsys2prv.events.kind import Reason
+from nsys2prv.events.name_rules import load_class_rules
 
 
 def test_launches_of_many_processes_take_space_in_proportion(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_rule_that_would_take_for_ever_on_some_names(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: '(?:[a-z]+_?)*!', class: GEMM}]")
     with pytest.raises(Nsys2prvError, match="some names would take for ever"):
-        load_rules(rules)
+        load_class_rules(rules)

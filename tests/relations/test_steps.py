@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.clock import NoiseKind
+from nsys2prv.clock import NoiseKind, make_calls
 from nsys2prv.clock.gathering import gather_by_member, gather_calls
-from nsys2prv.clock.observations import make_calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.relations import blocks, nccl_collectives
 from nsys2prv.relations.blocks import write_blocks

@@ -8,10 +8,9 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv.clock import NoiseKind, Role
+from nsys2prv.clock import CALLS, MESSAGES, NoiseKind, Role, make_calls
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import HostClock
-from nsys2prv.clock.observations import CALLS, MESSAGES, make_calls
 from nsys2prv.clock.solve import Alignment, solve_clocks
 
 SECOND = 1_000_000_000

@@ -33,7 +33,7 @@ from nsys2prv.analysis.result import name_communicators
 from nsys2prv.analysis.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.system import select_io_calls
+from nsys2prv.events.host import select_io_calls
 from nsys2prv.replay.meetings import match_mpi_collectives
 from nsys2prv.store.event_reader import HOST, load_event_reader
 
