@@ -13,55 +13,53 @@ from msgspec.structs import replace
 
 from nsys2prv._util.memory import return_freed_memory
 from nsys2prv.analysis import (
-    clocks,
     collectives,
-    critical_path,
     efficiencies,
     findings,
     folded_stacks,
     idle,
     iterations,
     kernels,
-    metrics,
     nvtx_operations,
     overlap,
     time_division,
 )
-from nsys2prv.analysis.clocks import make_clock_table
 from nsys2prv.analysis.coverage import explain_absence, find_lossy_devices, name_lossy_processes
 from nsys2prv.analysis.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
 from nsys2prv.analysis.host_time import LOADING, select_no_profiler, select_shmem_calls
-from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
 from nsys2prv.events.attributes import select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
 from nsys2prv.events.host import select_io_calls
+from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import load_event_reader
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.job import OpenJob
 
-ANALYSES = tuple(
-    module.ANALYSIS
-    for module in (
-        findings,
-        efficiencies,
-        overlap,
-        iterations,
-        collectives,
-        kernels,
-        nvtx_operations,
-        idle,
-        folded_stacks,
-        metrics,
-        time_division,
-        clocks,
-        critical_path,
-    )
-)
-
 #: The analysis, and the kind and layout of the same name, that are there on demand.
-ON_DEMAND = critical_path.LAYOUT
+ON_DEMAND = time_division.CRITICAL_PATH
+_KERNELS = ("cuda_kernel", "nccl_kernel", "cuda_graph")
+_COLLECTIVES = ("nccl_kernel", *MPI_LAYOUTS)
+#: All analyses, in the order of their tables; analyses.yaml says what they show.
+ANALYSES = (
+    Analysis("findings", findings.collect, findings.conclude),
+    Analysis("efficiencies", efficiencies.collect, efficiencies.conclude),
+    Analysis("overlap", overlap.collect, overlap.conclude, ((*WORK,), (KERNEL_NAMES,))),
+    Analysis("iterations", iterations.collect, iterations.conclude, ((*WORK,),)),
+    Analysis("collectives", collectives.collect, collectives.conclude, (_COLLECTIVES,)),
+    Analysis("kernels", kernels.collect, kernels.conclude, (_KERNELS,)),
+    Analysis(
+        "operations", nvtx_operations.collect, nvtx_operations.conclude, (nvtx_operations.RANGES,)
+    ),
+    Analysis("idle", idle.collect, idle.conclude, ((*WORK, "cuda_api"),)),
+    Analysis("stacks", folded_stacks.collect, folded_stacks.conclude),
+    Analysis("metrics", kernels.collect_metrics, kernels.conclude_metrics),
+    Analysis("time", time_division.collect, time_division.conclude),
+    Analysis("clocks", lambda _: iter(()), collectives.conclude_clocks),
+    Analysis(ON_DEMAND, time_division.collect_path, time_division.conclude_path, ((ON_DEMAND,),)),
+)
 
 
 def run_analyses(
@@ -113,16 +111,17 @@ def run_analyses(
         opened.folded,
         opened.available,
         explain,
-        make_clock_table(job),
+        collectives.make_clock_table(job),
         lambda: opened.graph,
     )
     results, able = {}, []
     for analysis in (one for one in ANALYSES if one.name in wanted):
+        title, is_of_covered = analysis.declared.title, analysis.declared.covered
         absent = [group for group in analysis.needs if not opened.available & set(group)]
-        missing = [f"{analysis.title}: {explain_absence(job, group)}" for group in absent]
-        if analysis.is_of_covered and not len(opened.coverage.common):
+        missing = [f"{title}: {explain_absence(job, group)}" for group in absent]
+        if is_of_covered and not len(opened.coverage.common):
             missing.insert(0, opened.coverage.describe())
-        results[analysis.name] = Result(analysis.name, analysis.title, missing=missing)
+        results[analysis.name] = Result(analysis.name, title, missing=missing)
         able += [] if missing else [analysis]
     collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
@@ -141,7 +140,7 @@ def run_analyses(
             result = results[analysis.name]
             analysis.conclude(joined, context, result)
             told = any(lost_work in line for line in (*result.missing, *result.notes))
-            if lost_work and analysis.is_of_covered and not told:
+            if lost_work and analysis.declared.covered and not told:
                 result.missing.append(f"figures of all GPUs: {lost_work}")
             advance(1)
     return results

@@ -1,13 +1,5 @@
-"""Collectives: NCCL by communicator and operation (calls, bytes, waits, bus bandwidth); which rank
-arrives last, and how long the others wait for it; calls of MPI.
-
-NCCL's, found on all their ranks: a rank waits from the begin of its kernel until the last rank's
-has begun; what follows is the transfer, over which bandwidths are (bus bandwidth by nccl-tests'
-factors, of many kernels weighted by their transfers). The straggler of a collective is the rank
-whose kernel begins last; why it does, findings say. MPI's, by call. Communicators of NCCL are
-called by their members; `communicator_hash` is NCCL's own number. `exceeds_clock_error`: whether
-the mean wait, or the maximum lateness, is longer than the error that may remain between the hosts'
-clocks. If it is not, the figure means nothing.
+"""Analyse collectives of NCCL and MPI, stragglers among them, and the clocks of hosts, whose errors
+bound what can be said of waits between ranks.
 """
 
 from __future__ import annotations
@@ -18,16 +10,16 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.clocks import compare_with_clock_error
 from nsys2prv.analysis.device_group import DeviceGroup, label_values
 from nsys2prv.analysis.result import (
-    Analysis,
     Context,
     Result,
     divide_columns,
     name_communicators,
     sum_known,
 )
+from nsys2prv.conversion.clocks import is_aligned
+from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
 
 MPI_FIELDS = {
@@ -120,8 +112,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
-        title = "NCCL kernels by communicator and operation"
-        result.add("nccl", title, _sum_by_operation(kernels, context), __doc__)
+        result.add("nccl", _sum_by_operation(kernels, context))
         if not (kernels["communicator"] >= 0).any():
             result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
@@ -130,10 +121,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     else:
         result.missing.append(f"NCCL collectives: {context.explain_absence(('nccl_kernel',))}")
     if matched.height:
-        across_ranks = _sum_across_ranks(matched, context)
-        result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
-        title = "Which rank arrives last, and how long the others wait for it"
-        result.add("stragglers", title, _find_stragglers(matched, context))
+        result.add("across_ranks", _sum_across_ranks(matched, context))
+        result.add("stragglers", _find_stragglers(matched, context))
     elif kernels.height and not frames["unplaced"].height:
         result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
@@ -145,7 +134,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             "could not be aligned"
         )
     if mpi.height:
-        result.add("mpi", "MPI calls", _sum_mpi_over_tasks(mpi, context))
+        result.add("mpi", _sum_mpi_over_tasks(mpi, context))
     else:
         result.missing.append(f"MPI calls: {context.explain_absence(MPI_LAYOUTS)}")
 
@@ -244,6 +233,74 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     return context.label_tasks(by_task.with_columns(unsure), "node", "device")
 
 
-ANALYSIS = Analysis(
-    "collectives", "Collectives", (("nccl_kernel", *MPI_LAYOUTS),), collect, conclude
-)
+# ---- clocks of hosts -----------------------------------------------------------------------------
+
+
+def make_clock_table(job: Job) -> pl.DataFrame:
+    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
+    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
+    corrected.
+    """
+    hosts = job.clock_record.hosts if job.clock_record else {}
+    return pl.DataFrame(
+        [
+            (
+                name,
+                clock.method,
+                clock.offset_ns,
+                clock.drift_ppm,
+                clock.bound_ns,
+                is_aligned(clock),
+            )
+            for name, clock in hosts.items()
+        ],
+        schema={
+            "host": pl.String,
+            "method": pl.String,
+            "offset_ns": pl.Int64,
+            "drift_ppm": pl.Float64,
+            "error_bound_ns": pl.Int64,
+            "comparable": pl.Boolean,
+        },
+        orient="row",
+    ).sort(pl.col("error_bound_ns"), descending=True, nulls_last=False, maintain_order=True)
+
+
+def conclude_clocks(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add how the clock of each host was corrected."""
+    if context.clocks.height:
+        result.add("hosts", context.clocks)
+    else:
+        result.missing.append(
+            "clocks of hosts: all reports have the same clock, or none was corrected"
+        )
+
+
+def compare_with_clock_error(
+    key: str, figure: str, matched: pl.DataFrame, context: Context
+) -> list[pl.Expr]:
+    """Return a column that says whether a figure of each row (ns) is more than the clocks of the
+    hosts that its collectives connect may be wrong against each other; null where that is not
+    known, no column where there is one clock. key: column that identifies the rows, `task` or `communicator`.
+    """
+    bounds = context.clocks
+    if bounds.height < 2:
+        return []
+    hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
+    bounded_hosts = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
+    members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
+    joined = members.join(bounded_hosts, on="task", how="left")
+    if key == "task":
+        # All whom a rank meets in any communicator.
+        joined = members.rename({"task": "of"}).join(joined, on="communicator").drop("communicator")
+        joined = joined.rename({"of": "task", "task": "other"})
+    rows = joined.select(key, "host", "error_bound_ns").unique()
+    unsure = pl.col("error_bound_ns").is_null().any() & (pl.len() > 1)
+    sums = rows.group_by(key).agg(
+        bound=pl.when(~unsure).then(
+            pl.when(pl.len() > 1).then(pl.col("error_bound_ns").top_k(2).sum()).otherwise(0)
+        )
+    )
+    of_each = dict(sums.rows())
+    bound = pl.col(key).replace_strict(of_each, default=None, return_dtype=pl.Int64)
+    return [(pl.col(figure) > bound).alias("exceeds_clock_error")]

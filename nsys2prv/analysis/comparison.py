@@ -9,7 +9,7 @@ import polars as pl
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.finished_job import FinishedJob
 from nsys2prv.analysis.iterations import PARTS
-from nsys2prv.analysis.result import Result, divide_columns
+from nsys2prv.analysis.result import Result, Table, divide_columns
 from nsys2prv.analysis.study.model import list_known_rows
 from nsys2prv.analysis.text import format_nanoseconds
 
@@ -38,23 +38,10 @@ COMPARED = (
 )
 
 
-#: Tables with a row for each device or rank: analysis, table, key column, what is compared, the
-#: title.
+#: Tables with a row for each device or rank: analysis, table, key column, what is compared.
 PLACES = (
-    (
-        "efficiencies",
-        "devices",
-        "device",
-        ("active_ns", "useful_ns", "nccl_ns", "exposed_ns"),
-        "Time of each device",
-    ),
-    (
-        "collectives",
-        "stragglers",
-        "rank",
-        ("waited_ns", "others_waited_ns"),
-        "How long each rank waited in NCCL collectives, and the others for it",
-    ),
+    ("efficiencies", "devices", "device", ("active_ns", "useful_ns", "nccl_ns", "exposed_ns")),
+    ("collectives", "stragglers", "rank", ("waited_ns", "others_waited_ns")),
 )
 
 
@@ -150,20 +137,18 @@ def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
     NVTX range. Changes are of the second from the first.
     """
     jobs = first, second
-    title = f"A: {first.description['name']}; B: {second.description['name']}"
     result = Result("difference", "Difference of two jobs", notes=warn_of_differences(*jobs))
-    result.add("job", title, _describe_jobs(jobs))
+    a, b = (job.description["name"] for job in jobs)
+    result.add("job", _describe_jobs(jobs), a=a, b=b)
     each = find_frames(jobs, "iterations", "each")
     steps = [frame.height for frame in each] if each else [0, 0]
     if each and (focus := find_frames(jobs, "efficiencies", "focus")):
         # Tables are of the whole job, with warm-up.
         steps = [frame["iterations_of_job"][0] for frame in focus]
     if each:
-        title = "Median iteration of the steady state: how a GPU spends its time"
-        result.add("iteration", title, _compare_medians(each))
-        title = "Iterations of the steady state by number, largest change first"
-        result.add("by_iteration", title, _join_places(each, "iteration", ITERATION_VALUES))
-    counts, compared = [], []
+        result.add("iteration", _compare_medians(each))
+        result.add("by_iteration", _join_places(each, "iteration", ITERATION_VALUES))
+    counts, compared = [], {}
     for analysis, name, keys, count, value in COMPARED:
         frames = find_frames(jobs, analysis, name)
         if frames is None:
@@ -173,7 +158,8 @@ def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
                 result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
             continue
         joined = _join_by_key(frames, keys, count, value, steps)
-        compared.append((f"{analysis}_{name}", first.results[analysis].tables[name].title, joined))
+        title = first.results[analysis].tables[name].title
+        compared[f"{analysis}_{name}"] = Table(title, joined)
         counts.append(
             joined.select(
                 pl.lit(f"{analysis}: {name}").alias("table"),
@@ -182,14 +168,13 @@ def compare_jobs(first: FinishedJob, second: FinishedJob) -> list[Result]:
             )
         )
     if counts:
-        result.add("counts", "Executions", pl.concat(counts))
-    for table in compared:
-        result.add(*table)
-    for analysis, name, key, values, title in PLACES:
+        result.add("counts", pl.concat(counts))
+    result.tables.update({name: one for name, one in compared.items() if one.frame.height})
+    for analysis, name, key, values in PLACES:
         if frames := find_frames(jobs, analysis, name):
             heights = [frame.height for frame in frames]
             if heights[0] == heights[1]:
-                result.add(f"by_{key}", title, _join_places(frames, key, values))
+                result.add(f"by_{key}", _join_places(frames, key, values))
             else:
                 result.notes.append(
                     f"{analysis}, {name}: {heights[0]:,} in A, {heights[1]:,} in B, not compared one by one"

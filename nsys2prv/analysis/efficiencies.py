@@ -1,35 +1,5 @@
-"""Efficiencies as POP and TALP define them: of devices, of hosts and of MPI, of the steady state and the
-whole job, of each node, iteration and NVTX region; shares of the time of each device and host.
-
-Elapsed time T: of the steady state (iterations.py), from the begin of its first iteration to the
-end of what its last one launched; of the whole job, what the reports of all processes cover. Work
-of devices belongs to the iteration and the region whose call launched it, wherever it runs.
-
-Devices, each over its streams: useful U (kernels; the options say which), active A (all kernels,
-graphs and memory operations). Of D devices: parallel efficiency = sum U / (D T) = load balance
-(mean U / max U) x communication efficiency (max U / max A, which may be of different devices) x
-orchestration efficiency (max A / T). Load balance = within nodes (best mean U of a node / max U) x
-between nodes (mean U / best mean of a node). With NCCL, communication efficiency = serialisation
-efficiency (max U / maximum time of all kernels, in a replay of the job in which transfers between
-ranks take no time) x transfer efficiency (the rest, copies among it).
-
-Hosts, of each of H processes the main thread (that with the iterations), or all threads: outside
-MPI O, useful (outside MPI and the CUDA API) V. MPI parallel efficiency = sum O / (H T) = load
-balance (mean O / max O, within x between nodes) x communication efficiency (max O / T), without
-work on GPUs of the time between MPI_Init and MPI_Finalize. Communication efficiency = serialisation
-(max O / T in a replay without the transfers of MPI) x transfer efficiency (the rest, as
-BasicAnalysis has it). Offload efficiency = sum V / sum O; host parallel efficiency = sum V / (H T)
-= MPI parallel x offload efficiency.
-
-OpenMP, outside MPI, of the threads of each process that have implicit tasks: useful W (the main
-thread outside parallel regions, all threads in their tasks without waiting), serial S (the others
-while the main thread is outside), waiting at the ends of regions B, the rest R. Parallel efficiency
-= W / (W + S + B + R) = serialisation W / (W + S) x scheduling (W + S) / (W + S + R) x load balance
-(W + S + R) / all. Source: DLB's TALP and POP's BasicAnalysis.
-
-Of a region, an NVTX range, T is the time of devices from the first to the last of what each of its
-executions launched; of hosts, the time of the ranges. Work of threads without such ranges belongs
-to those of the thread with the iterations.
+"""Compute efficiencies as POP and TALP define them (analyses.yaml has the definitions), of the times that
+efficiency_times.py measures.
 """
 
 from __future__ import annotations
@@ -53,7 +23,7 @@ from nsys2prv.analysis.efficiency_times import (
     measure_hosts,
 )
 from nsys2prv.analysis.intervals import merge_spans
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result, divide_columns
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.path import IdealNetwork, replay_without_transfers
@@ -162,7 +132,7 @@ def _add_focus(
             name for name, layouts in RECORDED.items() if context.reader.layouts & {*layouts}
         ),
     }
-    result.add("focus", "The focus of analysis", pl.DataFrame([focus]))
+    result.add("focus", pl.DataFrame([focus]))
 
 
 class _IdealNetworks(Struct, frozen=True):
@@ -239,19 +209,18 @@ def _add_device_tables(
 ) -> pl.DataFrame:
     rated = _rate_devices(devices, PART)
     of_job = ideal.add_to_devices(_select_parts(rated))
-    result.add("device", "Efficiency of devices", of_job.drop("key"), __doc__)
+    result.add("device", of_job.drop("key"))
     focus = devices.filter(pl.col("part") == of_job["part"][0])
     if focus["node"].n_unique() > 1:
         by_node = _rate_devices(focus, ["node"]).select(pl.exclude("^load_balance_.*_efficiency$"))
-        result.add("nodes", "Efficiency of devices by node", by_node)
+        result.add("nodes", by_node)
     each = _list_device_times(devices)
     shares = each.filter(pl.col("part") == of_job["part"][0]).drop(PART)
-    result.add("devices", "Devices: shares of the elapsed time", shares)
+    result.add("devices", shares)
     iterations = _select_iterations(rated)
-    result.add("iterations", "Efficiency of devices by iteration", iterations)
-    spread = _summarize_iterations(iterations)
-    result.add("over_iterations", "Efficiency of devices: spread over iterations", spread)
-    result.add("iterations_of_devices", "Devices by iteration", _select_iterations(each))
+    result.add("iterations", iterations)
+    result.add("over_iterations", _summarize_iterations(iterations))
+    result.add("iterations_of_devices", _select_iterations(each))
     if "instructions" in devices.columns:
         sampled = focus.filter(pl.col("sampled_ns") > 0).select(
             devices=pl.len().cast(pl.Int64),
@@ -259,8 +228,7 @@ def _add_device_tables(
             clock_hertz=pl.col("cycles").sum() / pl.col("sampled_ns").sum() * 1e9,
             useful_ns=pl.col("useful_ns").sum(),
         )
-        title = "Instructions of a multiprocessor and clock, while devices compute"
-        result.add("instructions", title, sampled.filter(pl.col("devices") > 0))
+        result.add("instructions", sampled.filter(pl.col("devices") > 0))
     return rated
 
 
@@ -274,17 +242,17 @@ def _add_host_tables(
     of_job = ideal.add_to_hosts(_select_parts(rated), hosts)
     is_of_mpi = has_mpi and not layouts & set(WORK)
     named = pl.col("part").replace(WHOLE_JOB, MPI_TIME) if is_of_mpi else pl.col("part")
-    result.add("host", "Efficiency of hosts", of_job.with_columns(named).drop("key"))
-    result.add("host_iterations", "Efficiency of hosts by iteration", _select_iterations(rated))
+    result.add("host", of_job.with_columns(named).drop("key"))
+    result.add("host_iterations", _select_iterations(rated))
     names = ("outside_mpi", "useful") if has_api else ("outside_mpi",)
     focus = hosts.filter(pl.col("part") == of_job["part"][0])
     threads = _add_shares(focus, names).sort("task", "thread")
     columns = (f"{name}_{unit}" for unit in ("share", "ns") for name in names)
     ranks = context.label_tasks(threads.select("task", *columns))
-    title = "Main threads" if context.options.host_threads != ALL else "Threads"
+    whose = "Main threads" if context.options.host_threads != ALL else "Threads"
     is_of_mpi &= not context.options.steady
     span = f"the time from {MPI_TIME}" if is_of_mpi else "the elapsed time"
-    result.add("hosts", f"{title}: shares of {span}", ranks)
+    result.add("hosts", ranks, threads=whose, span=span)
     if not has_mpi:
         absent = context.explain_absence(MPI_LAYOUTS)
         result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
@@ -310,7 +278,7 @@ def _add_regions(rated: Mapping[str, pl.DataFrame], context: Context, result: Re
             table = table.filter(is_large).sort("elapsed_ns", descending=True)
             kept = table["key"].to_list()
         table = table.select("region", pl.exclude("region", *PART), share_of_elapsed=share)
-        result.add(name, f"Efficiency of {name.replace('_', ' ')}", table)
+        result.add(name, table)
 
 
 def _select_parts(rated: pl.DataFrame) -> pl.DataFrame:
@@ -409,8 +377,3 @@ def _sum_groups(
 
 def _make_ratios(ratios: Mapping[str, tuple[str, str]]) -> Iterator[pl.Expr]:
     return (divide_columns(*pair).alias(name) for name, pair in ratios.items())
-
-
-ANALYSIS = Analysis(
-    "efficiencies", "Efficiencies (POP, TALP)", (), collect, conclude, is_of_covered=True
-)

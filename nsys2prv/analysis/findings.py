@@ -45,7 +45,7 @@ from nsys2prv.analysis.host_time import (
 from nsys2prv.analysis.intervals import EMPTY, Spans, unite
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_causes import describe_job_cause
-from nsys2prv.analysis.result import Analysis, Context, Finding, JobRanks, Result
+from nsys2prv.analysis.result import Context, Finding, JobRanks, Result
 from nsys2prv.analysis.stacks import list_places, measure_places
 from nsys2prv.analysis.time_use import (
     describe_devices,
@@ -185,11 +185,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     """Add the findings, the most costly first, answers to what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
-        phases = find_phases(context.reader, context.labels["nvtx"], steady)
-        about = "Findings are of the steady state: shares are of its time."
-        result.add("phases", "Phases", phases, about)
-    about = "By call stacks and CPU samples, of the thread that drives the GPUs."
-    result.add("places", "Where hosts are while GPUs are idle", list_places(frames, context), about)
+        result.add("phases", find_phases(context.reader, context.labels["nvtx"], steady))
+    result.add("places", list_places(frames, context))
 
 
 def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -221,8 +218,7 @@ def _replay_job(frames: Mapping[str, pl.DataFrame], context: Context, result: Re
     if asked := parse_what_ifs(context.options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
         span = "the work of GPUs" if devices.height else f"the time from {MPI_TIME}"
-        title = f"What if: gains and durations of {'the steady state' if steady else span}"
-        result.add("what_if", title, answers, "Each row also has the changes of those above.")
+        result.add("what_if", answers, span="the steady state" if steady else span)
     facts = CauseContext(context, job, replay, frames)
     unexplained = replay.measure_unexplained()
     outside = replay.measure_outside()
@@ -368,8 +364,3 @@ def _describe_nothing(frames: Mapping[str, pl.DataFrame]) -> str:
     if described := describe_parts(sum_parts(frames["hosts"])):
         text += f"; outside of calls of CUDA and MPI, hosts are {described}"
     return text
-
-
-ANALYSIS = Analysis(
-    "findings", "What holds the job back", (), collect, conclude, is_of_covered=True
-)

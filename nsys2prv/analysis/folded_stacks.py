@@ -1,11 +1,4 @@
-"""Whole call stacks of host threads, folded: how long each thread is in each of them, in all and while
-the GPUs of its process are idle.
-
-By the stacks of calls, those of CUDA before calls of the operating system within them, and by CPU
-samples in none of these calls: each stands for the time since the one before on its thread, at most
-four times the usual. The outermost function comes first, as flame graphs have it; a module in
-brackets is a function without a name.
-"""
+"""Fold the whole call stacks of host threads: how long each thread is in each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ import polars as pl
 from nsys2prv.analysis.device_group import DeviceGroup, find_driving_threads
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import Spans, unite
-from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.result import Context, Result
 from nsys2prv.analysis.stacks import CALLS, divide_time, keep_whole_stacks, weigh_samples
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 
@@ -91,7 +84,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     labelled = stacks.join(names, on="thread", maintain_order="left").drop("thread")
     labelled = context.label_tasks(labelled.rename({"row": "thread"}))
     columns = ("rank", "thread", "drives_gpus", "stack", "time_ns", "idle_ns", "count")
-    result.add("stacks", "Call stacks of hosts, folded", labelled.select(columns), __doc__)
+    result.add("stacks", labelled.select(columns))
     driving = labelled.filter("drives_gpus").select("rank", "stack", time_ns=by_time)
     flames = [lay_out_flame(driving).with_columns(rank=pl.lit("all"))]
     if (ranks := driving["rank"].unique(maintain_order=True).to_list())[1:]:
@@ -100,7 +93,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             for rank in ranks[:MOST_RANKS]
         ]
     flame = pl.concat(flames).select("rank", *FLAME_SCHEMA)
-    result.add("flame", "Where host threads are while their GPUs are idle", flame)
+    result.add("flame", flame)
 
 
 def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:
@@ -129,6 +122,3 @@ def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:
         wide = frames.filter(pl.col("time_ns") >= LEAST_WIDTH * whole)
         levels.append(wide.sort("begin_ns").select(*FLAME_SCHEMA))
     return pl.concat(levels)
-
-
-ANALYSIS = Analysis("stacks", "Call stacks of hosts", (), collect, conclude, is_of_covered=True)

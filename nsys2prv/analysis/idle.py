@@ -1,11 +1,4 @@
-"""Idle time of devices by gap length and by what the host does; launch latency; CUDA API calls;
-memory operations.
-
-A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them, within the time that the reports of all processes cover. Its time is split by
-what the threads that drive the device do. Launch latency: from the begin of the launching call to
-the begin of the work; queued: from the call's end, where the work begins later.
-"""
+"""Measure idle time of devices, launch latency, CUDA API calls and memory operations."""
 
 from __future__ import annotations
 
@@ -24,7 +17,7 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.intervals import make_statistics, spill_durations
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns, sum_known
+from nsys2prv.analysis.result import Context, Result, divide_columns, sum_known
 from nsys2prv.events.catalogue import map_labels
 
 #: Classes of gaps by length: names, and bounds in ns.
@@ -37,11 +30,6 @@ _PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
 #: Columns that tell memory operations of one sort from others.
 MOVES = ["operation", "source", "destination"]
-#: Tables of latencies -> their titles.
-LATENCIES = {
-    "latencies": "Launch latency: from the begin of the call to the begin of the kernel or graph",
-    "queued": "Queue time: from the end of the call to the begin of the kernel or graph",
-}
 
 
 def collect(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -101,10 +89,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         _add_gap_tables(frames, context, result)
     else:
         result.missing.append(f"gaps of devices: {context.explain_absence(tuple(WORK))}")
-    for name, title in LATENCIES.items():
+    for name in ("latencies", "queued"):
         if frames[name].height:
             by_task = make_statistics(frames[name], ["task"]).drop("time_ns").sort("task")
-            result.add(name, title, context.label_tasks(by_task))
+            result.add(name, context.label_tasks(by_task))
     absent = context.explain_absence(("cuda_api",))
     if not frames["latencies"].height:
         result.missing.append(f"launch latencies: {absent}, or no kernel that its calls launched")
@@ -117,11 +105,11 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
             (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"),
             pl.exclude("call", "count", "time_ns"),
         )
-        result.add("calls", "CUDA API calls", rows)
+        result.add("calls", rows)
     else:
         result.missing.append(f"CUDA API calls: {absent}")
     if frames["memory"].height:
-        result.add("memory", "Memory operations", _sum_moves(frames["memory"]))
+        result.add("memory", _sum_moves(frames["memory"]))
     else:
         result.missing.append(
             f"memory operations: {context.explain_absence(('memory_operation',))}"
@@ -142,13 +130,11 @@ def _add_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context, result
         (pl.col("time_ns") / (context.elapsed * gaps["device"].n_unique())).alias("elapsed_share"),
         *states,
     )
-    title = "Idle time of devices by gap length, and what the host did"
-    result.add("gaps", title, whole, __doc__)
+    result.add("gaps", whole)
     if frames["long"].height:
         long = frames["long"].sort("time_ns", descending=True, maintain_order=True)
         long = long.select("device", pl.col("begin").alias("begin_ns"), "time_ns", *states)
-        title = f"Longest gaps (1 ms or more; up to {MOST_LONG} per device)"
-        result.add("long_gaps", title, context.label_devices(long))
+        result.add("long_gaps", context.label_devices(long), count=MOST_LONG)
 
 
 def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
@@ -165,13 +151,3 @@ def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
         divide_columns(pl.col("bytes").cast(pl.Float64), "time_ns").alias("bandwidth_gb_s"),
         PAGEABLE.alias("pageable"),
     )
-
-
-ANALYSIS = Analysis(
-    "idle",
-    "Idle devices, launches and memory operations",
-    ((*WORK, "cuda_api"),),
-    collect,
-    conclude,
-    is_of_covered=True,
-)

@@ -33,7 +33,7 @@ from nsys2prv.analysis.device_group import (
 )
 from nsys2prv.analysis.intervals import SIDES, Spans, take_first
 from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.store.event_reader import EventReader
@@ -543,9 +543,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         each = each.drop("compute_ns", "exposed_nccl_ns")
         why = context.explain_absence((KERNEL_NAMES,))
         result.missing.append(f"communication of iterations: {why}")
-    title = "Iterations of the steady state: how a GPU spends its time"
-    result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
-    result.add("each", "Each iteration of the steady state", each)
+    result.add("summary", _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
+    result.add("each", each)
 
 
 def _summarize(each: pl.DataFrame) -> pl.DataFrame:
@@ -566,8 +565,3 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
             if column in each.columns
         ]
     )
-
-
-ANALYSIS = Analysis(
-    "iterations", "Iterations", (tuple(WORK),), collect, conclude, is_of_covered=True
-)

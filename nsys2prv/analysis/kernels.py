@@ -1,11 +1,5 @@
-"""Kernels and kernel classes: count, time, mean, median, min, max, standard deviation, imbalance
-over ranks, tensor cores; bimodal durations.
-
-Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
-that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
-mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
-sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
-that time; unknown of kernels shorter than three samples.
+"""Analyse kernels by name and class, and sampled metrics of GPUs, network and other devices, as step
+functions of time: means while kernels run, by device, and maps over time.
 """
 
 from __future__ import annotations
@@ -14,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import RULE
 from nsys2prv.analysis.device_group import (
@@ -26,9 +21,9 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.intervals import count_durations, make_statistics, spill_durations
-from nsys2prv.analysis.metrics import make_steps
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
-from nsys2prv.store.event_reader import Samples
+from nsys2prv.analysis.result import Context, Result, divide_columns
+from nsys2prv.analysis.text import format_nanoseconds
+from nsys2prv.store.event_reader import UNKNOWN, Samples
 
 #: Columns that tell kernels apart.
 KERNEL_KEY = ["what", "name", "class", "tensor"]
@@ -89,22 +84,19 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     by_class = _label_classes(_compute_figures(groups, of_kernels, ["class"], tasks))
     named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
-    result.add("kernels", "Kernels", named.drop("what", "two_modes", *MODES), __doc__)
-    result.add("classes", "Kernel classes", by_class)
+    result.add("kernels", named.drop("what", "two_modes", *MODES))
+    result.add("classes", by_class)
     longest = rows.select(KERNEL_KEY).head(MOST_DISTRIBUTIONS)
     own = groups.join(longest, KERNEL_KEY, "semi", maintain_order="left")
     bins = count_durations(own, KERNEL_KEY, BINS)
     bins = context.label_names(bins, "name", "kernels", "nccl_kernels", "graphs")
-    title = f"Durations of the {MOST_DISTRIBUTIONS} kernels that take most time (bins)"
     bins = bins.select(pl.col("name").alias("kernel"), "low_ns", "high_ns", "count")
-    result.add("durations", title, bins)
-    title = "GEMM time with and without tensor cores (told by the kernels' names)"
-    gemm = groups.filter(pl.col("class") == GEMM)
-    result.add("tensor_cores", title, _sum_tensor_cores(gemm))
+    result.add("durations", bins, count=MOST_DISTRIBUTIONS)
+    result.add("tensor_cores", _sum_tensor_cores(groups.filter(pl.col("class") == GEMM)))
     # Those that communicate last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
     two = two.select("kernel", "count", "time_ns", *MODES)
-    result.add("two_modes", "Kernels with bimodal durations", two, RULE)
+    result.add("two_modes", two, RULE)
     if two.height:
         result.notes.append(RULE)
 
@@ -153,6 +145,121 @@ def _sum_tensor_cores(gemm: pl.DataFrame) -> pl.DataFrame:
     ).rename({"tensor": "tensor_cores"})
 
 
-ANALYSIS = Analysis(
-    "kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude
-)
+# ---- sampled metrics -----------------------------------------------------------------------------
+
+
+#: Layouts whose samples cover the time since the sample before; those of others cover the time until
+#: the next.
+COVER_BEFORE = ("gpu_metric",)
+
+
+class Steps(Struct, frozen=True):
+    """values[k] holds from edges[k] to edges[k + 1] (ns), where known[k]; nothing is known
+    elsewhere, and the value is 0 there.
+    """
+
+    #: Times at which the value may change (ns), one more than values.
+    edges: np.ndarray
+    #: Value between two edges.
+    values: np.ndarray
+    #: Whether anything is known there.
+    known: np.ndarray
+
+    def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the integral of the value over the known part of each [begin, end), and the length of
+        that part (ns).
+        """
+        last, first = self._integrate_until(end), self._integrate_until(begin)
+        return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
+
+    def _integrate_until(self, times: np.ndarray) -> list[np.ndarray]:
+        """Return the integral of the values, and the known time, up to each time."""
+        if len(self.edges) < 2:
+            return [np.zeros(np.shape(times))] * 2
+        times = np.clip(times, self.edges[0], self.edges[-1])
+        index = np.minimum(np.searchsorted(self.edges, times, "right") - 1, len(self.values) - 1)
+        since, lengths = times - self.edges[index], np.diff(self.edges)
+        return [
+            np.concatenate([[0.0], np.cumsum(values * lengths)])[index] + values[index] * since
+            for values in (self.values, self.known)
+        ]
+
+
+def make_steps(samples: Samples, metric: int) -> Steps:
+    """Return one metric of a device, from the instants that have a value."""
+    column = samples.values[:, metric]
+    has_value = ~np.isnan(column)
+    time, column = samples.time[has_value], column[has_value]
+    column = column[1:] if samples.layout in COVER_BEFORE else column[:-1]
+    return Steps(time, np.maximum(column, 0), column != UNKNOWN)
+
+
+SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
+
+
+def collect_metrics(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect figures of each metric of each device, and its means in bins of time."""
+    bins = unit.options.bins
+    edges = np.arange(bins + 1) * unit.duration // bins
+    for layout in SAMPLED:
+        for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
+            for number, metric in enumerate(samples.metrics):
+                steps = make_steps(samples, number)
+                if steps.known.any():
+                    yield "means", _summarize_steps(steps, samples, number)
+                    yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
+
+
+def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
+    """Return figures of one metric of a device, in a row."""
+    integral, known = steps.integrate(steps.edges[:1], steps.edges[-1:])
+    values = steps.values[steps.known]
+    summary = {
+        "thread": samples.thread,
+        "layout": samples.layout,
+        "metric": samples.metrics[metric],
+        "samples": np.count_nonzero(samples.values[:, metric] >= 0),
+        "integral": integral[0],
+        "known": known[0],
+        "min": values.min(),
+        "max": values.max(),
+    }
+    return pl.DataFrame([summary])
+
+
+def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
+    """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
+    integral, known_time = steps.integrate(edges[:-1], edges[1:])
+    bins = np.flatnonzero(known_time > 0)
+    means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
+    return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
+
+
+def conclude_metrics(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    """Add the means of metrics, and their maps over time."""
+    rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
+    if frames["means"].height:
+        means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
+        means = means.sort("layout", "thread").with_columns(
+            mean=divide_columns("integral", "known")
+        )
+        columns = ("node", "device", "metric", "samples", "mean", "min", "max")
+        result.add("means", means.select(columns))
+        by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
+            devices=pl.len().cast(pl.Int64),
+            mean=pl.col("integral").sum() / pl.col("known").sum(),
+            min_mean=(pl.col("integral") / pl.col("known")).min(),
+            max_mean=(pl.col("integral") / pl.col("known")).max(),
+        )
+        result.add("metrics", by_metric.drop("layout"))
+        maps = frames["maps"].join(rows, on="thread", how="left", maintain_order="left")
+        maps = maps.sort("metric", "thread", "bin")
+        columns = ("metric", "node", "device", "bin", "mean")
+        result.add("map", maps.select(columns))
+    for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
+        if layout not in context.reader.layouts:
+            result.missing.append(f"metrics of {whose}: {context.explain_absence((layout,))}")
+    if result.tables:
+        bins = context.options.bins
+        length = format_nanoseconds(context.duration / bins)
+        result.notes.append(f"maps over time have {bins} bins of {length}")

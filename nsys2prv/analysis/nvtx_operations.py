@@ -1,13 +1,5 @@
-"""NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM with and
-without tensor cores.
-
-Work belongs to the ranges on the launching thread that are open when the launching call begins; its
-time is that of its executions added up, wherever and whenever they run. Start/end ranges count on
-the thread that starts them, and are not within push/pop ranges, nor these within them. Inclusive
-figures count what lies in ranges within as well, exclusive ones do not. Names that differ in their
-numbers alone, as those of steps do, are brought together where there are very many. GEMM that could
-use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
-do without.
+"""Sum what NVTX ranges are to the program: their calls, host time, and the GPU time of the work launched
+inside, as a tree and by rank.
 """
 
 from __future__ import annotations
@@ -30,7 +22,7 @@ from nsys2prv.analysis.device_group import (
     to_arrays,
 )
 from nsys2prv.analysis.intervals import find_parents, find_points_within, order_ranges
-from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import Context, Result, divide_columns
 
 #: Layouts of ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
@@ -180,16 +172,16 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
     operations = _compute_figures(whole, ["operation", "ranks"], has_work)
-    result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
+    result.add("operations", operations)
     tree = _compute_figures(_merge_trees(frames["tree"], texts), ["path", "depth"], has_work)
     # In the order of a tree, whatever characters are in names.
     tree = tree.sort("path").with_columns(
         pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
     )
-    result.add("tree", "Operations as a tree", tree)
+    result.add("tree", tree)
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     by_rank = context.label_tasks(_compute_figures(per_rank, ["task", "operation"], has_work))
-    result.add("by_rank", "Operations by rank", by_rank)
+    result.add("by_rank", by_rank)
     if has_work and not context.reader.layouts & {"launch", "memory"}:
         absent = context.explain_absence(("cuda_api",))
         result.missing.append(
@@ -231,6 +223,3 @@ def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     )
     merged = named.group_by(path="text", maintain_order=True)
     return merged.agg(pl.col("depth").min(), pl.exclude("text", "depth").sum())
-
-
-ANALYSIS = Analysis("operations", "Operations", (RANGES,), collect, conclude)

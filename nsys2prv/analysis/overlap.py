@@ -1,11 +1,4 @@
-"""Exposed and overlapped communication by device, operation and kernel class.
-
-Communication is kernels of NCCL, other kernels of the class Communication (`--useful bsc` leaves
-them out, as BSC's view does) and memory operations; it is exposed where its device computes nothing
-(no other kernel, no graph) and overlapped where it does. Times of operations and classes are added
-up kernel by kernel; those of devices are of sets of times. All are of the time that the reports of
-all processes cover. Operations of UCX count from their submission to their completion.
-"""
+"""Sum exposed and overlapped communication by device, operation and kernel class."""
 
 from __future__ import annotations
 
@@ -21,13 +14,12 @@ from nsys2prv.analysis.device_group import (
     MEMORY,
     NCCL,
     OTHER_COMMUNICATION,
-    WORK,
     DeviceGroup,
     label_values,
     to_arrays,
 )
 from nsys2prv.analysis.intervals import unite
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.result import Context, Result, divide_columns
 
 #: Layout of operations of UCX.
 UCX = "ucx_transfers"
@@ -97,15 +89,13 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         rows = ucx.sort("task").with_columns(
             exposed_ns=exposed, exposed_share=divide_columns(exposed, "time_ns")
         )
-        title = "Operations of UCX under way, and overlapped with computation of the rank's GPUs"
-        result.add("ucx", title, context.label_tasks(rows))
+        result.add("ucx", context.label_tasks(rows))
     if not devices.height or not devices["communication_ns"].sum():
         if not ucx.height:
             absent = context.explain_absence(("nccl_kernel", "memory_operation"))
             result.missing.append(f"overlap: {absent}")
         return
-    title = "Communication: exposed, and overlapped with computation"
-    result.add("devices", title, _compute_exposed(devices.sort("device"), context), __doc__)
+    result.add("devices", _compute_exposed(devices.sort("device"), context))
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     operations = _sum_by_operation(kernels).select(
         "operation",
@@ -115,11 +105,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         "overlapped_ns",
         exposed_share=divide_columns(exposed, "time_ns"),
     )
-    result.add("operations", "Communication by operation", operations)
+    result.add("operations", operations)
     overlapped = divide_columns("overlapped_ns", "time_ns")
     classes = _sum_by_class(kernels).with_columns(overlapped_share=overlapped)
-    title = "Computation by kernel class, and how much of it overlaps communication"
-    result.add("classes", title, classes)
+    result.add("classes", classes)
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -171,13 +160,3 @@ def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
         pl.col("count", "time_ns", "overlapped_ns").sum()
     )
     return sums.sort("time_ns", descending=True, maintain_order=True)
-
-
-ANALYSIS = Analysis(
-    "overlap",
-    "Overlap of communication and computation",
-    (tuple(WORK), (KERNEL_NAMES,)),
-    collect,
-    conclude,
-    is_of_covered=True,
-)

@@ -5,7 +5,6 @@ communicators in them (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct, convert, field, to_builtins
 
+from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import choose_decimals, format_count, list_some
 from nsys2prv.analysis.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.replay.job_graph import JobGraph
@@ -135,6 +135,26 @@ class Finding(Struct, frozen=True):
         return convert({**content, "moments": moments}, cls)
 
 
+class Declaration(Struct, frozen=True):
+    """What analyses.yaml says of an analysis and its tables."""
+
+    #: Heading of its tables.
+    title: str
+    #: What they show, for the documents (Markdown) and the first table.
+    about: str = ""
+    #: Its figures are of the time that the reports of all processes cover.
+    covered: bool = False
+    #: Name of a table -> its title, or its title and what it shows.
+    tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
+    #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
+    hidden: frozenset[str] = frozenset()
+    drawn: frozenset[str] = frozenset()
+
+
+#: Declarations by the names of analyses.
+DECLARED = convert(load_shipped_file(__package__, "analyses.yaml"), dict[str, Declaration])
+
+
 class Table(Struct, frozen=True):
     """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
     fractions of 1, `_gb_s` 10^9 bytes a second.
@@ -171,10 +191,21 @@ class Result(Struct, frozen=True):
     #: Causes that hold the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, name: str, title: str, frame: pl.DataFrame, about: str | None = "") -> None:
-        """Add a table that has rows. about: as in :class:`Table`."""
+    def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:
+        """Add a declared table if it has rows. about: what it shows, in the place of what is declared.
+        words: fill in its title.
+        """
+        said = self.declared.tables[name]
+        title, text = (said, "") if isinstance(said, str) else said
+        if name == next(iter(self.declared.tables)):
+            text = text or self.declared.about
         if frame.height:
-            self.tables[name] = Table(title, frame, about or "")
+            self.tables[name] = Table(title.format(**words), frame, about or text)
+
+    @property
+    def declared(self) -> Declaration:
+        """What is declared of the analysis; nothing where a file has one that is not known."""
+        return DECLARED.get(self.name, Declaration(self.title))
 
     def __repr__(self) -> str:
         return (
@@ -227,7 +258,7 @@ class Context(Struct, frozen=True):
     available: Collection[str]
     #: Returns why nothing of these is available.
     explain_absence: Callable[[Sequence[str]], str]
-    #: As `make_clock_table` of clocks.py returns them.
+    #: As `make_clock_table` of collectives.py returns them.
     clocks: pl.DataFrame
     #: Returns the graph of the job for replays; None without the compiled core.
     get_graph: Callable[[], JobGraph | None]
@@ -436,30 +467,25 @@ def _format_ordinal(number: int) -> str:
 
 
 class Analysis(Struct, frozen=True):
-    """Declaration of an analysis: what it needs, and two functions."""
+    """Functions of an analysis, and what they need."""
 
     #: Name in ``--only``.
     name: str
-    #: Heading of its tables.
-    title: str
-    #: Groups of layouts, or (KERNEL_NAMES,); of each the job must have one, else the analysis is not
-    #: run.
-    needs: tuple[tuple[str, ...], ...]
     #: Yields partial frames of one unit, each with its name.
     collect: Callable[[DeviceGroup], Iterator[tuple[str, pl.DataFrame]]]
     #: Fills the result, from the frames of all units, put together by name: without columns where
     #: no unit has any.
     conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
-    #: Its figures are of the time that the reports of all processes cover.
-    is_of_covered: bool = False
+    #: Groups of layouts, or (KERNEL_NAMES,); of each the job must have one, else the analysis is not
+    #: run.
+    needs: tuple[tuple[str, ...], ...] = ()
     #: `conclude` adds to `result.findings` what belongs to the job's findings.
     has_findings: bool = False
 
     @property
-    def about(self) -> str:
-        """Description for the documents (Markdown): the first paragraph of its module."""
-        text = sys.modules[self.collect.__module__].__doc__ or ""
-        return " ".join(text.split("\n\n")[0].split())
+    def declared(self) -> Declaration:
+        """What is said of it."""
+        return DECLARED[self.name]
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:

@@ -50,12 +50,6 @@ ACRONYMS["io"] = "I/O"
 FRACTIONS = ("share", "efficiency", "scalability", "_active")
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
-#: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
-IN_DETAIL = frozenset(
-    {"map", "durations", "over_time", "by_iteration", "by_rank", "stacks", "flame"}
-    | {"tree", "each", "focus", "device", "host", "instructions"}
-    | {"iterations", "host_iterations", "iterations_of_devices"}
-)
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for, and sentences of what was measured of the
@@ -404,7 +398,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
             ),
         ]
         for name, table in result.tables.items()
-        if name not in IN_DETAIL and table.frame.height
+        if name not in result.declared.hidden | result.declared.drawn and table.frame.height
     ]
     tree = _format_tree(result, style)
     blocks = [*([tree] if tree else []), *tables, *([notes] if notes else [])]

@@ -1,10 +1,5 @@
-"""Where the time of each GPU went, in parts that exclude each other: over the steady state (or the
-whole job), by iteration, and over time; in a job without work on GPUs, where that of ranks went.
-
-Of each moment the first part counts that applies: computing (kernels that do not communicate, graphs),
-alone or beside communication; communication alone, divided into waiting for the last rank and moving
-data (unknown where a kernel was not matched with those of other ranks); memory operations alone;
-idle, by what the threads that drive the GPU do. Times are of what the reports of all processes cover.
+"""Divide the time of each GPU, or of ranks without any, into parts that exclude each other, and that of
+the job along its critical path.
 """
 
 from __future__ import annotations
@@ -14,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.device_group import (
     BUSY,
     OS,
@@ -21,12 +17,14 @@ from nsys2prv.analysis.device_group import (
     DeviceGroup,
     find_host_states,
     find_io_spans,
+    label_values,
     to_arrays,
 )
 from nsys2prv.analysis.host_time import choose_thread
 from nsys2prv.analysis.intervals import EMPTY, Spans, merge_spans, take_first, unite
-from nsys2prv.analysis.result import KERNEL_NAMES, Analysis, Context, Result
+from nsys2prv.analysis.result import KERNEL_NAMES, Context, Result
 from nsys2prv.analysis.stacks import read_layouts
+from nsys2prv.replay.path import Cause
 
 #: Parts of the time of a GPU -> what people call them.
 PARTS = {
@@ -166,14 +164,14 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     named = lanes.join(devices, "device", "left", maintain_order="left")
     named = context.label_tasks(named.with_columns(paraver_task="task"), "node")
     parts = [name for name in (*PARTS, *HOST_PARTS) if name in lanes.columns]
-    title = f"Where the time of each {'GPU' if context.devices.height else 'process'} went"
     if KERNEL_NAMES not in context.available and "compute" in parts:
         result.notes.append(
             f"kernels that communicate count as computing: {context.explain_absence((KERNEL_NAMES,))}"
         )
     columns = [pl.col(name).alias(f"{name}_ns") for name in ("length", *parts)]
     places = ("rank", "node", pl.col("gpu").alias("device"), "paraver_task")
-    result.add("lanes", title, named.select(*places, *columns), __doc__)
+    place = "GPU" if context.devices.height else "process"
+    result.add("lanes", named.select(*places, *columns), place=place)
     if frames["bins"].height:
         count = int(frames["bins"]["number"].max()) + 1
         shares = [
@@ -183,7 +181,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         ]
         over_time = frames["bins"].join(numbers, ["task", "device"]).sort("lane", "number")
         over_time = over_time.select("lane", pl.col("number").alias("bin"), *shares)
-        result.add("over_time", "Where the time went, over time (bins)", over_time)
+        result.add("over_time", over_time)
     if frames["iterations"].height:
         each = frames["iterations"].join(numbers, ["task", "device"]).sort("lane", "number")
         each = each.join(_sum_lateness(context, numbers), ["lane", "number"], "left")
@@ -192,7 +190,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
         names = [name for name in each.columns if name not in (*numbers.columns, "number", "begin")]
         columns = [pl.col(name).alias(f"{name}_ns") for name in ("begin", *names)]
         each = each.select("lane", (pl.col("number") + 1).alias("iteration"), *columns)
-        result.add("by_iteration", "Where the time of each iteration went", each.fill_null(0))
+        result.add("by_iteration", each.fill_null(0))
 
 
 def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
@@ -222,4 +220,93 @@ def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
     return sums.agg(pl.col("late", "delays").sum()).cast(schema)
 
 
-ANALYSIS = Analysis("time", "Where the time went", (), collect, conclude, is_of_covered=True)
+# ---- the critical path ---------------------------------------------------------------------------
+
+
+CRITICAL_PATH = "critical_path"
+#: On these the path is on a device that works.
+WORKING = (Cause.COMPUTATION, Cause.NCCL, Cause.MEMORY, Cause.GRAPH)
+#: Columns of the table of ranks -> the causes that they add up.
+PATH_PARTS = {
+    "kernels_ns": (Cause.COMPUTATION, Cause.GRAPH),
+    "nccl_ns": (Cause.NCCL,),
+    "memory_ns": (Cause.MEMORY,),
+}
+
+
+def collect_path(unit: DeviceGroup) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Collect the time on the path by task, cause, class and kernel."""
+    pieces = unit.read_begins(CRITICAL_PATH, ("cause", "class"))
+    work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
+    # An operation is on the path to its end; of a collective not from its begin on.
+    pieces = pieces.join(
+        work.unique(["thread", "end"], keep="first"),
+        on=["thread", "end"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(
+        unit.list_tasks(pieces),
+        name=pl.when(pl.col("cause").is_in([Cause.COMPUTATION, Cause.NCCL])).then("name"),
+    )
+    begin, end = unit.options.get_steady_span(unit.duration)
+    steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
+    keys = ("task", "cause", "class", "name")
+    sums = pieces.group_by(keys, maintain_order=True).agg(
+        pieces=pl.len().cast(pl.Int64),
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        steady_ns=steady,
+    )
+    yield "pieces", sums
+
+
+def conclude_path(
+    unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result
+) -> None:
+    """Add the path by cause, rank, class and kernel."""
+    pieces, steady = unit_frames["pieces"], context.options.steady is not None
+    # Shares of the time of the whole job, also for ranks, classes and kernels.
+    whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
+    parts = {
+        name: pl.col("time_ns").filter(pl.col("cause").is_in(list(causes))).sum()
+        for name, causes in PATH_PARTS.items()
+    }
+    sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
+    of_classes = pieces.filter(pl.col("class") != ABSENT)
+    by_rank = _sum_shares(pieces, whole, "task", **parts).drop("pieces")
+    by_kernel = _sum_shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
+    frames = {
+        "causes": _sum_shares(pieces, whole, "cause").with_columns(
+            label_values("cause", "critical_path", "unknown")
+        ),
+        "ranks": context.label_tasks(
+            by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PATH_PARTS))
+        ),
+        "classes": _sum_shares(of_classes, whole, "class").with_columns(
+            label_values("class", "kernel_class", "unknown")
+        ),
+        "by_kernel": context.label_names(by_kernel, "name", *sets).rename({"name": "kernel"}),
+    }
+    waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
+    shares = {name: waiting[name].sum() / whole[name] for name in whole}
+    idle = f"no device works for {shares['time_ns']:.1%} of it"
+    if steady:
+        idle += f", in the steady state for {shares['steady_ns']:.1%}"
+    for name, frame in frames.items():
+        shown = frame if steady else frame.drop("steady_ns", "steady_share")
+        result.add(name, shown, idle=idle)
+
+
+def _sum_shares(
+    pieces: pl.DataFrame, whole: Mapping[str, int], key: str, **more: pl.Expr
+) -> pl.DataFrame:
+    """Return the number of pieces by a column, their time (ns) and its share of the whole path,
+    the same for the steady state, and more sums.
+    """
+    sums = pieces.group_by(key, maintain_order=True).agg(
+        pl.col("pieces", "time_ns").sum(),
+        (pl.col("time_ns").sum() / whole["time_ns"]).alias("share"),
+        pl.col("steady_ns").sum(),
+        (pl.col("steady_ns").sum() / whole["steady_ns"]).alias("steady_share"),
+        **more,
+    )
+    return sums.sort("time_ns", key, descending=[True, False])

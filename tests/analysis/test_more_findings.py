@@ -13,7 +13,7 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 import nsys2prv
 from nsys2prv.analysis import analyses
 from nsys2prv.analysis import job as job_module
-from nsys2prv.analysis.result import Analysis, Finding, Result, join_findings
+from nsys2prv.analysis.result import DECLARED, Analysis, Finding, Result, join_findings
 from nsys2prv.cli import main
 
 TITLE = "Kernels are counted."
@@ -25,10 +25,9 @@ def add_toy_finding(frames: object, context: object, result: Result) -> None:
 
 TOY = Analysis(
     "toy",
-    "Toy",
-    (("cuda_kernel",),),
     lambda unit: iter([("count", pl.DataFrame({"count": [unit.work.height]}))]),
     add_toy_finding,
+    (("cuda_kernel",),),
     has_findings=True,
 )
 
@@ -38,6 +37,7 @@ def test_a_finding_of_another_analysis_is_in_every_list(
 ) -> None:
     for module in (job_module, analyses):
         monkeypatch.setattr(module, "ANALYSES", (*analyses.ANALYSES, TOY))
+    monkeypatch.setitem(DECLARED, "toy", DECLARED["clocks"])
     kernels = [make_kernel(1_000 * at, 1_000 * at + 500) for at in range(20)]
     tables = {KERNEL: kernels, "StringIds": make_strings("gemm")}
     report = make_export(tmp_path / "r.sqlite", tables)

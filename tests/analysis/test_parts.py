@@ -15,7 +15,7 @@ from nsys2prv.analysis.intervals import (
     make_statistics,
     spill_durations,
 )
-from nsys2prv.analysis.metrics import make_steps
+from nsys2prv.analysis.kernels import make_steps
 from nsys2prv.analysis.nvtx_operations import MOST_APART, fold_labels
 from nsys2prv.store.event_reader import Samples
 

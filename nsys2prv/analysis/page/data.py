@@ -40,13 +40,6 @@ FULL = 250
 MOST_CELLS = 60_000
 #: Maps of sampled metrics, and rows of each.
 MOST_MAPS, MOST_MAP_ROWS = 48, 128
-#: Tables that are drawn.
-DRAWN = {
-    ("metrics", "map"),
-    ("time", "over_time"),
-    ("time", "by_iteration"),
-    ("stacks", "flame"),
-}
 #: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
 MOST_BYTES = 8
 #: Greatest number of a grid: the greatest of its values.
@@ -244,7 +237,7 @@ def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
                 "columns": [*_list_columns(table.frame.head(MOST_ROWS))],
             }
             for key, table in result.tables.items()
-            if (name, key) not in DRAWN
+            if key not in result.declared.drawn
         ]
         if tables or result.notes or result.missing:
             texts = {"title": result.title, "notes": result.notes, "missing": result.missing}
