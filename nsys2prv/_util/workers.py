@@ -144,8 +144,8 @@ class Pool:
     executor: Executor
     #: Number of workers.
     jobs: int
-    #: True if all workers are on this machine.
-    one_machine: bool = True
+    #: True if the workers are threads of this process, or it itself.
+    shares_memory: bool = False
     #: Returns an executor in place of a broken one.
     renew: Callable[[], Executor] | None = None
     #: The engine's exceptions that mean that a worker is gone.
@@ -169,15 +169,15 @@ class Pool:
         self,
         function: Callable[[T], R],
         tasks: Iterable[T],
-        ahead: int,
         what: Callable[[T], str] = str,
     ) -> Iterator[R]:
-        """Yield results in the order of the tasks, with at most `ahead` tasks submitted beyond the
-        one awaited.
+        """Yield results in the order of the tasks, with at most two tasks for each worker submitted
+        beyond the one awaited.
 
         Where a worker is lost, the tasks that it leaves undone are done again. what: names a task
         for people, should it be the one.
         """
+        ahead = 2 * self.jobs if self.jobs > 1 else 0
         waiting: deque[tuple[T, Future[R]]] = deque()
         try:
             for task in tasks:
@@ -248,7 +248,7 @@ class Pool:
 
 def make_serial_pool() -> Pool:
     """Return this process, for jobs that are not worth more."""
-    return Pool(SerialExecutor(), 1)
+    return Pool(SerialExecutor(), 1, shares_memory=True)
 
 
 class SerialExecutor(Executor):
@@ -326,7 +326,12 @@ def _kill_processes(executor: Executor) -> None:
 def _make_thread_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` threads: reading, sorting and formatting release Python's lock."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
-        yield Pool(executor, max(1, jobs), end=lambda one: one.shutdown(cancel_futures=True))
+        yield Pool(
+            executor,
+            max(1, jobs),
+            shares_memory=True,
+            end=lambda one: one.shutdown(cancel_futures=True),
+        )
 
 
 @contextmanager
@@ -359,7 +364,7 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         # workers were lost.
         workers = max(1, sum(client.nthreads().values()))
         executor = client.get_executor(pure=False)
-        yield Pool(executor, workers, one_machine=not scheduler, lost=(KilledWorker,))
+        yield Pool(executor, workers, lost=(KilledWorker,))
 
 
 @contextmanager
@@ -394,7 +399,7 @@ def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     others = MPI.COMM_WORLD.Get_size() - 1
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is not None:
-            yield Pool(executor, max(1, others), one_machine=not others)
+            yield Pool(executor, max(1, others))
             return
     raise SystemExit(0)
 

@@ -174,7 +174,7 @@ class Job:
         """
         reports = ", ".join(info.name for info in self.infos[:3])
         names = name_task or (lambda _: reports)
-        return self.pool.run_in_order(function, tasks, 2 * self.pool.jobs, names)
+        return self.pool.run_in_order(function, tasks, names)
 
     def find_threads(self, result: WorkResult) -> np.ndarray:
         """Return the thread index of each local object of a result."""

@@ -82,7 +82,7 @@ def inspect_reports(
     cannot be exported.
     """
     exports = _prepare_exports(paths, folder, keep_going)
-    return pool.run_in_order(inspect_report, exports, 2 * pool.jobs, _name_report)
+    return pool.run_in_order(inspect_report, exports, _name_report)
 
 
 def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:

@@ -24,13 +24,13 @@ from nsys2prv.writers.paraver.pcf import list_codes, number_metrics
 from nsys2prv.writers.paraver.prv import ParaverWriter
 from nsys2prv.writers.perfetto import PerfettoWriter
 from nsys2prv.writers.writer import (
-    PartFilesOutput,
-    SharedFileOutput,
     TraceContent,
     WindowPlan,
     Writer,
+    append_window,
     close_plan,
-    write_window,
+    make_window,
+    prepare_pieces,
 )
 
 #: Ending of a trace -> what writes it; the first is that of a name without any of them.
@@ -49,7 +49,9 @@ def write_job(
     content = _describe_content(job, runs, global_ids)
     inputs = describe_inputs(job) if options.metadata else []
     head = writer.begin(content)
-    plan = WindowPlan(writer, runs, global_ids, bounds)
+    parts = None if job.pool.shares_memory else job.folder
+    is_packed = outputs[0].suffix == ".gz"
+    plan = WindowPlan(writer, runs, global_ids, bounds, is_packed, parts)
     count, repeated = _write_windows(job, plan, head, outputs[0], keep_runs)
     writer.end(content, outputs[0])
     record = job.clock_record
@@ -135,10 +137,6 @@ def _write_windows(
     """
     saved = job.folder / "windows"
     plan.save(saved)
-    output = (SharedFileOutput if job.pool.one_machine else PartFilesOutput)(
-        trace, job.folder, trace.suffix == ".gz"
-    )
-    output.begin(head, len(plan.bounds))
     if not keep_runs:
         # What was joined is not read again.
         read = {run.path for result in job.results for run in result.runs}
@@ -146,18 +144,16 @@ def _write_windows(
             path.unlink(missing_ok=True)
     lines = 0
     repeated: Counter[str] = Counter()
+    number = len(plan.bounds)
+    windows = job.run(partial(make_window, saved), range(number), lambda _: str(trace))
     try:
-        with job.progress.show_phase("writing", len(plan.bounds)) as advance:
-            write = partial(write_window, saved, output)
-            written = job.run(write, range(len(plan.bounds)), lambda _: str(trace))
-            for number, (count, double) in enumerate(written):
-                output.collect(number)
+        with trace.open("wb") as out, job.progress.show_phase("writing", number) as advance:
+            append_window(out, prepare_pieces([head], plan.compress))
+            for made, count, double in windows:
+                append_window(out, made)
                 lines += count
                 repeated += double
                 advance(1)
-    except BaseException:
-        output.abandon()
-        raise
     finally:
         close_plan(saved)
     return lines, repeated

@@ -31,7 +31,7 @@ from nsys2prv._util.workers import (
     count_available_cpus,
 )
 from nsys2prv.conversion import open as opening
-from nsys2prv.writers.writer import PartFilesOutput, SharedFileOutput
+from nsys2prv.writers.writer import append_window, prepare_pieces
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -168,7 +168,7 @@ def die(task: int) -> int:
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
     with workers.make_pool("processes", 2) as pool:
-        assert list(pool.run_in_order(partial(kill_first_worker, tmp_path), range(8), 4)) == [
+        assert list(pool.run_in_order(partial(kill_first_worker, tmp_path), range(8))) == [
             task * task for task in range(8)
         ]
     assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
@@ -180,7 +180,7 @@ def test_a_task_that_kills_every_worker_is_named() -> None:
         workers.make_pool("processes", 2) as pool,
         pytest.raises(Nsys2prvError, match=r"^report 2: worker processes were killed"),
     ):
-        list(pool.run_in_order(die, range(8), 4, lambda task: f"report {task}"))
+        list(pool.run_in_order(die, range(8), lambda task: f"report {task}"))
 
 
 def test_what_fails_ends_threads_after_their_work() -> None:
@@ -246,7 +246,7 @@ def die_within_result(marks: Path, task: int) -> int:
 @pytest.mark.slow
 def test_a_result_that_is_cut_short(tmp_path: Path) -> None:
     with workers.make_pool("processes", 2) as pool:
-        results = pool.run_in_order(partial(die_within_result, tmp_path), range(5), 4)
+        results = pool.run_in_order(partial(die_within_result, tmp_path), range(5))
         assert list(results) == [*range(5)]
 
 
@@ -278,7 +278,7 @@ class Unable(SerialExecutor):
 
 def test_workers_that_cannot_be_started() -> None:
     with pytest.raises(Nsys2prvError, match=r"temporarily unavailable; try fewer, -j 1$"):
-        list(Pool(Unable(), 2).run_in_order(abs, range(3), 4))
+        list(Pool(Unable(), 2).run_in_order(abs, range(3)))
 
 
 class Refusing(SerialExecutor):
@@ -290,46 +290,27 @@ class Refusing(SerialExecutor):
 
 def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
     pool = Pool(Refusing(), 1, renew=SerialExecutor)
-    assert list(pool.run_in_order(abs, range(3), 0)) == [0, 1, 2]
+    assert list(pool.run_in_order(abs, range(3))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", [SharedFileOutput, PartFilesOutput])
+@pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("compress", [False, True])
-def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) -> None:
+def test_windows_follow_one_another(in_files: bool, compress: bool, tmp_path: Path) -> None:
     import gzip
 
-    output = kind(tmp_path / "file", tmp_path, compress)
-    output.begin(b"head\n", 3)
-    for number in range(3):
-        output.write_part(number, [b"part %d\n" % number * 100_000, np.empty(0), b"."])
-        output.collect(number)
+    parts = [[b"head\n"], *([b"part %d\n" % n * 100_000, np.empty(0), b"."] for n in range(3))]
+    with (tmp_path / "file").open("wb") as out:
+        for number, part in enumerate(parts):
+            made = prepare_pieces(part, compress)
+            if in_files:
+                with (tmp_path / f"part-{number}").open("wb") as file:
+                    append_window(file, made)
+            append_window(out, tmp_path / f"part-{number}" if in_files else made)
     result = (tmp_path / "file").read_bytes()
     assert (gzip.decompress(result) if compress else result) == b"head\n" + b"".join(
         b"part %d\n" % n * 100_000 + b"." for n in range(3)
     )
-
-
-def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
-    output = SharedFileOutput(tmp_path / "file", tmp_path, False)
-    output.begin(b"", 3)
-    output._places.write_bytes(b"\x01" + bytes(31))  # the first place is known
-
-    def broken():
-        yield b"x"
-        raise ValueError("no text")
-
-    with pytest.raises(ValueError, match="no text"):
-        output.write_part(0, broken())
-    with pytest.raises(OSError, match="a part before this one was not written"):
-        output.write_part(1, [b"y"])
-
-
-def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path) -> None:
-    output = SharedFileOutput(tmp_path / "file", tmp_path, False)
-    output.begin(b"", 3)
-    output.abandon()
-    with pytest.raises(OSError, match="a part before this one was not written"):
-        output.write_part(1, [b"y"])
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import read as reading
+from nsys2prv.conversion import write
 from nsys2prv.store import runs, work_result
 from nsys2prv.writers import writer
 from nsys2prv.writers.paraver import prv
@@ -98,12 +99,11 @@ def read_in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (writer, "_write_all"),
+    (write, "append_window"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (prv, "write_pcf"),
     (work_result, "spill_rows"),
-    (writer.SharedFileOutput, "begin"),
     (writer.WindowPlan, "save"),
 ]
 

@@ -77,7 +77,7 @@ def test_workers_are_not_interrupted_even_as_they_start(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with workers.make_pool("processes", 1) as pool:
-        assert list(pool.run_in_order(abs, [-1], 0)) == [1]
+        assert list(pool.run_in_order(abs, [-1])) == [1]
     assert capfd.readouterr().err == ""
 
 
