@@ -16,10 +16,10 @@ from tools.corpus import EXPORTS
 from tools.exports import make_large_export
 from tools.slow import LARGE_SAMPLES
 
-from nsys2prv import Options, Summary
+from nsys2prv import Summary
 from nsys2prv._util.native import core
 from nsys2prv.conversion import convert
-from nsys2prv.conversion.options import DEFAULTS
+from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.write import choose_writer
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
@@ -61,11 +61,9 @@ def _check_written_traces(write: Callable[..., Summary]) -> Callable[..., Summar
     """Wrap a conversion so that its trace is checked once it is written."""
 
     @wraps(write)
-    def wrapper(
-        job: object, output: str | Path, options: Options = DEFAULTS, **arguments: object
-    ) -> Summary:
-        summary = write(job, output, options, **arguments)
-        trace = choose_writer(output, options.compress)[1]
+    def wrapper(job: Job, output: str | Path, **arguments: object) -> Summary:
+        summary = write(job, output, **arguments)
+        trace = choose_writer(output, job.plan.options.compress)[1]
         if core is None or ".prv" not in trace.suffixes:
             return summary
         unexpected = [

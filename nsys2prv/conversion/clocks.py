@@ -1,4 +1,5 @@
-"""Place all reports in trace time: align the clocks of hosts by what their processes did together.
+"""Place all reports in trace time: align the clocks of hosts by what their processes did together, and
+say how well.
 
 In: a job whose reports are placed by their own clocks, and facts about calls of several ranks. Out:
 maps from the times of each report to those of the trace.
@@ -7,14 +8,15 @@ maps from the times of each report to those of the trace.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock import ALIGNED_ERROR, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Job
@@ -40,8 +42,15 @@ if TYPE_CHECKING:
 PLACED_BY_UTC = "UTC"
 #: The method of reports whose clocks are ignored.
 AS_THEY_ARE = "local times as they are"
-#: Hosts and ranks named in one line.
-MOST_NAMED = 6
+#: Hosts and ranks named in one line, and hosts listed in a summary.
+MOST_NAMED, MOST_HOSTS = 6, 8
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+#: The error in the whole trace is shown beside the one where clocks were observed if it is more than
+#: so many times as large.
+NOTICEABLE_RATIO = 1.2
+#: Shortest time (ns) that is shown in ms instead of us.
+SHORTEST_IN_MS = 10_000_000
 
 
 def find_host_clocks(job: Job) -> tuple[list[int], list[str]]:
@@ -261,3 +270,124 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     ]
     count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
     return f"{reason}{count}" + (f": {list_some(owners_text, MOST_NAMED)}" if owners_text else "")
+
+
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Return lines on how many hosts were aligned, by what and how well, then on problems."""
+    if any(placement.method == AS_THEY_ARE for placement in placements):
+        return ["not aligned: every report keeps its own time (--align none)"]
+    if hosts < 2:
+        one = "1 report" if len(placements) == 1 else "1 host"
+        return [f"{one}, one clock: nothing to align"]
+    if record is None:
+        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
+    alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    lines = _describe_aligned(aligned, hosts)
+    if alone:
+        state = "not aligned with the others" if aligned else "not aligned"
+        lines.append(
+            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+    return [*lines, *_describe_remaining_violations(record)]
+
+
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
+    if len(clocks) < 2:
+        return []
+    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+    by_messages = any("causality" in clock.method for clock in clocks)
+    evidence = "messages and collectives" if by_messages else "collectives"
+    observed = max(clock.observations for clock in clocks)
+    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
+    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
+        )
+
+
+def _format_time_bound(ns: int) -> str:
+    """Format an upper bound: in whole microseconds, from 10 ms on in ms with one decimal."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
+
+
+def describe_hosts(record: ClockRecord) -> list[str]:
+    """Return a line for each host (of many those with the largest errors), then causality and
+    notes.
+    """
+    shown = hosts = list(record.hosts.items())
+    if len(hosts) > MOST_HOSTS:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:MOST_HOSTS]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_describe_causality(record), *record.notes]
+
+
+def _describe_host(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    below = _format_time(clock.bound_ns)
+    if clock.bound_ns > NOTICEABLE_RATIO * near:
+        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
+    return (
+        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"error below {below}"
+    )
+
+
+def _format_time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
+
+
+def _describe_causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (
+                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+            )
+
+
+def _describe_violations(counts: Mapping[str, int]) -> str:
+    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
+    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
+    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
+
+
+def make_comment_lines(record: ClockRecord | None) -> str:
+    """Return the comment lines of the .prv on clocks, "" without corrections."""
+    if record is None:
+        return ""
+    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_describe_causality(record)]
+    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
+
+
+def _escape_comment(text: str) -> str:
+    """Return text that Paraver takes for a comment: without colons, which it searches for keywords."""
+    return "".join(
+        character if character.isprintable() and character != ":" else " " for character in text
+    )

@@ -52,7 +52,7 @@ def convert(
     with open_workplace(options, len(reports), trace) as (pool, staging, folder):
         phases = ("writing", *(("analysing", "page") if options.report else ()))
         job = prepare(reports, plan, folder, pool, options.quiet, phases)
-        summary = write_job(job, staging / trace.name, options, keep_runs=options.report)
+        summary = write_job(job, staging / trace.name, keep_runs=options.report)
         if options.report and write_report:
             report_file = staging / name_beside(trace, REPORT).name
             summary.report = write_report(

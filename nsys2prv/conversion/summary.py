@@ -1,24 +1,22 @@
-"""Summarize a conversion for people: outputs, clocks, missing data, and what to look at.
+"""Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and what to
+look at.
 
-In: a job that is written. Out: a `Summary`, and its text.
+In: a job that is written. Out: a `Summary`, and its text for people.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import ceil
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import format_count, format_size, list_some
-from nsys2prv.clock.maps import ClockRecord, HostClock, Placement
-from nsys2prv.conversion.clocks import AS_THEY_ARE, is_aligned
-from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.metadata import Ledger, list_reasons
+from nsys2prv._util.text import format_count, format_size
+from nsys2prv.conversion.clocks import describe_clocks, describe_hosts
+from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.quality import (
     QualityNote,
     assess_quality,
@@ -27,8 +25,7 @@ from nsys2prv.conversion.quality import (
     format_quality,
 )
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Reason, describe_reason, is_routine
-from nsys2prv.export.info import ReportInfo
+from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.writer import Writer
 
@@ -39,15 +36,92 @@ LARGE_TRACE = 2_000_000
 SMALLER = "smaller: without attributes (--no-args) or communication lines (--no-lines), a part (--time, --ranks), or -z"
 #: Notes in the short summary on what is not as it should be.
 MOST_NOTES = 6
-#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
-SLIGHT = 1_000
-#: Hosts listed in a summary.
-MOST_HOSTS = 8
-#: The error in the whole trace is shown beside the one where clocks were observed if it is more than
-#: so many times as large.
-NOTICEABLE_RATIO = 1.2
-#: Shortest time (ns) that is shown in ms instead of us.
-SHORTEST_IN_MS = 10_000_000
+
+
+class RecordBalance(Struct):
+    """Balance of the records or samples of a layout, or of a kind of lines: made = written +
+    left_out.
+    """
+
+    #: Number that was made.
+    made: int = 0
+    #: Number that is in the trace.
+    written: int = 0
+    #: Reason -> number.
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """Return the number of records that nothing accounts for: 0."""
+        return self.made - self.written - sum(self.left_out.values())
+
+
+class Ledger(Struct):
+    """Accounts of all rows and records of a job."""
+
+    #: By kind of event, or relation.
+    kinds: dict[str, Account] = field(default_factory=dict)
+    #: By layout.
+    records: dict[str, RecordBalance] = field(default_factory=dict)
+    #: By kind of line.
+    lines: dict[str, RecordBalance] = field(default_factory=dict)
+    #: Tables whose rows are chosen by conditions -> number of rows, and of those that no kind chose.
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Return what does not balance, by kind, layout or kind of line: empty unless something is
+        wrong.
+        """
+        accounts = [*self.kinds.items(), *self.records.items(), *self.lines.items()]
+        return {name: account.missing for name, account in accounts if account.missing}
+
+    def list_reasons(self, fate: str) -> dict[tuple[str, str], int]:
+        """Return the counts of rows `dropped` or `repaired`, by (kind, reason), or of records
+        `left_out`, by (layout or kind of lines, reason).
+        """
+        accounts = self.records | self.lines if fate == "left_out" else self.kinds
+        return {
+            (name, reason): count
+            for name, account in accounts.items()
+            for reason, count in sorted(getattr(account, fate).items())
+            if count
+        }
+
+    @classmethod
+    def from_job(
+        cls, job: Job, written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]
+    ) -> Ledger:
+        """Return the account of a job. written: records by layout, lines by kind. left_out: by
+        (layout or kind of lines, reason).
+        """
+        reasons: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, reason), count in sorted(left_out.items()):
+            if count:
+                reasons[name][reason] = count
+        kinds: dict[str, Account] = defaultdict(Account)
+        for kind, account in (item for one in job.results for item in one.accounts.items()):
+            if account.rows or account.synthesized:
+                kinds[kind] += account
+        events, lines, tables, taken = (
+            sum_counters(getattr(result, name) for result in job.results)
+            for name in ("events", "lines", "tables", "of_table")
+        )
+        for (name, reason), count in sum_counters(one.left_out for one in job.results).items():
+            # These were taken off the events.
+            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
+        records_balance, lines_balance = (
+            {
+                name: RecordBalance(count, written.get(name, 0), reasons[name])
+                for name, count in sorted(made.items())
+            }
+            for made in (+events, lines)
+        )
+        rest = {
+            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
+            for table, rows in sorted(tables.items())
+        }
+        return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
 
 
 class Summary(Struct, dict=True):
@@ -102,18 +176,17 @@ class Summary(Struct, dict=True):
     @property
     def dropped(self) -> dict[tuple[str, str], int]:
         """Return the rows dropped, by (kind, key of :class:`nsys2prv.events.kind.Reason`)."""
-        return list_reasons({name: one.dropped for name, one in self.ledger.kinds.items()})
+        return self.ledger.list_reasons("dropped")
 
     @property
     def repaired(self) -> dict[tuple[str, str], int]:
         """Return the rows changed, by (kind, key)."""
-        return list_reasons({name: one.repaired for name, one in self.ledger.kinds.items()})
+        return self.ledger.list_reasons("repaired")
 
     @property
     def left_out(self) -> dict[tuple[str, str], int]:
         """Return the records not written, by (layout or kind of lines, key)."""
-        balances = self.ledger.records | self.ledger.lines
-        return list_reasons({name: one.left_out for name, one in balances.items()})
+        return self.ledger.list_reasons("left_out")
 
     @property
     def trace(self) -> str:
@@ -173,8 +246,8 @@ class Summary(Struct, dict=True):
             unread=job.unread,
             notes=collect_notes(job),
             quality=assess_quality(job),
-            placed=_describe_placements(job.infos, job.placements),
-            clocks=describe_hosts(record, MOST_HOSTS) if record else [],
+            placed=_describe_placements(job),
+            clocks=describe_hosts(record) if record else [],
             warnings=[*collect_warnings(job), *unaccounted],
         )
 
@@ -196,12 +269,12 @@ class Summary(Struct, dict=True):
         )
 
 
-def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
-    earliest = min(placement.map.offset for placement in placements)
+def _describe_placements(job: Job) -> list[str]:
+    earliest = min(placement.map.offset for placement in job.placements)
     return [
         f"{info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
         f"after the first report's, by {placement.method}"
-        for info, placement in zip(infos, placements, strict=True)
+        for info, placement in zip(job.infos, job.placements, strict=True)
     ]
 
 
@@ -312,125 +385,3 @@ def _describe_next_steps(summary: Summary) -> list[str]:
         *opening,
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
-
-
-def describe_clocks(
-    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
-) -> list[str]:
-    """Return lines on how many hosts were aligned, by what and how well, then on problems."""
-    if any(placement.method == AS_THEY_ARE for placement in placements):
-        return ["not aligned: every report keeps its own time (--align none)"]
-    if hosts < 2:
-        one = "1 report" if len(placements) == 1 else "1 host"
-        return [f"{one}, one clock: nothing to align"]
-    if record is None:
-        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
-    alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
-    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
-    lines = _describe_aligned(aligned, hosts)
-    if alone:
-        state = "not aligned with the others" if aligned else "not aligned"
-        lines.append(
-            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
-            "which may be wrong by milliseconds"
-        )
-    return [*lines, *_describe_remaining_violations(record)]
-
-
-def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
-    if clocks and not any(clock.method for clock in clocks):
-        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
-    if len(clocks) < 2:
-        return []
-    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
-    by_messages = any("causality" in clock.method for clock in clocks)
-    evidence = "messages and collectives" if by_messages else "collectives"
-    observed = max(clock.observations for clock in clocks)
-    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
-    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
-
-
-def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
-    after = [
-        times["after"]
-        for times in record.causality.values()
-        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
-    ]
-    if after and record.hosts:
-        yield (
-            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
-        )
-
-
-def _format_time_bound(ns: int) -> str:
-    """Format an upper bound: in whole microseconds, from 10 ms on in ms with one decimal."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
-
-
-def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
-    """Return a line for each host (at most `most`, those with the largest errors), then causality
-    and notes.
-    """
-    hosts = list(record.hosts.items())
-    shown = hosts
-    if most is not None and len(hosts) > most:
-        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
-    width = max((len(name) for name, _ in shown), default=0)
-    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
-    if len(shown) < len(hosts):
-        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
-    return [*lines, *_describe_causality(record), *record.notes]
-
-
-def _describe_host(clock: HostClock) -> str:
-    if clock.method == "reference":
-        return f"reference; {clock.observations:,} observations"
-    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
-    if clock.bound_ns is None:
-        return f"{moved}, by {clock.method or 'a clock file'}"
-    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
-    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    below = _format_time(clock.bound_ns)
-    if clock.bound_ns > NOTICEABLE_RATIO * near:
-        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
-    return (
-        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"error below {below}"
-    )
-
-
-def _format_time(ns: int) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
-
-
-def _describe_causality(record: ClockRecord) -> Iterable[str]:
-    for used, times in record.causality.items():
-        before, after = times.get("before", {}), times.get("after", {})
-        if before.get("checked"):
-            yield (
-                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
-            )
-
-
-def _describe_violations(counts: Mapping[str, int]) -> str:
-    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
-    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
-    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
-
-
-def make_comment_lines(record: ClockRecord | None) -> str:
-    """Return the comment lines of the .prv on clocks, "" without corrections."""
-    if record is None:
-        return ""
-    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
-    lines = [*hosts, *_describe_causality(record)]
-    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
-
-
-def _escape_comment(text: str) -> str:
-    """Return text that Paraver takes for a comment: without colons, which it searches for keywords."""
-    return "".join(
-        character if character.isprintable() and character != ":" else " " for character in text
-    )

@@ -1,22 +1,34 @@
 """Write the trace of a job, window by window, with the files beside it.
 
-In: a job that is aligned. Out: the files, and a `Summary`.
+In: a job that is aligned. Out: the files, and a `Summary`. One of the files is the metadata,
+`out.nsys2prv.json`: inputs, options, clocks, and an account of every row and record, written or left
+out and why. It does not depend on when, where or by how many processes the trace was written, and
+holds nothing of a job's environment. Its only paths are those of the reports as they were given;
+with `--no-paths` only their names.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from msgspec import to_builtins
+from msgspec.structs import asdict, replace
+
+from nsys2prv._util import __version__
 from nsys2prv._util.files import name_beside
+from nsys2prv.conversion.clocks import make_comment_lines
 from nsys2prv.conversion.job import Job, plan_windows
-from nsys2prv.conversion.metadata import ENDING, describe_inputs, make_metadata
 from nsys2prv.conversion.options import DEFAULTS, Options
-from nsys2prv.conversion.summary import Summary, make_comment_lines
-from nsys2prv.events.kind import EventKind, Reason
+from nsys2prv.conversion.summary import Summary
+from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import Account, EventKind, Reason, describe_reason, explain_unread_table
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import COUNTER, LINE, STATE, Run
 from nsys2prv.store.windows import GlobalIds
@@ -33,21 +45,32 @@ from nsys2prv.writers.writer import (
     prepare_pieces,
 )
 
+#: Ending of the file.
+ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
+#: to convert.
+CHECKED_BYTES = 1 << 20
+#: How the checksums are made, for readers of the file.
+CHECKSUM = (
+    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+)
+#: Options that do not change the trace, or are places of the machine.
+UNRECORDED = frozenset(
+    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
+)
 #: Ending of a trace -> what writes it; the first is that of a name without any of them.
 WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoWriter}
 
 
-def write_job(
-    job: Job, output: str | Path, options: Options = DEFAULTS, keep_runs: bool = True
-) -> Summary:
+def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
     """Write the trace of a job, and the files beside it. keep_runs: the runs of the job are needed
     afterwards. Raises OSError where a file cannot be written.
     """
+    options = job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
     writer = choose_writer(output, options.compress)[0]()
     runs, global_ids, bounds = plan_windows(job)
     content = _describe_content(job, runs, global_ids)
-    inputs = describe_inputs(job) if options.metadata else []
     head = writer.begin(content)
     parts = None if job.pool.shares_memory else job.folder
     is_packed = outputs[0].suffix == ".gz"
@@ -71,8 +94,7 @@ def write_job(
         sizes={path: path.stat().st_size for path in (*outputs, clock) if path.exists()},
     )
     if options.metadata:
-        clock_name = clock.name if record else None
-        text = make_metadata(job, inputs, summary, options, clock_name)
+        text = _make_metadata(job, summary, clock.name if record else None)
         metadata_file.write_text(text, encoding="ascii")
         summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
@@ -157,3 +179,164 @@ def _write_windows(
     finally:
         close_plan(saved)
     return lines, repeated
+
+
+def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
+    """Return the content of the file of metadata. clock: name of the clock file beside the trace, if
+    there is one.
+    """
+    options, ledger = job.plan.options, summary.ledger
+    inputs = job.run(describe_input, [info.given for info in job.infos])
+    content = {
+        "nsys2prv": __version__,
+        "trace": {
+            "files": {path.name: size for path, size in summary.sizes.items()},
+            "lines": summary.lines,
+            "duration_ns": summary.duration,
+            "begins_utc_ns": job.epoch,
+            "tasks": summary.ranks,
+            "hosts": summary.hosts,
+            "gpus": summary.devices,
+            "rows": summary.threads,
+            "ranks_by": summary.ranks_by,
+        },
+        "options": _describe_options(options),
+        "checksum": CHECKSUM,
+        "inputs": [
+            {
+                "name": info.given.name if options.without_paths else str(info.given),
+                **files,
+                "host": info.host,
+                "schema": info.schema,
+                "nsys": info.product,
+                # trace time = local + offset + drift * (local - pivot)
+                "clock": {
+                    "method": placement.method,
+                    "offset_ns": int(clock_map.offset),
+                    "drift": float(clock_map.drift),
+                    "pivot_ns": int(clock_map.pivot),
+                },
+            }
+            for info, files, placement, clock_map in zip(
+                job.infos, inputs, job.placements, job.clocks, strict=False
+            )
+        ],
+        "clock_file": clock,
+        "ledger": {
+            "kinds": {kind: _describe_account(one) for kind, one in ledger.kinds.items()},
+            **{
+                part: {
+                    name: {**asdict(balance), "missing": balance.missing}
+                    for name, balance in balances.items()
+                }
+                for part, balances in (("records", ledger.records), ("lines", ledger.lines))
+            },
+            "tables": ledger.tables,
+            "tables_not_read": _list_not_read(job),
+        },
+        "repaired": {
+            kind: dict(sorted(one.repaired.items()))
+            for kind, one in ledger.kinds.items()
+            if one.repaired
+        },
+        "reasons": _describe_reasons(summary),
+        "quality": to_builtins(summary.quality),
+        "notes": _describe_notes(job, summary.notes),
+        "warnings": _describe_notes(job, summary.warnings),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def _describe_options(options: Options) -> dict[str, Any]:
+    """Return the options that differ from their defaults; of files the names."""
+    named = replace(
+        options,
+        align=Path(options.align).name,
+        nvtx_rules=options.nvtx_rules and Path(options.nvtx_rules).name,
+    )
+    told, usual = (to_builtins(one, enc_hook=lambda path: path.name) for one in (named, DEFAULTS))
+    return _find_changes(
+        {name: value for name, value in told.items() if name not in UNRECORDED}, usual
+    )
+
+
+def _find_changes(told: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that differ from the usual ones, recursively."""
+    return {
+        name: _find_changes(value, usual[name] or {}) if isinstance(value, dict) else value
+        for name, value in told.items()
+        if name not in usual or value != usual[name]
+    }
+
+
+def _describe_account(account: Account) -> dict[str, Any]:
+    reasons = {
+        name: dict(sorted(getattr(account, name).items()))
+        for name in ("dropped", "skipped", "synthesized")
+    }
+    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
+
+
+def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the tables that no selected kind reads: at most how many rows they have, and why."""
+    read, translated = (
+        {table for kind in kinds for table in (*kind.tables, *kind.lookup_tables)}
+        for kinds in (job.selection.kinds, all_kinds())
+    )
+    rows: Counter[str] = Counter()
+    for info in job.infos:
+        for table, part in info.parts.items():
+            if table not in read and not table.startswith("ENUM_"):
+                rows[table] += part.rows
+    return {
+        table: {
+            "rows": count,
+            "why": "not asked for" if table in translated else explain_unread_table(table),
+        }
+        for table, count in sorted(rows.items())
+    }
+
+
+def _describe_reasons(summary: Summary) -> dict[str, str]:
+    """Return the text of every reason that the account names."""
+    ledger = summary.ledger
+    keys = {key for _, key in summary.repaired}.union(
+        *((*one.dropped, *one.skipped, *one.synthesized) for one in ledger.kinds.values()),
+        *(one.left_out for one in (*ledger.records.values(), *ledger.lines.values())),
+        *ledger.tables.values(),
+    )
+    return {key: describe_reason(key) for key in sorted(keys - {"rows"})}
+
+
+def _describe_notes(job: Job, lines: Sequence[str]) -> list[str]:
+    """Return the lines, without the folders of reports where paths are not wanted."""
+    notes = list(map(str, lines))
+    if job.plan.options.without_paths:
+        folders = {f"{info.given.parent}/" for info in job.infos}
+        for folder in sorted(folders, key=len, reverse=True):
+            notes = [line.replace(folder, "") for line in notes]
+    return notes
+
+
+def describe_input(path: Path) -> dict[str, Any]:
+    """Return sizes and checksums of a report, which is a file or a folder of files."""
+    if path.is_file():
+        return {"bytes": path.stat().st_size, "checksum": _compute_checksum(path)}
+    files = sorted(member for member in path.iterdir() if member.is_file())
+    return {
+        "bytes": sum(member.stat().st_size for member in files),
+        "checksums": {member.name: _compute_checksum(member) for member in files},
+    }
+
+
+def _compute_checksum(path: Path) -> str:
+    """Return the checksum that :data:`CHECKSUM` describes, in hexadecimal. Its first bytes hold the
+    number of changes that SQLite counts.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED_BYTES))
+        file.seek(max(0, size - CHECKED_BYTES))
+        digest.update(file.read(CHECKED_BYTES))
+    return digest.hexdigest()
